@@ -1,0 +1,29 @@
+find_package(Threads REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(GTest REQUIRED)
+find_package(Boost 1.81 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+add_library(xxhash ALIAS PkgConfig::xxhash)
+pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
+
+# libllama changes its API with every minor version, so exactly one minor is accepted and every other is refused in a sentence.
+set(UMA_LLAMA_MINOR 0.7)
+find_package(llama CONFIG QUIET)
+if(NOT llama_FOUND)
+  message(FATAL_ERROR "libllama ${UMA_LLAMA_MINOR} with its headers was not found: run script/bootstrap, which installs it.")
+endif()
+if(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
+  message(FATAL_ERROR
+    "uma-serve is written for libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: "
+    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only room that sees libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
+endif()
+add_library(uma_llama INTERFACE)
+target_link_libraries(uma_llama INTERFACE llama ggml::ggml)
+
+# Boost is used from its headers. Asio and JSON are compiled once, in src/wire/boost_*.cpp.
+add_library(uma_boost INTERFACE)
+target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
+target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)

@@ -1,0 +1,36 @@
+include(GoogleTest)
+
+# uma_room(name [ROOMS ...] [LIBRARIES ...] [TEST_ROOMS ...]): one room of src/ as a static library uma_<name>, from its sources,
+# and its unit tests, *_test.cpp beside them, as the program <name>_test.
+function(uma_room name)
+  cmake_parse_arguments(ROOM "" "" "ROOMS;LIBRARIES;TEST_ROOMS" ${ARGN})
+  set(folder ${CMAKE_SOURCE_DIR}/src/${name})
+  file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM ROOM_ROOMS PREPEND uma_)
+  list(TRANSFORM ROOM_TEST_ROOMS PREPEND uma_)
+  if(sources)
+    add_library(uma_${name} STATIC ${sources})
+    target_include_directories(uma_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src)
+    target_link_libraries(uma_${name} PUBLIC ${ROOM_ROOMS} ${ROOM_LIBRARIES})
+  else()
+    add_library(uma_${name} INTERFACE)
+    target_include_directories(uma_${name} INTERFACE ${CMAKE_SOURCE_DIR}/src)
+    target_link_libraries(uma_${name} INTERFACE ${ROOM_ROOMS} ${ROOM_LIBRARIES})
+  endif()
+  if(tests)
+    uma_test(${name}_test SOURCES ${tests} LIBRARIES uma_${name} ${ROOM_TEST_ROOMS})
+  endif()
+endfunction()
+
+# uma_test(name SOURCES ... LIBRARIES ...): a GoogleTest program whose tests ctest runs one by one.
+# UMA_TEST_MODEL names the tiny random-weight model that the build makes.
+function(uma_test name)
+  cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES
+    ENVIRONMENT "UMA_TEST_MODEL=${CMAKE_BINARY_DIR}/models/tiny.gguf;GGML_NO_BACKTRACE=1")
+endfunction()

@@ -1,0 +1,9 @@
+#include "base/clock.h"
+
+namespace uma {
+
+std::int64_t unix_time_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace uma

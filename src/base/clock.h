@@ -1,0 +1,34 @@
+// Time as the rooms see it: a value that somebody hands in. SteadyClock is the machine's monotonic clock; the simulator and the
+// unit tests use testing/sim_clock.h. Monotonic, so a change of the wall clock moves no deadline.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace uma {
+
+using Duration = std::chrono::nanoseconds;
+using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+
+// Later than every time a clock returns: "no deadline".
+inline constexpr TimePoint kNever = TimePoint::max();
+
+constexpr double to_ms(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
+constexpr Duration from_ms(double ms) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms)); }
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  [[nodiscard]] virtual TimePoint now() const = 0;
+};
+
+// Thread-safe.
+class SteadyClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint now() const override { return std::chrono::steady_clock::now(); }
+};
+
+// Seconds since the Unix epoch, for what is stored or shown; never used to measure.
+std::int64_t unix_time_s();
+
+}  // namespace uma

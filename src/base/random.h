@@ -1,0 +1,40 @@
+// Chance as a value: SplitMix64 (Steele, Lea, Flood 2014), 8 bytes of state, the same numbers from the same seed everywhere.
+// Not for secrets. Not thread-safe: one owner each.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+namespace uma {
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t next_u64() {
+    state_ += 0x9e3779b97f4a7c15ull;
+    std::uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+
+  // Uniform in [0, 1), 53 bits.
+  double next_unit() { return static_cast<double>(next_u64() >> 11) * 0x1.0p-53; }
+
+  // Uniform in [0, bound). Requires bound > 0. The bias of the multiplication is below 2^-32 for bounds up to 2^32.
+  std::uint64_t next_below(std::uint64_t bound) {
+    return static_cast<std::uint64_t>((static_cast<__extension__ unsigned __int128>(next_u64()) * bound) >> 64);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// A seed from the operating system's entropy.
+inline std::uint64_t random_seed() {
+  std::random_device device;
+  return (static_cast<std::uint64_t>(device()) << 32) | device();
+}
+
+}  // namespace uma

@@ -1,0 +1,86 @@
+#include "base/utf8.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace uma {
+namespace {
+
+// What the first byte of a character demands of the rest: its length, and the bounds of the second byte.
+struct Lead {
+  std::size_t length;  // 0: cannot begin a character
+  std::uint8_t second_min;
+  std::uint8_t second_max;
+};
+
+Lead lead_of(std::uint8_t byte) {
+  if (byte < 0x80) return {1, 0, 0};
+  if (byte < 0xc2) return {0, 0, 0};
+  if (byte < 0xe0) return {2, 0x80, 0xbf};
+  if (byte == 0xe0) return {3, 0xa0, 0xbf};
+  if (byte == 0xed) return {3, 0x80, 0x9f};
+  if (byte < 0xf0) return {3, 0x80, 0xbf};
+  if (byte == 0xf0) return {4, 0x90, 0xbf};
+  if (byte < 0xf4) return {4, 0x80, 0xbf};
+  if (byte == 0xf4) return {4, 0x80, 0x8f};
+  return {0, 0, 0};
+}
+
+// Valid bytes of the character that starts at `at`: its whole length, or how many of its bytes are there and right.
+struct Scan {
+  std::size_t matched;
+  bool whole;
+};
+
+Scan scan_character(std::string_view text, std::size_t at) {
+  const Lead lead = lead_of(static_cast<std::uint8_t>(text[at]));
+  if (lead.length == 0) return {0, false};
+  std::size_t matched = 1;
+  while (matched < lead.length && at + matched < text.size()) {
+    const auto byte = static_cast<std::uint8_t>(text[at + matched]);
+    const bool fits = matched == 1 ? byte >= lead.second_min && byte <= lead.second_max : (byte & 0xc0) == 0x80;
+    if (!fits) return {matched, false};
+    ++matched;
+  }
+  return {matched, matched == lead.length};
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Scan scan = scan_character(text, at);
+    if (!scan.whole) return false;
+    at += scan.matched;
+  }
+  return true;
+}
+
+std::size_t incomplete_utf8_tail(std::string_view text) {
+  const std::size_t longest = std::min<std::size_t>(3, text.size());
+  for (std::size_t length = 1; length <= longest; ++length) {
+    const std::size_t at = text.size() - length;
+    const Scan scan = scan_character(text, at);
+    if (scan.matched == length && !scan.whole) return length;
+    if (scan.whole) return 0;
+  }
+  return 0;
+}
+
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const Scan scan = scan_character(text, at);
+    if (scan.whole) {
+      out.append(text.substr(at, scan.matched));
+      at += scan.matched;
+    } else {
+      out.append("\xef\xbf\xbd");
+      at += std::max<std::size_t>(1, scan.matched);
+    }
+  }
+  return out;
+}
+
+}  // namespace uma

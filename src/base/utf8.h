@@ -1,0 +1,19 @@
+// UTF-8 as Unicode 15 chapter 3.9 defines it (table 3-7): no overlong forms, no surrogates, nothing above U+10FFFF.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace uma {
+
+// True when all of `text` is whole, valid UTF-8.
+[[nodiscard]] bool is_utf8(std::string_view text);
+
+// Bytes at the end of `text` that begin a character and could still become valid with more bytes: 0 to 3.
+[[nodiscard]] std::size_t incomplete_utf8_tail(std::string_view text);
+
+// Copies `text`, each byte that belongs to no valid character replaced by U+FFFD.
+[[nodiscard]] std::string replace_invalid_utf8(std::string_view text);
+
+}  // namespace uma

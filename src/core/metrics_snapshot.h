@@ -1,0 +1,60 @@
+// The daemon's numbers at one moment. docs/METRICS.md says what each means; the wire room prints them as JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace uma {
+
+struct WorkerMetrics {
+  std::int64_t sequences_active = 0;
+  std::int64_t queue_depth = 0;
+  std::int64_t cells_used = 0;
+  std::int64_t cells_total = 0;
+  std::uint64_t tokens_total = 0;
+  std::uint64_t batch_calls_total = 0;
+};
+
+struct MetricsSnapshot {
+  std::string model;
+  double uptime_s = 0;
+  std::int64_t sessions = 0;
+  std::uint64_t requests_total = 0;
+  std::uint64_t requests_failed_total = 0;
+  std::uint64_t requests_cancelled_total = 0;
+  std::uint64_t tokens_total = 0;         // generated
+  std::uint64_t prompt_tokens_total = 0;  // computed, reused ones not counted
+  std::uint64_t reused_tokens_total = 0;
+  double avg_batch = 0;  // decoding sequences per tick, over the ticks with at least one
+  double p50_ms = 0;     // time between tokens of a stream
+  double p95_ms = 0;
+  double p99_ms = 0;
+  double ttft_p50_ms = 0;
+  double ttft_p95_ms = 0;
+  double per_token_latency_ms = 0;  // mean time between tokens
+  double decode_ms_avg = 0;         // one library call with decode rows
+  double prefill_ms_avg = 0;        // one library call with a prefill chunk
+  double sample_ms_avg = 0;         // choosing the tokens of one tick
+  double queue_wait_ms_avg = 0;
+  double restore_ms_avg = 0;
+  std::uint64_t batch_calls_total = 0;
+  std::uint64_t ticks_total = 0;
+  std::int64_t sequences_active = 0;
+  std::int64_t queue_depth = 0;
+  std::uint64_t preemptions_total = 0;
+  std::uint64_t promises_kept_total = 0;    // tokens that came within target_tbt_ms of the one before
+  std::uint64_t promises_broken_total = 0;
+  double bmt_mb_per_token = 0;   // bytes moved per token, estimated: weights + KV read, over the tokens of a decode call
+  double copy_free_ratio = 0;    // logits rows read in place, over all read
+  std::int64_t hot_sessions = 0;
+  std::int64_t hot_bytes = 0;
+  std::uint64_t hot_hits_total = 0;
+  std::int64_t warm_sessions = 0;  // swapped-out sequences waiting to resume
+  std::int64_t warm_bytes = 0;
+  std::uint64_t warm_hits_total = 0;
+  std::int64_t rss_bytes = 0;
+  std::vector<WorkerMetrics> workers;
+};
+
+}  // namespace uma

@@ -1,0 +1,70 @@
+// What clients ask for, typed and validated by the wire room: from here on no field has a wrong type or an impossible value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/sampling_params.h"
+
+namespace uma {
+
+enum class RequestClass : std::uint8_t { interactive, background };
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+// Options of one generation.
+struct GenerateOptions {
+  SamplingParams sampling;
+  std::optional<std::int32_t> max_tokens;  // absent: 512 or what fits
+  std::vector<std::string> stop;           // non-empty strings
+  bool stream = true;
+  RequestClass request_class = RequestClass::interactive;
+  std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none
+  std::int64_t timeout_ms = 0;              // of the whole; 0: none
+  bool progress = false;
+};
+
+// Delta input of a session, or the whole prompt of a one-shot request: a text, or messages, never both.
+struct Input {
+  std::string text;
+  std::vector<ChatMessage> messages;
+
+  [[nodiscard]] bool empty() const { return text.empty() && messages.empty(); }
+  [[nodiscard]] std::size_t bytes() const {
+    std::size_t total = text.size();
+    for (const ChatMessage& message : messages) total += message.role.size() + message.content.size();
+    return total;
+  }
+};
+
+// `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as one step.
+struct GenerateRequest {
+  std::string model;           // empty: the default model
+  std::string session;         // id or name; empty: a one-shot request
+  Input input;
+  bool regenerate = false;     // first drops the last turn's reply; the input is then empty
+  GenerateOptions options;
+};
+
+enum class SessionMode : std::uint8_t { automatic, text, chat };
+
+struct CreateSessionRequest {
+  std::string model;
+  std::string system;  // chat mode: the system message; text mode: the text the session begins with
+  std::string name;    // unique per tenant; empty: none
+  SessionMode mode = SessionMode::automatic;  // chat where the model has a chat template
+  std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
+};
+
+struct AppendRequest {
+  std::string session;  // id or name
+  Input input;
+};
+
+}  // namespace uma

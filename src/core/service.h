@@ -1,0 +1,55 @@
+// What every door speaks: the one interface between `server` and `engine`.
+// Thread rule: all calls may come from any thread, return at once and never wait for a decode. Replies and events come from
+// engine threads. Invariants: (1) every reply is called exactly once. (2) Every generate gets exactly one terminal event.
+// (3) An acknowledged change of a session is in the catalog.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/metrics_snapshot.h"
+#include "core/request.h"
+#include "core/session_info.h"
+
+namespace uma {
+
+template <class T>
+using Reply = std::move_only_function<void(Expected<T>)>;
+
+struct Unit {};
+
+class Service {
+ public:
+  virtual ~Service() = default;
+
+  // Starts a generation; its events go to `sink`. The id is for cancel().
+  virtual RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) = 0;
+  // Ends a generation early: Eos with reason `cancelled`, the session keeps its tokens so far. Replies false when it is unknown
+  // or already finished.
+  virtual void cancel(RequestId id, Reply<bool> reply) = 0;
+  virtual void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) = 0;
+
+  virtual void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) = 0;
+  // Replies with the session, whose pending_tokens count what was appended since the last reply.
+  virtual void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) = 0;
+  // Cancels what runs, then forgets the session: tokens, KV, name.
+  virtual void end_session(TenantId tenant, std::string session, Reply<Unit> reply) = 0;
+  // A new session with the same tokens; `name` may be empty.
+  virtual void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) = 0;
+  // Keeps turns 0 to `turn` (a turn is one input and its reply) and drops the rest.
+  virtual void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) = 0;
+  // Marks the session as used now, so that its TTL starts again.
+  virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
+  virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
+  virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
+
+  // The following two answer from values that are kept up to date, without asking another thread.
+  virtual std::vector<ModelInfo> models() const = 0;
+  virtual MetricsSnapshot metrics() const = 0;
+};
+
+}  // namespace uma

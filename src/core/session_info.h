@@ -1,0 +1,54 @@
+// What the doors show of sessions and models.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/request.h"
+#include "core/usage.h"
+
+namespace uma {
+
+struct SessionInfo {
+  SessionId id;
+  std::string name;
+  std::string model;
+  SessionMode mode = SessionMode::text;
+  std::int32_t tokens = 0;          // of the chain, without pending input
+  std::int32_t pending_tokens = 0;  // appended and not yet generated on
+  std::int32_t turns = 0;
+  bool busy = false;
+  Tier tier = Tier::none;  // where its KV is now
+  std::int32_t worker = -1;
+  std::int64_t created_s = 0;    // Unix time
+  std::int64_t last_used_s = 0;  // Unix time
+};
+
+struct SessionDetail {
+  SessionInfo info;
+  std::vector<ChatMessage> messages;  // chat mode
+  std::string text;                   // text mode: the whole chain as text
+};
+
+enum class ModelState : std::uint8_t { loading, ready, failed };
+
+struct ModelInfo {
+  std::string name;
+  std::string description;  // architecture, size and type, as the engine says
+  ModelState state = ModelState::loading;
+  double load_progress = 0;  // 0 to 1
+  std::uint64_t bytes = 0;
+  std::uint64_t parameters = 0;
+  std::int32_t context_tokens = 0;      // KV cells of one worker
+  std::int32_t sequence_tokens_max = 0;  // the longest one session can be
+  std::int32_t train_tokens = 0;        // context length it was trained with
+  std::int32_t vocabulary = 0;
+  std::int32_t slots = 0;
+  std::int32_t workers = 0;
+  bool has_chat_template = false;
+  std::string kv_layout;  // "split" or "unified"
+};
+
+}  // namespace uma

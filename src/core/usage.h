@@ -1,0 +1,39 @@
+// The receipt of a reply: what it cost and what it did not have to compute again.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace uma {
+
+enum class Tier : std::uint8_t { none, hot, warm, cold };
+
+constexpr std::string_view tier_name(Tier tier) {
+  switch (tier) {
+    case Tier::hot:
+      return "hot";
+    case Tier::warm:
+      return "warm";
+    case Tier::cold:
+      return "cold";
+    case Tier::none:
+      break;
+  }
+  return "none";
+}
+
+struct Usage {
+  std::int32_t prompt_tokens = 0;  // = reused_tokens + recomputed_tokens: all tokens before the first new one
+  std::int32_t reused_tokens = 0;
+  std::int32_t recomputed_tokens = 0;
+  std::int32_t completion_tokens = 0;
+  Tier tier = Tier::none;              // where the largest reused part was
+  std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/PROTOCOL.md); static storage
+  double restore_ms = 0;
+  double queue_ms = 0;  // from receipt until the first token entered a batch
+  double ttft_ms = 0;   // from receipt until the first new token; 0 when there was none
+  double tokens_per_s = 0;  // new tokens after the first, over the time since the first; 0 for fewer than two
+  std::uint64_t seed = 0;
+};
+
+}  // namespace uma
