@@ -24,7 +24,8 @@ class Random {
 
   // Uniform in [0, bound). Requires bound > 0. The bias of the multiplication is below 2^-32 for bounds up to 2^32.
   std::uint64_t next_below(std::uint64_t bound) {
-    return static_cast<std::uint64_t>((static_cast<__extension__ unsigned __int128>(next_u64()) * bound) >> 64);
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::uint64_t>((Wide{next_u64()} * bound) >> 64);
   }
 
  private:

@@ -37,6 +37,9 @@ struct Error {
   std::string message;
 };
 
+// The value of something that only succeeds or fails.
+struct Unit {};
+
 template <class T>
 using Expected = std::expected<T, Error>;
 

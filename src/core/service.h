@@ -20,8 +20,6 @@ namespace uma {
 template <class T>
 using Reply = std::move_only_function<void(Expected<T>)>;
 
-struct Unit {};
-
 class Service {
  public:
   virtual ~Service() = default;

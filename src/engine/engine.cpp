@@ -1,0 +1,298 @@
+#include "engine/engine.h"
+
+#include <unistd.h>
+
+#include <format>
+#include <fstream>
+#include <utility>
+
+#include "base/log.h"
+#include "base/thread_name.h"
+
+namespace uma::engine {
+namespace {
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t pages_total = 0;
+  std::int64_t pages_resident = 0;
+  file >> pages_total >> pages_resident;
+  return pages_resident * ::sysconf(_SC_PAGESIZE);
+}
+
+double mean(double sum, std::uint64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
+
+// Sums a histogram over the lanes.
+struct Merged {
+  LatencyHistogram::Counts counts{};
+  double sum_ms = 0;
+  std::uint64_t count = 0;
+
+  void add(const LatencyHistogram& histogram) {
+    histogram.add_to(counts);
+    sum_ms += histogram.sum_ms();
+    count += histogram.count();
+  }
+  [[nodiscard]] double mean_ms() const { return mean(sum_ms, count); }
+  [[nodiscard]] double percentile_ms(double quantile) const { return LatencyHistogram::percentile_ms(counts, quantile); }
+};
+
+}  // namespace
+
+Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog, const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      started_at_(clock.now()),
+      source_(std::move(source)),
+      catalog_(std::move(catalog)),
+      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, preparer_, clock) {
+  model_info_.name = source_->model_name();
+}
+
+Engine::~Engine() { stop(); }
+
+void Engine::start() {
+  started_ = true;
+  router_thread_ = std::thread([this] {
+    set_thread_name("uma-router");
+    do {
+      while (router_.step()) {
+      }
+    } while (router_.wait());
+    router_.cancel_all();
+  });
+  preparer_thread_ = std::thread([this] {
+    set_thread_name("uma-prep");
+    do {
+      while (preparer_.step()) {
+      }
+    } while (preparer_.wait());
+  });
+  source_->load([this](double progress) { load_progress_.store(progress); },
+                [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
+}
+
+void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
+  Expected<ModelInfo> told = ModelInfo{};
+  if (!loaded) {
+    {
+      const MutexLock lock(workers_mutex_);
+      model_info_.state = ModelState::failed;
+    }
+    router_.post([this, error = loaded.error()] { router_.on_load_failed(error); });
+    told = std::unexpected(loaded.error());
+  } else {
+    const llm::ModelFacts& facts = loaded->model->facts();
+    const llm::ContextShape shape = loaded->contexts.front()->shape();
+    std::vector<Lane*> lanes;
+    const MutexLock lock(workers_mutex_);
+    model_info_.description = facts.description;
+    model_info_.state = ModelState::ready;
+    model_info_.bytes = facts.bytes;
+    model_info_.parameters = facts.parameters;
+    model_info_.context_tokens = shape.cells;
+    model_info_.sequence_tokens_max = shape.sequence_cells_max;
+    model_info_.train_tokens = facts.train_tokens;
+    model_info_.vocabulary = loaded->model->vocab().size();
+    model_info_.slots = shape.sequences;
+    model_info_.workers = static_cast<std::int32_t>(loaded->contexts.size());
+    model_info_.has_chat_template = !facts.chat_template.empty();
+    model_info_.kv_layout = shape.is_unified ? "unified" : "split";
+    for (std::size_t i = 0; i < loaded->contexts.size(); ++i) {
+      const LaneOptions options{.index = static_cast<std::int32_t>(i),
+                                .tick_ms = options_.tick_ms,
+                                .target_tbt_ms = options_.target_tbt_ms,
+                                .model_bytes = facts.bytes};
+      auto lane = std::make_unique<Lane>(options, std::move(loaded->contexts[i]), loaded->model->vocab(), clock_, [this](TaskResult result) {
+        router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+      });
+      lanes.push_back(lane.get());
+      workers_.push_back({std::move(lane), {}});
+    }
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      workers_[i].thread = std::thread([this, i, lane = lanes[i]] { run_lane(*lane, i); });
+    }
+    told = model_info_;
+    router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
+  }
+  if (options_.on_loaded) options_.on_loaded(told);
+}
+
+void Engine::run_lane(Lane& lane, std::size_t index) {
+  set_thread_name(std::format("uma-lane-{}", index).c_str());
+  for (;;) {
+    const StepOutcome outcome = lane.step();
+    if (!outcome.did_work && !lane.wait(outcome.wake)) break;
+    if (lane.is_closed()) break;
+  }
+  lane.cancel_all();
+}
+
+void Engine::drain() {
+  router_.post([this] { router_.drain(); });
+}
+
+void Engine::stop() {
+  if (!started_) return;
+  started_ = false;
+  source_->stop();
+  std::vector<std::thread> threads;
+  {
+    const MutexLock lock(workers_mutex_);
+    for (Worker& worker : workers_) {
+      worker.lane->close();
+      threads.push_back(std::move(worker.thread));
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  preparer_.close();
+  preparer_thread_.join();
+  router_.close();
+  router_thread_.join();
+}
+
+// --- Service: each call is one command to the router ----------------------------------------------------------------------------
+
+RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink)]() mutable {
+    router_.generate(id, std::move(tenant), std::move(request), std::move(sink));
+  });
+  return id;
+}
+
+void Engine::cancel(RequestId id, Reply<bool> reply) {
+  router_.post([this, id, reply = std::move(reply)]() mutable { router_.cancel(id, std::move(reply)); });
+}
+
+void Engine::cancel_session(TenantId tenant, std::string session, Reply<bool> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.cancel_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.create_session(std::move(tenant), std::move(request), std::move(reply));
+  });
+}
+
+void Engine::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.append_input(std::move(tenant), std::move(request), std::move(reply));
+  });
+}
+
+void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.end_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), name = std::move(name), reply = std::move(reply)]() mutable {
+    router_.fork_session(std::move(tenant), std::move(session), std::move(name), std::move(reply));
+  });
+}
+
+void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
+    router_.rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
+  });
+}
+
+void Engine::touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.touch_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.get_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
+  router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable { router_.list_sessions(tenant, std::move(reply)); });
+}
+
+// --- What is known without asking anybody ---------------------------------------------------------------------------------------
+
+std::vector<ModelInfo> Engine::models() const {
+  const MutexLock lock(workers_mutex_);
+  ModelInfo info = model_info_;
+  info.load_progress = info.state == ModelState::ready ? 1 : load_progress_.load();
+  return {info};
+}
+
+MetricsSnapshot Engine::metrics() const {
+  MetricsSnapshot snapshot;
+  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore;
+  std::uint64_t decode_ticks = 0;
+  std::uint64_t decode_rows = 0;
+  double bytes_moved = 0;
+
+  const MutexLock lock(workers_mutex_);
+  snapshot.model = model_info_.name;
+  snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
+  snapshot.sessions = router_.sessions_count();
+  snapshot.requests_total = last_request_.load();
+  snapshot.requests_failed_total = router_.requests_refused();
+  snapshot.rss_bytes = resident_bytes();
+  for (const Worker& worker : workers_) {
+    const LaneStats& stats = worker.lane->stats();
+    const llm::ContextShape& shape = worker.lane->shape();
+    snapshot.requests_failed_total += stats.requests_failed_total.value();
+    snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
+    snapshot.tokens_total += stats.tokens_total.value();
+    snapshot.prompt_tokens_total += stats.prompt_tokens_total.value();
+    snapshot.reused_tokens_total += stats.reused_tokens_total.value();
+    snapshot.batch_calls_total += stats.batch_calls_total.value();
+    snapshot.ticks_total += stats.ticks_total.value();
+    snapshot.sequences_active += stats.sequences_active.value();
+    snapshot.queue_depth += stats.queue_depth.value();
+    snapshot.preemptions_total += stats.preemptions_total.value();
+    snapshot.promises_kept_total += stats.promises_kept_total.value();
+    snapshot.promises_broken_total += stats.promises_broken_total.value();
+    snapshot.hot_sessions += stats.hot_sessions.value();
+    snapshot.hot_bytes += stats.cells_used.value() * static_cast<std::int64_t>(shape.kv_bytes_per_token);
+    snapshot.hot_hits_total += stats.hot_hits_total.value();
+    snapshot.warm_sessions += stats.warm_sequences.value();
+    snapshot.warm_bytes += stats.warm_bytes.value();
+    snapshot.warm_hits_total += stats.warm_hits_total.value();
+    decode_ticks += stats.decode_ticks_total.value();
+    decode_rows += stats.decode_rows_total.value();
+    bytes_moved = std::max(bytes_moved, stats.bytes_moved_per_token.load());
+    inter_token.add(stats.inter_token);
+    ttft.add(stats.ttft);
+    queue_wait.add(stats.queue_wait);
+    decode_call.add(stats.decode_call);
+    prefill_call.add(stats.prefill_call);
+    sampling.add(stats.sampling);
+    restore.add(stats.restore);
+    snapshot.workers.push_back({.sequences_active = stats.sequences_active.value(),
+                                .queue_depth = stats.queue_depth.value(),
+                                .cells_used = stats.cells_used.value(),
+                                .cells_total = shape.cells,
+                                .tokens_total = stats.tokens_total.value(),
+                                .batch_calls_total = stats.batch_calls_total.value()});
+  }
+  snapshot.avg_batch = mean(static_cast<double>(decode_rows), decode_ticks);
+  snapshot.p50_ms = inter_token.percentile_ms(0.50);
+  snapshot.p95_ms = inter_token.percentile_ms(0.95);
+  snapshot.p99_ms = inter_token.percentile_ms(0.99);
+  snapshot.per_token_latency_ms = inter_token.mean_ms();
+  snapshot.ttft_p50_ms = ttft.percentile_ms(0.50);
+  snapshot.ttft_p95_ms = ttft.percentile_ms(0.95);
+  snapshot.decode_ms_avg = decode_call.mean_ms();
+  snapshot.prefill_ms_avg = prefill_call.mean_ms();
+  snapshot.sample_ms_avg = sampling.mean_ms();
+  snapshot.queue_wait_ms_avg = queue_wait.mean_ms();
+  snapshot.restore_ms_avg = restore.mean_ms();
+  snapshot.bmt_mb_per_token = bytes_moved / 1e6;
+  snapshot.copy_free_ratio = 1;  // every row of logits is read in the library's own buffer (Lane::sample_row)
+  return snapshot;
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,92 @@
+// The engine as the doors see it: core::Service on router, preparer and lanes, each on a thread of its own (docs/threads.md).
+// Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "core/limits.h"
+#include "core/service.h"
+#include "engine/lane.h"
+#include "engine/preparer.h"
+#include "engine/router.h"
+#include "engine/worker_source.h"
+#include "kv/catalog.h"
+
+namespace uma::engine {
+
+struct EngineOptions {
+  Limits limits;
+  double tick_ms = 30;
+  double target_tbt_ms = 0;  // 0: automatic
+  // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
+  std::function<void(const Expected<ModelInfo>&)> on_loaded;
+};
+
+class Engine final : public Service {
+ public:
+  // `clock` outlives the engine.
+  Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog, const Clock& clock);
+  ~Engine() override;
+
+  // Starts the threads and the load of the model; returns at once. Requests are accepted from now on.
+  void start();
+  // From now on new generations are refused; those that run go on.
+  void drain();
+  // No request is open.
+  [[nodiscard]] bool is_idle() const { return router_.requests_open() == 0; }
+  // Ends what runs as cancelled, then the threads. Every request has had its terminal event when it returns.
+  void stop();
+
+  RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override;
+  void cancel(RequestId id, Reply<bool> reply) override;
+  void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
+  void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
+  void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) override;
+  void end_session(TenantId tenant, std::string session, Reply<Unit> reply) override;
+  void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) override;
+  void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override;
+  void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
+  void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
+  void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) override;
+  [[nodiscard]] std::vector<ModelInfo> models() const override;
+  [[nodiscard]] MetricsSnapshot metrics() const override;
+
+ private:
+  // One lane and its thread.
+  struct Worker {
+    std::unique_ptr<Lane> lane;
+    std::thread thread;
+  };
+
+  void on_loaded(Expected<LoadedWorkers> loaded);
+  void run_lane(Lane& lane, std::size_t index);
+
+  // Constant after construction.
+  const EngineOptions options_;
+  const Clock& clock_;
+  const TimePoint started_at_;
+  const std::unique_ptr<WorkerSource> source_;
+  const std::unique_ptr<kv::Catalog> catalog_;
+
+  Preparer preparer_;
+  Router router_;
+  std::atomic<std::uint64_t> last_request_{0};
+  std::atomic<double> load_progress_{0};
+  bool started_ = false;  // owned by the thread that calls start() and stop()
+  std::thread router_thread_;
+  std::thread preparer_thread_;
+
+  // Workers are added once, when the model is loaded.
+  mutable Mutex workers_mutex_;
+  std::vector<Worker> workers_ GUARDED_BY(workers_mutex_);
+  ModelInfo model_info_ GUARDED_BY(workers_mutex_);
+};
+
+}  // namespace uma::engine

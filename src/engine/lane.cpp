@@ -1,0 +1,728 @@
+#include "engine/lane.h"
+
+#include <algorithm>
+#include <format>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/state_transfer.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr double kPromisedTbtMinMs = 30;
+
+std::int32_t size_of(const std::vector<Token>& tokens) { return static_cast<std::int32_t>(tokens.size()); }
+
+std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
+  return static_cast<std::size_t>(in_a - a.begin());
+}
+
+}  // namespace
+
+struct Lane::Sequence {
+  enum class State : std::uint8_t { waiting, running, finished };
+
+  Sequence(Task from, const llm::Vocab& vocab, std::span<const Token> banned)
+      : task(std::move(from)),
+        prompt_tokens(size_of(task.tokens)),
+        chain(std::move(task.tokens)),
+        sampler(task.sampling, task.seed, banned),
+        text(vocab, task.stop) {
+    const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
+    for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
+    usage.seed = task.seed;
+    usage.prompt_tokens = prompt_tokens;
+  }
+
+  [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
+  [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
+
+  Task task;
+  std::int32_t prompt_tokens;
+  std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
+  llm::Sampler sampler;
+  TextStream text;
+  State state = State::waiting;
+  std::size_t slot = 0;                 // while running
+  std::optional<kv::StateImage> image;  // while swapped out
+  std::string reply;
+  Usage usage;
+  bool in_batch = false;  // a token of it has been in a batch
+  std::int64_t position_reported = -1;
+  TimePoint placed_at{};
+  TimePoint first_token_at{};
+  TimePoint last_token_at{};
+  std::int64_t bytes = 0;  // counted in queue_bytes while it waits
+};
+
+Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
+    : options_(options),
+      vocab_(vocab),
+      clock_(clock),
+      on_result_(std::move(on_result)),
+      context_(std::move(context)),
+      slots_(static_cast<std::size_t>(context_->shape().sequences)) {}
+
+Lane::~Lane() = default;
+
+void Lane::post(LaneCommand command) {
+  if (const auto* cancel_command = std::get_if<CancelCommand>(&command)) {
+    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.store(true);
+  }
+  inbox_.push(std::move(command));
+}
+
+bool Lane::wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
+
+void Lane::close() {
+  closed_.store(true);
+  interrupt_.store(true);
+  inbox_.close();
+}
+
+void Lane::cancel_all() {
+  take_commands();
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::finished) finish(*sequence, FinishReason::cancelled);
+  }
+  remove_finished();
+  update_gauges();
+}
+
+StepOutcome Lane::step() {
+  interrupt_.store(is_closed());
+  take_commands();
+  expire(clock_.now());
+  admit(clock_.now());
+  build_views(clock_.now());
+  sched::BatchLimits limits;
+  limits.rows_max = shape().batch_rows_max;
+  limits.ubatch_rows = shape().ubatch_rows_max;
+  limits.tick_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
+  sched::plan_batch(views_, step_model_, limits, plan_);
+  if (!plan_.is_empty() && make_room()) {
+    stats_.ticks_total.add();
+    if (!plan_.decode.empty()) run_decode();
+    if (!plan_.prefill.empty()) run_prefill();
+  }
+  remove_finished();
+  update_gauges();
+  return {.did_work = !plan_.is_empty(), .wake = next_wake()};
+}
+
+// --- Commands -------------------------------------------------------------------------------------------------------------------
+
+void Lane::take_commands() {
+  inbox_.drain(inbox_taken_);
+  for (LaneCommand& command : inbox_taken_) {
+    if (auto* started = std::get_if<StartCommand>(&command)) {
+      start(std::move(started->task));
+    } else if (const auto* cancelled = std::get_if<CancelCommand>(&command)) {
+      cancel(cancelled->id);
+    } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
+      forget(forgotten->session);
+    } else {
+      fork(std::get<ForkCommand>(command));
+    }
+  }
+  inbox_taken_.clear();
+  remove_finished();
+}
+
+void Lane::start(Task task) {
+  UMA_CHECK(!task.tokens.empty() && size_of(task.tokens) < shape().sequence_cells_max && task.tokens_max >= 1);
+  const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
+  auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
+  sequence->bytes = static_cast<std::int64_t>(sequence->chain.size() * sizeof(Token));
+  sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
+  stats_.requests_total.add();
+  sequences_.push_back(std::move(sequence));
+}
+
+void Lane::cancel(RequestId id) {
+  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == id; });
+  if (found == sequences_.end() || (*found)->state == Sequence::State::finished) return;
+  stats_.requests_cancelled_total.add();
+  finish(**found, FinishReason::cancelled);
+}
+
+void Lane::forget(const SessionId& session) {
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->task.session == session && sequence->state != Sequence::State::finished) finish(*sequence, FinishReason::cancelled);
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].session == session) clear_slot(i);
+  }
+}
+
+void Lane::fork(const ForkCommand& command) {
+  const auto from = std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.session == command.from && !slot.is_running; });
+  const auto to = std::ranges::find_if(slots_, [](const Slot& slot) { return slot.tokens.empty() && !slot.is_running; });
+  if (from == slots_.end() || to == slots_.end() || from->tokens.empty()) return;
+  if (shape().is_unified && cells_promised() + size_of(from->tokens) > shape().cells) return;
+  context_->copy(static_cast<std::int32_t>(from - slots_.begin()), static_cast<std::int32_t>(to - slots_.begin()));
+  to->tokens = from->tokens;
+  to->session = command.to;
+  to->last_used = clock_.now();
+  residents_changed_ = true;
+}
+
+// --- Waiting and admission ------------------------------------------------------------------------------------------------------
+
+void Lane::expire(TimePoint now) {
+  std::size_t position = 0;
+  for (const SequencePtr& pointer : sequences_) {
+    Sequence& sequence = *pointer;
+    if (sequence.state == Sequence::State::finished) continue;
+    if (now >= sequence.task.timeout) {
+      finish(sequence, FinishReason::timeout);
+    } else if (!sequence.in_batch && now >= sequence.task.deadline) {
+      fail_waiting(sequence, position);
+    }
+    if (sequence.state == Sequence::State::waiting) ++position;
+  }
+  remove_finished();
+}
+
+void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
+  const double waited_ms = to_ms(clock_.now() - sequence.task.received);
+  const double estimate_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size());
+  finish(sequence, FinishReason::error,
+         Error{ErrorCode::limit_wait,
+               std::format("waited {:.0f} ms, its deadline, at position {} of the queue; about {:.0f} ms more were needed: try again "
+                           "later or set a longer deadline_ms",
+                           waited_ms, position + 1, estimate_ms)});
+}
+
+void Lane::admit(TimePoint now) {
+  // Swapped-out sequences resume first, then interactive requests, then background ones; each group in order of arrival, and the
+  // first that does not fit holds back those behind it, so that a large request is not overtaken for ever.
+  const auto group_of = [](const Sequence& sequence) { return sequence.was_placed() ? 0 : sequence.task.is_background ? 2 : 1; };
+  std::int64_t position = 0;
+  for (int group = 0; group < 3; ++group) {
+    for (const SequencePtr& sequence : sequences_) {
+      if (sequence->state != Sequence::State::waiting || group_of(*sequence) != group) continue;
+      if (position == 0 && place(*sequence, now)) continue;
+      report_queued(*sequence, position++);
+    }
+  }
+}
+
+void Lane::report_queued(Sequence& sequence, std::int64_t position) {
+  if (!sequence.task.wants_progress || sequence.position_reported == position) return;
+  sequence.position_reported = position;
+  (void)sequence.task.sink->deliver(ProgressEvent{.stage = ProgressStage::queued,
+                                                  .position = position,
+                                                  .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
+}
+
+// Cells in use or promised to the prompts of running sequences.
+std::int64_t Lane::cells_promised() const {
+  std::int64_t cells = 0;
+  for (const Slot& slot : slots_) cells += size_of(slot.tokens);
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state == Sequence::State::running) cells += size_of(sequence->chain) - size_of(slots_[sequence->slot].tokens);
+  }
+  return cells;
+}
+
+// Drops the cache of the idle session that was used longest ago. False: there is none.
+bool Lane::evict_idle(const SessionId& except) {
+  std::size_t oldest = slots_.size();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.is_running || slot.tokens.empty() || slot.session == except) continue;
+    if (oldest == slots_.size() || slot.last_used < slots_[oldest].last_used) oldest = i;
+  }
+  if (oldest == slots_.size()) return false;
+  clear_slot(oldest);
+  return true;
+}
+
+void Lane::clear_slot(std::size_t index) {
+  UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
+  slots_[index].tokens.clear();
+  slots_[index].session = {};
+  residents_changed_ = true;
+}
+
+std::optional<std::size_t> Lane::find_slot(const Sequence& sequence) {
+  if (!sequence.task.session.empty()) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].session == sequence.task.session) return i;
+    }
+  }
+  // The lowest free slot keeps the running ones dense, which the library rewards in a split context.
+  for (;;) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (!slots_[i].is_running && slots_[i].tokens.empty()) return i;
+    }
+    if (!evict_idle({})) return std::nullopt;
+  }
+}
+
+bool Lane::place(Sequence& sequence, TimePoint now) {
+  const auto index = find_slot(sequence);
+  if (!index) return false;
+  Slot& slot = slots_[*index];
+  UMA_CHECK(!slot.is_running);
+  if (shape().is_unified) {
+    // Room for the whole chain beside what the others hold; the session's own cells count as part of it.
+    const auto needed = [&] { return cells_promised() - size_of(slot.tokens) + size_of(sequence.chain) + 1; };
+    while (needed() > shape().cells) {
+      if (!evict_idle(sequence.task.session)) return false;
+    }
+  }
+  slot.is_running = true;
+  residents_changed_ = true;
+  slot.session = sequence.task.session;
+  sequence.state = Sequence::State::running;
+  sequence.slot = *index;
+  stats_.queue_depth.add(-1);
+  stats_.queue_bytes.add(-sequence.bytes);
+  if (sequence.image) {
+    restore_image(sequence, slot, *index);
+  } else {
+    reuse_slot(sequence, slot, *index);
+  }
+  sequence.placed_at = now;
+  log_debug("request {} session {} seq {}: placed with {} of {} tokens cached", sequence.task.id.value,
+            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(), sequence.chain.size());
+  return true;
+}
+
+// Keeps of the slot what the sequence begins with, but never its last token: that one must be computed to have logits.
+void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
+  const std::size_t had = slot.tokens.size();
+  const std::size_t common =
+      common_prefix(slot.tokens, std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1));
+  if (common < had) {
+    if (context_->truncate(static_cast<std::int32_t>(index), static_cast<std::int32_t>(common))) {
+      slot.tokens.resize(common);
+    } else {
+      const SessionId owner = slot.session;
+      clear_slot(index);
+      slot.session = owner;
+    }
+  }
+  if (sequence.was_placed()) return;  // recomputed after a swap whose image was lost: the receipt is written already
+  const std::int32_t reused = size_of(slot.tokens);
+  sequence.usage.reused_tokens = reused;
+  sequence.usage.recomputed_tokens = sequence.prompt_tokens - reused;
+  sequence.usage.tier = reused > 0 ? Tier::hot : Tier::none;
+  sequence.usage.reuse_reason = reused > 0 ? "hot" : sequence.task.session.empty() ? "one_shot" : had > 0 ? "diverged" : "not_cached";
+  stats_.reused_tokens_total.add(static_cast<std::uint64_t>(reused));
+  if (reused > 0) stats_.hot_hits_total.add();
+}
+
+void Lane::restore_image(Sequence& sequence, Slot& slot, std::size_t index) {
+  const TimePoint began = clock_.now();
+  if (!slot.tokens.empty()) {
+    const SessionId owner = slot.session;
+    clear_slot(index);
+    slot.session = owner;
+  }
+  const kv::StateImage image = std::move(*sequence.image);
+  sequence.image.reset();
+  stats_.warm_sequences.add(-1);
+  stats_.warm_bytes.add(-static_cast<std::int64_t>(image.bytes()));
+  if (auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), image); !restored) {
+    log_warning("request {}: its saved state was refused, computing {} tokens again: {}", sequence.task.id.value,
+                sequence.chain.size(), restored.error().message);
+    return;
+  }
+  slot.tokens = image.tokens;
+  stats_.warm_hits_total.add();
+  stats_.restore.record_ms(to_ms(clock_.now() - began));
+}
+
+// The newest of the least important running sequences.
+Lane::Sequence* Lane::choose_victim() {
+  Sequence* victim = nullptr;
+  std::size_t running = 0;
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::running) continue;
+    ++running;
+    if (victim == nullptr || sequence->task.is_background >= victim->task.is_background) victim = sequence.get();
+  }
+  return running > 1 ? victim : nullptr;
+}
+
+void Lane::swap_out(Sequence& sequence) {
+  Slot& slot = slots_[sequence.slot];
+  if (!slot.tokens.empty()) {
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
+    if (image) {
+      stats_.warm_sequences.add(1);
+      stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
+      sequence.image = std::move(*image);
+    } else {
+      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value, image.error().message);
+    }
+  }
+  clear_slot(sequence.slot);
+  slot.is_running = false;
+  sequence.state = Sequence::State::waiting;
+  stats_.queue_depth.add(1);
+  stats_.queue_bytes.add(sequence.bytes);
+  stats_.preemptions_total.add();
+  log_info("request {}: swapped out at {} tokens, the context's {} cells are full; it resumes when there is room",
+           sequence.task.id.value, sequence.chain.size(), shape().cells);
+}
+
+// Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan and
+// is seen as false: the next step plans anew.
+bool Lane::make_room() {
+  if (!shape().is_unified) return true;
+  std::int64_t rows = 0;
+  for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
+  for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
+  const auto used = [&] {
+    std::int64_t cells = 0;
+    for (const Slot& slot : slots_) cells += size_of(slot.tokens);
+    return cells;
+  };
+  while (used() + rows > shape().cells) {
+    if (evict_idle({})) continue;
+    Sequence* victim = choose_victim();
+    if (victim == nullptr) return true;  // alone it fits: its length is bounded by the context's
+    swap_out(*victim);
+    return false;
+  }
+  return true;
+}
+
+// --- One tick -------------------------------------------------------------------------------------------------------------------
+
+void Lane::build_views(TimePoint now) {
+  views_.clear();
+  for (std::size_t i = 0; i < sequences_.size(); ++i) {
+    const Sequence& sequence = *sequences_[i];
+    if (sequence.state != Sequence::State::running) continue;
+    const std::int32_t pending = size_of(sequence.chain) - size_of(slots_[sequence.slot].tokens);
+    UMA_CHECK(pending >= 1);
+    views_.push_back({.index = static_cast<std::int32_t>(i),
+                      .slot = static_cast<std::int32_t>(sequence.slot),
+                      .pending_tokens = pending,
+                      .decodes = pending == 1 && sequence.generated() > 0,
+                      .is_background = sequence.task.is_background,
+                      .waited_ms = to_ms(now - sequence.task.received)});
+  }
+}
+
+void Lane::append_rows(const sched::PlanRow& row) {
+  const Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+  const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
+  for (std::int32_t i = 0; i < row.tokens_count; ++i) {
+    const std::int32_t position = cached + i;
+    call_rows_.push_back({.token = sequence.chain[static_cast<std::size_t>(position)],
+                          .position = position,
+                          .sequence = static_cast<std::int32_t>(sequence.slot),
+                          .wants_logits = position + 1 == size_of(sequence.chain)});
+  }
+}
+
+void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now) {
+  for (const sched::PlanRow& row : plan) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    std::vector<Token>& cached = slots_[sequence.slot].tokens;
+    const auto from = sequence.chain.begin() + size_of(cached);
+    cached.insert(cached.end(), from, from + row.tokens_count);
+    if (!sequence.in_batch) {
+      sequence.in_batch = true;
+      sequence.usage.queue_ms = to_ms(now - sequence.task.received);
+      stats_.queue_wait.record_ms(sequence.usage.queue_ms);
+    }
+  }
+}
+
+// After a call that did not end well the context says what it kept.
+void Lane::resync_slot(std::size_t index) {
+  std::vector<Token>& cached = slots_[index].tokens;
+  const Sequence* owner = nullptr;
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state == Sequence::State::running && sequence->slot == index) owner = sequence.get();
+  }
+  UMA_CHECK(owner != nullptr);
+  const std::int32_t length = context_->sequence_length(static_cast<std::int32_t>(index));
+  if (length <= size_of(owner->chain)) {
+    cached.assign(owner->chain.begin(), owner->chain.begin() + length);
+  }
+  // The last token must stay pending, or its logits would be lost with the failed call.
+  const std::int32_t keep = std::min(length, size_of(owner->chain) - 1);
+  if (keep < length) {
+    if (context_->truncate(static_cast<std::int32_t>(index), keep)) {
+      cached.resize(static_cast<std::size_t>(keep));
+    } else {
+      UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
+      cached.clear();
+    }
+  }
+}
+
+bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
+  call_rows_.clear();
+  for (const sched::PlanRow& row : plan) append_rows(row);
+  if (is_prefill && plan.size() == 1) {
+    interruptible_request_.store(sequences_[static_cast<std::size_t>(plan.front().index)]->task.id.value);
+  }
+  const TimePoint began = clock_.now();
+  const auto status = context_->decode(call_rows_, is_prefill ? &interrupt_ : nullptr);
+  const TimePoint ended = clock_.now();
+  interruptible_request_.store(0);
+  stats_.batch_calls_total.add();
+
+  if (!status) {
+    run_one_by_one(plan, status.error());
+    return false;
+  }
+  if (*status == llm::DecodeStatus::done) {
+    const double ms = to_ms(ended - began);
+    if (is_prefill) {
+      const auto rows = static_cast<std::int32_t>(call_rows_.size());
+      step_model_.observe_prefill(rows, ms);
+      stats_.prefill_call.record_ms(ms);
+      stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+    } else {
+      step_model_.observe_decode(ms);
+      stats_.decode_call.record_ms(ms);
+    }
+    note_tokens_computed(plan, began);
+    return true;
+  }
+  for (const sched::PlanRow& row : plan) resync_slot(sequences_[static_cast<std::size_t>(row.index)]->slot);
+  if (*status == llm::DecodeStatus::no_room && !evict_idle({})) {
+    if (Sequence* victim = choose_victim()) {
+      swap_out(*victim);
+    } else {
+      finish(*sequences_[static_cast<std::size_t>(plan.front().index)], FinishReason::error,
+             Error{ErrorCode::runtime_decode, "the context has no room for this request, though nothing else is in it"});
+    }
+  }
+  return false;
+}
+
+// A failed call says nothing about who is to blame: each sequence is tried alone, and only those that fail again end.
+void Lane::run_one_by_one(std::span<const sched::PlanRow> plan, const Error& first_error) {
+  log_warning("a decode of {} sequences failed ({}), trying each alone", plan.size(), first_error.message);
+  for (const sched::PlanRow& row : plan) resync_slot(sequences_[static_cast<std::size_t>(row.index)]->slot);
+  for (const sched::PlanRow& row : plan) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    sched::PlanRow alone = row;
+    alone.tokens_count = std::min(row.tokens_count, size_of(sequence.chain) - size_of(slots_[sequence.slot].tokens));
+    call_rows_.clear();
+    append_rows(alone);
+    const TimePoint began = clock_.now();
+    const auto status = context_->decode(call_rows_, nullptr);
+    stats_.batch_calls_total.add();
+    if (status && *status == llm::DecodeStatus::done) {
+      note_tokens_computed(std::span(&alone, 1), began);
+      if (call_rows_.back().wants_logits) sample_row(sequence, static_cast<std::int32_t>(call_rows_.size()) - 1, clock_.now());
+      continue;
+    }
+    const Error error = status ? Error{ErrorCode::runtime_decode, "the context has no room for this request"} : status.error();
+    clear_slot(sequence.slot);
+    finish(sequence, FinishReason::error, error);
+  }
+}
+
+void Lane::run_decode() {
+  if (!run_call(plan_.decode, false)) {
+    // What else was planned may not exist any more.
+    plan_.prefill.clear();
+    return;
+  }
+  stats_.decode_ticks_total.add();
+  stats_.decode_rows_total.add(plan_.decode.size());
+  std::uint64_t kv_tokens = 0;
+  const TimePoint began = clock_.now();
+  for (std::size_t i = 0; i < plan_.decode.size(); ++i) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(plan_.decode[i].index)];
+    kv_tokens += slots_[sequence.slot].tokens.size();
+    sample_row(sequence, static_cast<std::int32_t>(i), began);
+  }
+  stats_.sampling.record_ms(to_ms(clock_.now() - began));
+  const double bytes = static_cast<double>(options_.model_bytes + kv_tokens * shape().kv_bytes_per_token);
+  stats_.bytes_moved_per_token.store(bytes / static_cast<double>(plan_.decode.size()), std::memory_order_relaxed);
+}
+
+void Lane::run_prefill() {
+  if (!run_call(plan_.prefill, true)) return;
+  const TimePoint now = clock_.now();
+  std::int32_t row_end = 0;
+  for (const sched::PlanRow& row : plan_.prefill) {
+    row_end += row.tokens_count;
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    if (sequence.task.wants_progress) report_progress(sequence);
+    if (size_of(slots_[sequence.slot].tokens) == size_of(sequence.chain)) sample_row(sequence, row_end - 1, now);
+  }
+}
+
+void Lane::report_progress(Sequence& sequence) {
+  const std::int32_t done = size_of(slots_[sequence.slot].tokens);
+  const double rate = step_model_.prefill_tokens_per_ms();
+  ProgressEvent progress{.stage = ProgressStage::prefill, .done = done, .total = size_of(sequence.chain)};
+  if (rate > 0) progress.eta_ms = static_cast<double>(progress.total - done) / rate;
+  (void)sequence.task.sink->deliver(progress);  // a lost progress report is no reason to end a stream
+}
+
+void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now) {
+  const std::span<float> logits = context_->logits(row);
+  if (logits.empty()) {
+    finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the engine gave no logits for a token"});
+    return;
+  }
+  push_token(sequence, sequence.sampler.sample(logits), now);
+}
+
+double Lane::target_tbt_ms() const {
+  return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 3 * step_model_.decode_ms());
+}
+
+void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
+  if (vocab_.is_end_of_generation(token)) {
+    finish(sequence, FinishReason::stop);
+    return;
+  }
+  sequence.chain.push_back(token);
+  sequence.sampler.accept(token);
+  stats_.tokens_total.add();
+  if (sequence.generated() == 1) {
+    sequence.first_token_at = now;
+    sequence.usage.ttft_ms = to_ms(now - sequence.task.received);
+    stats_.ttft.record_ms(sequence.usage.ttft_ms);
+  } else {
+    const double gap_ms = to_ms(now - sequence.last_token_at);
+    stats_.inter_token.record_ms(gap_ms);
+    (gap_ms <= target_tbt_ms() ? stats_.promises_kept_total : stats_.promises_broken_total).add();
+  }
+  sequence.last_token_at = now;
+
+  token_text_.clear();
+  const bool stopped = sequence.text.push(token, token_text_);
+  const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();
+  if (keeps_reply) sequence.reply += token_text_;
+  if (sequence.task.stream && !sequence.task.sink->deliver(TokenEvent{token_text_, token})) {
+    finish(sequence, FinishReason::slow_consumer);
+  } else if (stopped) {
+    finish(sequence, FinishReason::stop);
+  } else if (sequence.generated() >= sequence.task.tokens_max || size_of(sequence.chain) >= shape().sequence_cells_max) {
+    finish(sequence, FinishReason::length);
+  }
+}
+
+// --- The end of a sequence ------------------------------------------------------------------------------------------------------
+
+void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
+  UMA_CHECK(sequence.state != Sequence::State::finished);
+  if (sequence.state == Sequence::State::running) {
+    Slot& slot = slots_[sequence.slot];
+    slot.is_running = false;
+    slot.last_used = clock_.now();
+    if (sequence.task.session.empty()) clear_slot(sequence.slot);
+    const double service_ms = to_ms(clock_.now() - sequence.placed_at);
+    service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
+  } else {
+    stats_.queue_depth.add(-1);
+    stats_.queue_bytes.add(-sequence.bytes);
+    if (sequence.image) {
+      stats_.warm_sequences.add(-1);
+      stats_.warm_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));
+    }
+  }
+  sequence.state = Sequence::State::finished;
+  if (error) stats_.requests_failed_total.add();
+
+  std::string rest;
+  sequence.text.finish(rest);  // empty after a stop string
+  sequence.reply += rest;
+  const std::int32_t generated = sequence.generated();
+  sequence.usage.completion_tokens = generated;
+  if (generated > 1) {
+    const double ms = to_ms(sequence.last_token_at - sequence.first_token_at);
+    if (ms > 0) sequence.usage.tokens_per_s = (generated - 1) * 1000.0 / ms;
+  }
+  TaskResult result{.id = sequence.task.id,
+                    .session = sequence.task.session,
+                    .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
+                    .reply = sequence.reply,
+                    .terminal = {},
+                    .sink = std::move(sequence.task.sink)};
+  if (error && generated == 0) {
+    result.terminal = FailureEvent{std::move(*error)};
+  } else {
+    result.terminal = EosEvent{.reason = reason,
+                               .usage = sequence.usage,
+                               .text = sequence.task.stream ? std::move(rest) : std::move(sequence.reply),
+                               .error = std::move(error)};
+  }
+  on_result_(std::move(result));
+}
+
+void Lane::remove_finished() {
+  std::erase_if(sequences_, [](const SequencePtr& sequence) { return sequence->state == Sequence::State::finished; });
+}
+
+void Lane::update_gauges() {
+  std::int64_t active = 0;
+  std::int64_t hot = 0;
+  std::int64_t cells = 0;
+  for (const Slot& slot : slots_) {
+    active += slot.is_running ? 1 : 0;
+    hot += !slot.session.empty() && !slot.tokens.empty() ? 1 : 0;
+    cells += size_of(slot.tokens);
+  }
+  stats_.sequences_active.set(active);
+  stats_.hot_sessions.set(hot);
+  stats_.cells_used.set(cells);
+  if (std::exchange(residents_changed_, false)) publish_residents();
+}
+
+void Lane::publish_residents() {
+  const MutexLock lock(residents_mutex_);
+  residents_.clear();
+  for (const Slot& slot : slots_) {
+    if (!slot.session.empty() && !slot.tokens.empty()) residents_.insert(slot.session);
+  }
+}
+
+bool Lane::holds(const SessionId& session) const {
+  const MutexLock lock(residents_mutex_);
+  return residents_.contains(session);
+}
+
+TimePoint Lane::next_wake() const {
+  TimePoint wake = kNever;
+  for (const SequencePtr& sequence : sequences_) {
+    wake = std::min(wake, sequence->task.timeout);
+    if (!sequence->in_batch) wake = std::min(wake, sequence->task.deadline);
+  }
+  return wake;
+}
+
+void Lane::check_invariants() {
+  std::int64_t cells = 0;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    UMA_CHECK(size_of(slot.tokens) == context_->sequence_length(static_cast<std::int32_t>(i)));
+    cells += size_of(slot.tokens);
+    const auto owners = std::ranges::count_if(sequences_, [&](const SequencePtr& sequence) {
+      return sequence->state == Sequence::State::running && sequence->slot == i;
+    });
+    UMA_CHECK(owners == (slot.is_running ? 1 : 0));
+    UMA_CHECK(slot.is_running || slot.tokens.empty() || !slot.session.empty());
+  }
+  UMA_CHECK(cells <= shape().cells);
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::running) continue;
+    const std::vector<Token>& cached = slots_[sequence->slot].tokens;
+    UMA_CHECK(cached.size() < sequence->chain.size());
+    UMA_CHECK(std::ranges::equal(cached, std::span<const Token>(sequence->chain).first(cached.size())));
+  }
+}
+
+}  // namespace uma::engine

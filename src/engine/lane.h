@@ -1,0 +1,205 @@
+// One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; everything
+// else sends it commands. The logic is step(): commands, deadlines, admission, plan, decode, sample. A thread is a loop around it.
+//
+// Invariants, checked by check_invariants() and by the simulator after every step:
+// (1) A slot's tokens are exactly what the context has cached for its sequence.
+// (2) A slot belongs to at most one running sequence, or to one idle session, or is empty.
+// (3) In a unified context the cells used never exceed the context's.
+// (4) Every task that was posted gets exactly one result.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/mutex.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/sampling_params.h"
+#include "engine/lane_stats.h"
+#include "engine/text_stream.h"
+#include "kv/state_image.h"
+#include "llm/model.h"
+#include "llm/sampler.h"
+#include "sched/plan_batch.h"
+#include "sched/step_model.h"
+
+namespace uma::engine {
+
+// One generation, ready to run.
+struct Task {
+  RequestId id;
+  SessionId session;          // empty: one-shot, its cells are freed at the end
+  std::vector<Token> tokens;  // everything before the first new token; 1 <= size < the context's sequence_cells_max
+  std::int32_t tokens_max = 0;  // new ones, >= 1
+  SamplingParams sampling;
+  std::uint64_t seed = 0;
+  std::vector<std::string> stop;
+  bool stream = true;
+  bool is_background = false;
+  bool wants_progress = false;
+  TimePoint received{};
+  TimePoint deadline = kNever;  // of waiting
+  TimePoint timeout = kNever;   // of the whole
+  std::shared_ptr<EventSink> sink;  // shared with the door
+};
+
+// How a task ended. The router commits it and then delivers `terminal`.
+struct TaskResult {
+  RequestId id;
+  SessionId session;
+  std::vector<Token> generated;  // end-of-generation excluded
+  std::string reply;             // the text that was shown, whole
+  Event terminal;
+  std::shared_ptr<EventSink> sink;
+};
+
+struct StartCommand {
+  Task task;
+};
+struct CancelCommand {
+  RequestId id;
+};
+// The session ended: its cells are free.
+struct ForgetCommand {
+  SessionId session;
+};
+// Gives `to`, which has no cells yet, a copy of the cached tokens of `from`, if a slot is free for it.
+struct ForkCommand {
+  SessionId from;
+  SessionId to;
+};
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand>;
+
+struct LaneOptions {
+  std::int32_t index = 0;     // of the worker
+  double tick_ms = 30;        // of a tick with prefill in it while others decode
+  double target_tbt_ms = 0;   // time between tokens that is promised; 0: max(30, 3 * a decode call)
+  std::uint64_t model_bytes = 0;
+};
+
+struct StepOutcome {
+  bool did_work = false;     // false: nothing to do before `wake`, unless a command comes
+  TimePoint wake = kNever;
+};
+
+class Lane {
+ public:
+  using OnResult = std::function<void(TaskResult)>;
+
+  // `vocab` and `clock` outlive the lane. `on_result` is called from step().
+  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
+  ~Lane();
+
+  // Any thread. Queues a command; a cancel of the only prompt being computed also interrupts that computation.
+  void post(LaneCommand command);
+  // Owner thread. Runs one tick.
+  StepOutcome step();
+  // Owner thread. Waits until a command comes or `until`. False once close() was called and nothing is left to take.
+  bool wait(TimePoint until);
+  // Any thread. Ends the loop around step().
+  void close();
+  [[nodiscard]] bool is_closed() const { return closed_.load(); }
+  // Owner thread, after close(): every task that is left ends as cancelled.
+  void cancel_all();
+
+  // Any thread. Whether the session's tokens are cached, as of the last step.
+  [[nodiscard]] bool holds(const SessionId& session) const;
+  [[nodiscard]] const LaneStats& stats() const { return stats_; }
+  [[nodiscard]] LaneStats& stats() { return stats_; }
+  [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
+
+  // Owner thread; for tests.
+  void check_invariants();
+  [[nodiscard]] llm::Context& context() { return *context_; }
+  [[nodiscard]] bool is_idle() const { return sequences_.empty() && inbox_taken_.empty(); }
+
+ private:
+  struct Slot {
+    std::vector<Token> tokens;  // cached in the context
+    SessionId session;          // whose they are; empty: nobody's
+    bool is_running = false;
+    TimePoint last_used{};
+  };
+  struct Sequence;
+  using SequencePtr = std::unique_ptr<Sequence>;
+
+  void take_commands();
+  void start(Task task);
+  void cancel(RequestId id);
+  void forget(const SessionId& session);
+  void fork(const ForkCommand& command);
+
+  void expire(TimePoint now);
+  void fail_waiting(Sequence& sequence, std::size_t position);
+  void admit(TimePoint now);
+  void report_queued(Sequence& sequence, std::int64_t position);
+  [[nodiscard]] bool place(Sequence& sequence, TimePoint now);
+  [[nodiscard]] std::optional<std::size_t> find_slot(const Sequence& sequence);
+  void reuse_slot(Sequence& sequence, Slot& slot, std::size_t index);
+  void restore_image(Sequence& sequence, Slot& slot, std::size_t index);
+  void clear_slot(std::size_t index);
+  [[nodiscard]] bool evict_idle(const SessionId& except);
+  [[nodiscard]] std::int64_t cells_promised() const;
+  [[nodiscard]] bool make_room();
+  void swap_out(Sequence& sequence);
+  [[nodiscard]] Sequence* choose_victim();
+
+  void build_views(TimePoint now);
+  void run_decode();
+  void run_prefill();
+  // Runs the rows in call_rows_, which belong to `plan`. False: they were not computed and nothing was sampled.
+  [[nodiscard]] bool run_call(std::span<const sched::PlanRow> plan, bool is_prefill);
+  void run_one_by_one(std::span<const sched::PlanRow> plan, const Error& first_error);
+  void append_rows(const sched::PlanRow& row);
+  void resync_slot(std::size_t index);
+  void sample_row(Sequence& sequence, std::int32_t row, TimePoint now);
+  void push_token(Sequence& sequence, Token token, TimePoint now);
+  void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
+  void report_progress(Sequence& sequence);
+  void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
+  void remove_finished();
+  void update_gauges();
+  void publish_residents();
+  [[nodiscard]] TimePoint next_wake() const;
+  [[nodiscard]] double target_tbt_ms() const;
+
+  // Constant after construction.
+  const LaneOptions options_;
+  const llm::Vocab& vocab_;
+  const Clock& clock_;
+  const OnResult on_result_;
+
+  // Owned by the lane's thread.
+  std::unique_ptr<llm::Context> context_;
+  std::vector<Slot> slots_;
+  std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival
+  std::vector<LaneCommand> inbox_taken_;
+  sched::StepModel step_model_;
+  sched::BatchPlan plan_;
+  std::vector<sched::SequenceView> views_;
+  std::vector<llm::BatchRow> call_rows_;
+  std::string token_text_;
+  double service_ms_ = 0;  // weighted mean time of a request in the context
+  bool residents_changed_ = false;
+
+  // Shared.
+  Mailbox<LaneCommand> inbox_;
+  std::atomic<std::uint64_t> interruptible_request_{0};  // the only one in the running prefill call; 0: none
+  std::atomic<bool> interrupt_{false};
+  std::atomic<bool> closed_{false};
+  LaneStats stats_;
+  mutable Mutex residents_mutex_;
+  std::unordered_set<SessionId> residents_ GUARDED_BY(residents_mutex_);
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,43 @@
+// A lane's numbers: written by its thread (queue_depth also by the router), read by any. docs/METRICS.md says what they mean.
+#pragma once
+
+#include <atomic>
+
+#include "base/metrics.h"
+
+namespace uma::engine {
+
+struct LaneStats {
+  Counter tokens_total;
+  Counter prompt_tokens_total;
+  Counter reused_tokens_total;
+  Counter requests_total;
+  Counter requests_failed_total;
+  Counter requests_cancelled_total;
+  Counter ticks_total;
+  Counter decode_ticks_total;  // ticks with at least one decoding sequence
+  Counter decode_rows_total;   // tokens of those ticks
+  Counter batch_calls_total;
+  Counter preemptions_total;
+  Counter promises_kept_total;
+  Counter promises_broken_total;
+  Counter hot_hits_total;
+  Counter warm_hits_total;
+  Gauge sequences_active;  // in the context: prefilling or decoding
+  Gauge queue_depth;       // sent to the lane and not yet in the context
+  Gauge queue_bytes;
+  Gauge hot_sessions;
+  Gauge cells_used;
+  Gauge warm_sequences;
+  Gauge warm_bytes;
+  LatencyHistogram inter_token;
+  LatencyHistogram ttft;
+  LatencyHistogram queue_wait;
+  LatencyHistogram decode_call;
+  LatencyHistogram prefill_call;
+  LatencyHistogram sampling;
+  LatencyHistogram restore;
+  std::atomic<double> bytes_moved_per_token{0};  // of the last decode call, estimated
+};
+
+}  // namespace uma::engine

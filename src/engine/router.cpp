@@ -1,0 +1,699 @@
+#include "engine/router.h"
+
+#include <algorithm>
+#include <format>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kDefaultMaxTokens = 512;
+
+Error unknown_session(const std::string& session) {
+  return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
+}
+
+Error busy_session(const std::string& session) {
+  return {ErrorCode::session_busy, std::format("session \"{}\" is generating: wait for its eos, or cancel it", session)};
+}
+
+}  // namespace
+
+Router::Router(RouterOptions options, kv::Catalog& catalog, Preparer& preparer, const Clock& clock)
+    : options_(std::move(options)), catalog_(catalog), preparer_(preparer), clock_(clock), random_(options_.seed) {}
+
+Router::~Router() = default;
+
+bool Router::step() {
+  inbox_.drain(taken_);
+  const bool any = !taken_.empty();
+  for (Command& command : taken_) command();
+  taken_.clear();
+  if (clock_.now() >= next_expiry_) expire();
+  return any;
+}
+
+bool Router::wait() { return inbox_.wait_drain(taken_, next_expiry_); }
+
+// --- The model ------------------------------------------------------------------------------------------------------------------
+
+void Router::when_loaded(Command command) {
+  if (model_ == nullptr && !load_error_) {
+    waiting_for_model_.push_back(std::move(command));
+  } else {
+    command();
+  }
+}
+
+void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
+  UMA_CHECK(model != nullptr && !lanes.empty());
+  model_ = std::move(model);
+  lanes_ = std::move(lanes);
+  loaded_at_ = clock_.now();
+  for (Command& command : std::exchange(waiting_for_model_, {})) command();
+}
+
+void Router::on_load_failed(Error error) {
+  load_error_ = std::move(error);
+  for (Command& command : std::exchange(waiting_for_model_, {})) command();
+}
+
+Expected<Unit> Router::check_model(const std::string& name) const {
+  if (load_error_) return std::unexpected(*load_error_);
+  if (!name.empty() && name != options_.model_name) {
+    return fail(ErrorCode::model_unknown, std::format("no model \"{}\": this daemon serves \"{}\"", name, options_.model_name));
+  }
+  return Unit{};
+}
+
+// --- Sessions -------------------------------------------------------------------------------------------------------------------
+
+Router::Session* Router::find_session(const SessionId& id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+Router::Session* Router::find_session(const TenantId& tenant, const std::string& session) {
+  if (const auto name = names_.find({tenant, session}); name != names_.end()) return find_session(name->second);
+  Session* found = find_session(SessionId{session});
+  return found != nullptr && found->record->tenant == tenant ? found : nullptr;
+}
+
+SessionId Router::new_session_id() { return {std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64())}; }
+
+std::size_t Router::least_loaded_lane() const {
+  std::vector<std::size_t> load(lanes_.size(), 0);
+  for (const auto& [id, open] : requests_) {
+    if (open.lane) load[*open.lane] += sessions_.size() + 1;  // a running request outweighs every idle session
+  }
+  for (const auto& [id, session] : sessions_) ++load[session.lane];
+  return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
+}
+
+void Router::unlock(const SessionId& id) {
+  Session* session = find_session(id);
+  if (session == nullptr) return;
+  session->is_locked = false;
+  // Commands may lock it again, or end it.
+  while ((session = find_session(id)) != nullptr && !session->is_locked && !session->waiting.empty()) {
+    Command next = std::move(session->waiting.front());
+    session->waiting.pop_front();
+    next();
+  }
+}
+
+// Commits, then runs `then` on this thread. The session is locked meanwhile.
+void Router::commit(std::shared_ptr<const kv::SessionRecord> record, Commit then) {
+  const kv::RecordPtr committed = record;
+  catalog_.commit(std::move(record), [this, committed, then = std::move(then)](Expected<Unit> done) mutable {
+    post([this, committed, done = std::move(done), then = std::move(then)]() mutable {
+      if (Session* session = find_session(committed->id); session != nullptr && done) session->record = committed;
+      then(std::move(done));
+    });
+  });
+}
+
+// For a session that is locked: commits its next record, replies with what it has become and unlocks it.
+void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) {
+  const SessionId id = next.id;
+  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+    Session* changed = find_session(id);
+    if (!done) {
+      reply(std::unexpected(done.error()));
+    } else if (changed == nullptr) {
+      reply(std::unexpected(unknown_session(id.value)));
+    } else {
+      reply(info_of(*changed));
+    }
+    unlock(id);
+  });
+}
+
+void Router::touch(Session& session) {
+  session.last_used = clock_.now();
+  const std::int64_t ttl_s = session.record->ttl_s;
+  session.expires = ttl_s > 0 ? session.last_used + std::chrono::seconds(ttl_s) : kNever;
+  next_expiry_ = std::min(next_expiry_, session.expires);
+}
+
+// Ends sessions past their TTL and requests past their timeout that no lane has yet (lanes watch over their own).
+void Router::expire() {
+  const TimePoint now = clock_.now();
+  next_expiry_ = kNever;
+  std::vector<RequestId> late;
+  for (const auto& [id, open] : requests_) {
+    if (open.lane) continue;
+    if (open.timeout <= now) {
+      late.push_back(id);
+    } else {
+      next_expiry_ = std::min(next_expiry_, open.timeout);
+    }
+  }
+  for (const RequestId id : late) {
+    end_request(id, EosEvent{.reason = FinishReason::timeout, .usage = {}, .text = {}, .error = std::nullopt});
+  }
+
+  std::vector<SessionId> expired;
+  for (auto& [id, session] : sessions_) {
+    const bool is_used = session.running != RequestId{} || session.is_locked;
+    if (is_used && session.expires <= now) touch(session);
+    if (session.expires <= now) {
+      expired.push_back(id);
+    } else {
+      next_expiry_ = std::min(next_expiry_, session.expires);
+    }
+  }
+  for (const SessionId& id : expired) {
+    log_info("session {}: ended, unused for its ttl of {} s", id.value, find_session(id)->record->ttl_s);
+    erase_session(id);
+    catalog_.remove(id, [](const Expected<Unit>&) {});
+  }
+}
+
+void Router::erase_session(const SessionId& id) {
+  const auto found = sessions_.find(id);
+  UMA_CHECK(found != sessions_.end());
+  Session session = std::move(found->second);
+  if (!session.record->name.empty()) names_.erase({session.record->tenant, session.record->name});
+  sessions_.erase(found);
+  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+  lanes_[session.lane]->post(ForgetCommand{id});
+  for (Command& command : session.waiting) command();  // each finds that the session is gone
+}
+
+SessionInfo Router::info_of(const Session& session) const {
+  const kv::SessionRecord& record = *session.record;
+  SessionInfo info;
+  info.id = record.id;
+  info.name = record.name;
+  info.model = record.model;
+  info.mode = record.mode == SessionMode::automatic ? SessionMode::text : record.mode;
+  info.tokens = static_cast<std::int32_t>(record.chain.size());
+  info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
+  info.turns = static_cast<std::int32_t>(record.turns.size());
+  info.busy = session.running != RequestId{};
+  info.tier = lanes_[session.lane]->holds(record.id) ? Tier::hot : Tier::none;
+  info.worker = static_cast<std::int32_t>(session.lane);
+  info.created_s = record.created_s;
+  info.last_used_s = record.last_used_s;
+  return info;
+}
+
+// Puts a new session into the table and the catalog; `then` runs once it is committed, before the reply.
+void Router::add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then) {
+  if (sessions_.size() >= options_.limits.max_sessions) {
+    return reply(fail(ErrorCode::limit_sessions, std::format("there are {} sessions, as many as limits.max_sessions allows: end some",
+                                                             sessions_.size())));
+  }
+  if (!made.name.empty() && find_session(made.tenant, made.name) != nullptr) {
+    return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
+  }
+  auto record = std::make_shared<const kv::SessionRecord>(std::move(made));
+  const SessionId id = record->id;
+  Session& session = sessions_[id];
+  session.record = record;
+  session.lane = lane;
+  session.is_locked = true;
+  if (!record->name.empty()) names_[{record->tenant, record->name}] = id;
+  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+  touch(session);
+  commit(std::move(record), [this, id, reply = std::move(reply), then = std::move(then)](Expected<Unit> done) mutable {
+    Session* added = find_session(id);
+    if (!done) {
+      if (added != nullptr) erase_session(id);
+      reply(std::unexpected(done.error()));
+      return;
+    }
+    if (added == nullptr) {
+      reply(std::unexpected(unknown_session(id.value)));  // ended while it was being committed
+      return;
+    }
+    then();
+    reply(info_of(*added));
+    unlock(id);
+  });
+}
+
+void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
+  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    if (auto known = check_model(request.model); !known) return reply(std::unexpected(known.error()));
+    if (request.system.size() > options_.limits.max_prompt_bytes) {
+      return reply(fail(ErrorCode::limit_prompt, std::format("field \"system\" has {} bytes, the limit is {}", request.system.size(),
+                                                             options_.limits.max_prompt_bytes)));
+    }
+    kv::SessionRecord record;
+    record.id = new_session_id();
+    record.tenant = std::move(tenant);
+    record.name = std::move(request.name);
+    record.model = options_.model_name;
+    record.mode = request.mode;
+    if (record.mode == SessionMode::automatic && !model_->facts().chat_template.empty()) record.mode = SessionMode::chat;
+    if (record.mode == SessionMode::automatic && !request.system.empty()) record.mode = SessionMode::text;
+    record.ttl_s = request.ttl_s;
+    record.created_s = unix_time_s();
+    record.last_used_s = record.created_s;
+    if (request.system.empty() || record.mode == SessionMode::chat) {
+      if (!request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
+      return add_session(std::move(record), least_loaded_lane(), std::move(reply), [] {});
+    }
+    // In a text session the system text is simply how the text begins.
+    preparer_.post([this, model = model_, record = std::move(record), input = Input{.text = std::move(request.system), .messages = {}},
+                    reply = std::move(reply)]() mutable {
+      auto begun = append_to_record(*model, record, input);
+      post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
+        if (!begun) return reply(std::unexpected(begun.error()));
+        if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
+        add_session(std::move(*begun), least_loaded_lane(), std::move(reply), [] {});
+      });
+    });
+  });
+}
+
+void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
+  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    Session* session = find_session(tenant, request.session);
+    if (session == nullptr) return reply(std::unexpected(unknown_session(request.session)));
+    if (session->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
+    if (session->is_locked) {
+      session->waiting.push_back([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+        append_input(std::move(tenant), std::move(request), std::move(reply));
+      });
+      return;
+    }
+    append_locked(session->record->id, std::move(request.input), std::move(reply));
+  });
+}
+
+// Prepares the input, checks that it fits, commits. The reply comes before commands that waited.
+void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply) {
+  if (input.bytes() > options_.limits.max_prompt_bytes) {
+    return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}", input.bytes(),
+                                                           options_.limits.max_prompt_bytes)));
+  }
+  Session* session = find_session(id);
+  session->is_locked = true;
+  touch(*session);
+  preparer_.post([this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
+    auto appended = append_to_record(*model, *record, input);
+    post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+      Session* target = find_session(id);
+      if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
+      const auto finish_with_error = [&](Error error) {
+        reply(std::unexpected(std::move(error)));
+        unlock(id);
+      };
+      if (!appended) return finish_with_error(appended.error());
+      if (auto fits = check_fits(appended->chain.size(), appended->pending.size()); !fits) return finish_with_error(fits.error());
+      appended->last_used_s = unix_time_s();
+      commit_and_reply(std::move(*appended), std::move(reply));
+    });
+  });
+}
+
+void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
+  Session* found = find_session(tenant, session);
+  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
+  const SessionId id = found->record->id;
+  // A request that no lane has yet ends here; one in a lane is cancelled there by the forget command.
+  if (found->running != RequestId{}) cancel(found->running, [](const Expected<bool>&) {});
+  if (find_session(id) != nullptr) erase_session(id);
+  catalog_.remove(id, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
+    post([done = std::move(done), reply = std::move(reply)]() mutable { reply(std::move(done)); });
+  });
+}
+
+void Router::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
+  Session* parent = find_session(tenant, session);
+  if (parent == nullptr) return reply(std::unexpected(unknown_session(session)));
+  kv::SessionRecord record = *parent->record;
+  record.id = new_session_id();
+  record.name = std::move(name);
+  record.created_s = unix_time_s();
+  record.last_used_s = record.created_s;
+  const std::size_t lane = parent->lane;
+  const ForkCommand copy{.from = parent->record->id, .to = record.id};
+  add_session(std::move(record), lane, std::move(reply), [this, lane, copy] { lanes_[lane]->post(copy); });
+}
+
+kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) {
+  kv::SessionRecord next = record;
+  if (turns_kept < next.turns.size()) {
+    const kv::Turn& dropped = next.turns[turns_kept];
+    next.chain.resize(static_cast<std::size_t>(dropped.tokens_begin));
+    next.messages.resize(static_cast<std::size_t>(dropped.messages_begin));
+    next.turns.resize(turns_kept);
+  }
+  next.pending.clear();
+  next.pending_messages.clear();
+  next.last_used_s = unix_time_s();
+  return next;
+}
+
+void Router::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
+  Session* found = find_session(tenant, session);
+  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
+  if (found->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
+  if (found->is_locked) {
+    found->waiting.push_back([this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
+      rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
+    });
+    return;
+  }
+  const auto turns = static_cast<std::int32_t>(found->record->turns.size());
+  if (turn < 0 || turn >= turns) {
+    return reply(fail(ErrorCode::proto_field, std::format("field \"turn\" is {}, the session has turns 0 to {}", turn, turns - 1)));
+  }
+  found->is_locked = true;
+  touch(*found);
+  commit_and_reply(rewound(*found->record, static_cast<std::size_t>(turn) + 1), std::move(reply));
+}
+
+void Router::touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply) {
+  Session* found = find_session(tenant, session);
+  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
+  touch(*found);
+  reply(info_of(*found));
+}
+
+void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
+  const Session* found = find_session(tenant, session);
+  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
+  SessionDetail detail;
+  detail.info = info_of(*found);
+  detail.messages = found->record->messages;
+  if (found->record->mode != SessionMode::chat) {
+    llm::Detokenizer detokenizer(model_->vocab());
+    for (const Token token : found->record->chain) detokenizer.push(token, detail.text);
+    detokenizer.finish(detail.text);
+  }
+  reply(std::move(detail));
+}
+
+void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply) {
+  std::vector<SessionInfo> sessions;
+  for (const auto& [id, session] : sessions_) {
+    if (session.record->tenant == tenant) sessions.push_back(info_of(session));
+  }
+  std::ranges::sort(sessions, [](const SessionInfo& a, const SessionInfo& b) {
+    return std::tie(a.created_s, a.id) < std::tie(b.created_s, b.id);
+  });
+  reply(std::move(sessions));
+}
+
+// --- Generations ----------------------------------------------------------------------------------------------------------------
+
+void Router::refuse(RequestId id, Error error) {
+  requests_refused_.add();
+  end_request(id, FailureEvent{std::move(error)});
+}
+
+void Router::end_request(RequestId id, const Event& terminal) {
+  const auto found = requests_.find(id);
+  UMA_CHECK(found != requests_.end());
+  const std::shared_ptr<EventSink> sink = std::move(found->second.sink);
+  const SessionId session = found->second.session;
+  requests_.erase(found);
+  if (Session* owner = find_session(session); owner != nullptr && owner->running == id) owner->running = {};
+  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  (void)sink->deliver(terminal);  // terminal events are always taken
+}
+
+Expected<Unit> Router::admit(const GenerateRequest& request) const {
+  if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
+  if (request.input.bytes() > options_.limits.max_prompt_bytes) {
+    return fail(ErrorCode::limit_prompt,
+                std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", request.input.bytes(), options_.limits.max_prompt_bytes));
+  }
+  std::int64_t depth = static_cast<std::int64_t>(waiting_for_model_.size());
+  std::int64_t bytes = 0;
+  for (const Lane* lane : lanes_) {
+    depth += lane->stats().queue_depth.value();
+    bytes += lane->stats().queue_bytes.value();
+  }
+  if (options_.limits.queue_max > 0 && depth >= static_cast<std::int64_t>(options_.limits.queue_max)) {
+    return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", depth, options_.limits.queue_max));
+  }
+  if (bytes + static_cast<std::int64_t>(request.input.bytes()) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
+    return fail(ErrorCode::limit_wait, std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
+                                                   options_.limits.queue_bytes_max));
+  }
+  return Unit{};
+}
+
+// A chain of `chain` tokens plus `added` new ones must leave room for one token of reply.
+Expected<Unit> Router::check_fits(std::size_t chain, std::size_t added) const {
+  const auto context = static_cast<std::size_t>(lanes_.front()->shape().sequence_cells_max);
+  if (added + 1 > context) {
+    return fail(ErrorCode::limit_prompt, std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
+                                                     context, added, lanes_.front()->shape().is_unified ? "" : " or fewer --slots"));
+  }
+  if (chain + added + 1 > context) {
+    return fail(ErrorCode::limit_context,
+                std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one", context, chain, added));
+  }
+  return Unit{};
+}
+
+void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
+  Open& open = requests_[id];
+  open.sink = std::move(sink);
+  open.received = clock_.now();
+  if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
+  next_expiry_ = std::min(next_expiry_, open.timeout);
+  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
+  when_loaded([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
+    if (!requests_.contains(id)) return;  // cancelled while the model was loading
+    if (auto known = check_model(request.model); !known) return refuse(id, known.error());
+    if (request.session.empty()) {
+      generate_one_shot(id, std::move(request));
+    } else {
+      generate_in_session(id, std::move(tenant), std::move(request));
+    }
+  });
+}
+
+void Router::generate_one_shot(RequestId id, GenerateRequest request) {
+  preparer_.post([this, id, model = model_, request = std::move(request)]() mutable {
+    kv::SessionRecord empty;
+    auto record = append_to_record(*model, empty, request.input);
+    post([this, id, record = std::move(record), request = std::move(request)]() mutable {
+      const auto open = requests_.find(id);
+      if (open == requests_.end()) return;  // cancelled meanwhile
+      if (!record) return refuse(id, record.error());
+      if (auto fits = check_fits(0, record->pending.size()); !fits) return refuse(id, fits.error());
+      if (record->pending.empty()) return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
+      if (!request.input.messages.empty()) {
+        for (std::string& stop : capability::chat_stop_strings(*model_)) request.options.stop.push_back(std::move(stop));
+      }
+      const std::size_t lane = least_loaded_lane();
+      send(make_task(id, open->second, request, std::move(record->pending)), lane);
+    });
+  });
+}
+
+void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest request) {
+  Session* session = find_session(tenant, request.session);
+  if (session == nullptr) return refuse(id, unknown_session(request.session));
+  if (session->running != RequestId{}) return refuse(id, busy_session(request.session));
+  const SessionId session_id = session->record->id;
+  requests_.at(id).session = session_id;
+  if (session->is_locked) {
+    session->waiting.push_back([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
+      if (requests_.contains(id)) generate_in_session(id, std::move(tenant), std::move(request));
+    });
+    return;
+  }
+
+  if (request.regenerate) {
+    const kv::SessionRecord& record = *session->record;
+    if (record.turns.empty()) return refuse(id, {ErrorCode::proto_field, "the session has no reply to regenerate"});
+    if (!record.pending.empty()) {
+      return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
+    }
+    const kv::Turn last = record.turns.back();
+    kv::SessionRecord next = rewound(record, record.turns.size() - 1);
+    next.pending.assign(record.chain.begin() + last.tokens_begin, record.chain.begin() + last.reply_begin);
+    for (auto message = static_cast<std::size_t>(last.messages_begin); message + 1 < record.messages.size(); ++message) {
+      next.pending_messages.push_back(record.messages[message]);
+    }
+    session->is_locked = true;
+    commit(std::make_shared<const kv::SessionRecord>(std::move(next)), [this, id, session_id, request](Expected<Unit> done) {
+      Session* target = find_session(session_id);
+      if (requests_.contains(id)) {
+        if (target == nullptr) {
+          refuse(id, unknown_session(request.session));
+        } else if (!done) {
+          refuse(id, done.error());
+        } else {
+          start_session_task(id, *target, request);
+        }
+      }
+      unlock(session_id);
+    });
+    return;
+  }
+  if (request.input.empty()) return start_session_task(id, *session, request);
+  append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
+    if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
+    Session* target = find_session(session_id);
+    if (!appended) {
+      refuse(id, appended.error());
+    } else {
+      start_session_task(id, *target, request);
+    }
+  });
+}
+
+void Router::start_session_task(RequestId id, Session& session, const GenerateRequest& request) {
+  const kv::SessionRecord& record = *session.record;
+  if (record.chain.empty() && record.pending.empty()) {
+    return refuse(id, {ErrorCode::proto_field, "the session is empty: append input before generating"});
+  }
+  if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) return refuse(id, fits.error());
+  session.running = id;
+  touch(session);
+  GenerateRequest adjusted;
+  adjusted.options = request.options;
+  if (record.mode == SessionMode::chat) {
+    for (std::string& stop : capability::chat_stop_strings(*model_)) adjusted.options.stop.push_back(std::move(stop));
+  }
+  std::vector<Token> tokens = record.chain;
+  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
+  Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens));
+  task.session = record.id;
+  send(std::move(task), session.lane);
+}
+
+TimePoint Router::deadline_of(const Open& open, const GenerateOptions& options) const {
+  const std::int64_t deadline_ms = options.deadline_ms.value_or(options_.limits.deadline_ms);
+  if (deadline_ms <= 0) return kNever;
+  // Loading the model is not counted as waiting.
+  return std::max(open.received, loaded_at_) + std::chrono::milliseconds(deadline_ms);
+}
+
+Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens) {
+  const GenerateOptions& options = request.options;
+  Task task;
+  task.id = id;
+  const std::int32_t room = lanes_.front()->shape().sequence_cells_max - static_cast<std::int32_t>(tokens.size());
+  task.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), options_.limits.max_tokens, room});
+  task.tokens = std::move(tokens);
+  task.sampling = options.sampling;
+  task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
+  task.stop = options.stop;
+  task.stream = options.stream;
+  task.is_background = options.request_class == RequestClass::background;
+  task.wants_progress = options.progress;
+  task.received = open.received;
+  task.deadline = deadline_of(open, options);
+  task.timeout = open.timeout;
+  task.sink = open.sink;
+  return task;
+}
+
+void Router::send(Task task, std::size_t lane) {
+  Open& open = requests_.at(task.id);
+  open.lane = lane;
+  lanes_[lane]->stats().queue_depth.add(1);
+  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.tokens.size() * sizeof(Token)));
+  lanes_[lane]->post(StartCommand{std::move(task)});
+}
+
+void Router::cancel(RequestId id, Reply<bool> reply) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return reply(false);
+  if (found->second.lane) {
+    lanes_[*found->second.lane]->post(CancelCommand{id});
+  } else {
+    end_request(id, EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
+  }
+  reply(true);
+}
+
+void Router::cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply) {
+  const Session* found = find_session(tenant, session);
+  if (found == nullptr) return reply(false);
+  const auto request = std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->record->id; });
+  if (request == requests_.end()) return reply(false);
+  cancel(request->first, std::move(reply));
+}
+
+void Router::cancel_all() {
+  for (Command& command : std::exchange(waiting_for_model_, {})) command();
+  while (!requests_.empty()) {
+    end_request(requests_.begin()->first, EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
+  }
+}
+
+// The record after a turn: what was pending and generated joins the chain.
+kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result) const {
+  kv::SessionRecord next = record;
+  const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
+  if (!continues_last_turn) {
+    const auto tokens_begin = static_cast<std::int32_t>(next.chain.size());
+    next.turns.push_back({.tokens_begin = tokens_begin,
+                          .reply_begin = tokens_begin + static_cast<std::int32_t>(next.pending.size()),
+                          .messages_begin = static_cast<std::int32_t>(next.messages.size())});
+  }
+  next.chain.insert(next.chain.end(), next.pending.begin(), next.pending.end());
+  next.chain.insert(next.chain.end(), result.generated.begin(), result.generated.end());
+  next.pending.clear();
+  if (next.mode == SessionMode::chat) {
+    if (continues_last_turn) {
+      next.messages.back().content += result.reply;
+    } else {
+      for (ChatMessage& message : next.pending_messages) next.messages.push_back(std::move(message));
+      next.pending_messages.clear();
+      next.messages.push_back({"assistant", result.reply});
+    }
+  }
+  next.last_used_s = unix_time_s();
+  return next;
+}
+
+void Router::on_result(TaskResult result) {
+  UMA_CHECK(requests_.contains(result.id));
+  Session* session = result.session.empty() ? nullptr : find_session(result.session);
+  const auto* eos = std::get_if<EosEvent>(&result.terminal);
+  // A turn that the model ended at once is a turn; one that never came to its first token leaves its input pending.
+  const bool is_turn = eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
+  if (session == nullptr || !is_turn) return end_request(result.id, result.terminal);
+
+  const SessionId id = result.session;
+  touch(*session);
+  session->is_locked = true;
+  auto next = std::make_shared<const kv::SessionRecord>(finished_record(*session->record, result));
+  commit(std::move(next), [this, id, result = std::move(result)](Expected<Unit> done) mutable {
+    if (!done) {
+      EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
+      eos_event.reason = FinishReason::error;
+      eos_event.error = Error{done.error().code, "the reply could not be stored, its input is pending again: " + done.error().message};
+      result.terminal = std::move(eos_event);
+    }
+    end_request(result.id, result.terminal);
+    unlock(id);
+  });
+}
+
+void Router::check_invariants() const {
+  for (const auto& [id, session] : sessions_) {
+    UMA_CHECK(session.record != nullptr && session.record->id == id);
+    UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));
+    UMA_CHECK(session.is_locked || session.waiting.empty());
+    std::int32_t before = 0;
+    for (const kv::Turn& turn : session.record->turns) {
+      UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);
+      before = turn.reply_begin;
+    }
+    UMA_CHECK(static_cast<std::size_t>(before) <= session.record->chain.size());
+  }
+  for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
+}
+
+}  // namespace uma::engine

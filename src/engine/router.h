@@ -1,0 +1,164 @@
+// The single consumer of the global queue: admits requests, owns the session table, sends tasks to lanes, commits what lanes
+// report and only then tells the client. Everything but post() runs on the router's thread; replies and terminal events come from
+// it. Tokens go from the lane to the door directly.
+//
+// Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
+// under way. (3) A session's record is replaced only after the catalog has committed the new one. (4) A session is pinned to one
+// lane for its whole life.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/metrics.h"
+#include "base/random.h"
+#include "core/event.h"
+#include "core/limits.h"
+#include "core/request.h"
+#include "core/service.h"
+#include "core/session_info.h"
+#include "engine/lane.h"
+#include "engine/preparer.h"
+#include "kv/catalog.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+struct RouterOptions {
+  Limits limits;
+  std::string model_name;
+  std::uint64_t seed = 0;  // of session ids and of generations that bring none
+};
+
+class Router {
+ public:
+  using Command = std::move_only_function<void()>;
+
+  // All references outlive the router.
+  Router(RouterOptions options, kv::Catalog& catalog, Preparer& preparer, const Clock& clock);
+  ~Router();
+
+  // --- Any thread.
+  void post(Command command) { inbox_.push(std::move(command)); }
+  void close() { inbox_.close(); }
+  [[nodiscard]] std::int64_t requests_open() const { return requests_open_.value(); }
+  [[nodiscard]] std::int64_t sessions_count() const { return sessions_count_.value(); }
+  [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
+
+  // --- Router thread.
+  // Runs what waits in the queue and what is due. True when there was something.
+  bool step();
+  // Waits for a command or the next thing that is due; false once closed and empty.
+  bool wait();
+
+  // Requests wait until one of these two is called.
+  void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
+  void on_load_failed(Error error);
+  void on_result(TaskResult result);
+  // From now on new generations are refused.
+  void drain() { draining_ = true; }
+  // Ends every request that no lane has, as cancelled.
+  void cancel_all();
+
+  void generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
+  void cancel(RequestId id, Reply<bool> reply);
+  void cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply);
+  void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply);
+  void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
+  void end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply);
+  void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply);
+  void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply);
+  void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
+  void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
+  void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
+
+  // For the simulator: every session's invariants hold.
+  void check_invariants() const;
+
+ private:
+  struct Session {
+    kv::RecordPtr record;  // as committed
+    std::size_t lane = 0;
+    RequestId running;      // zero: none
+    bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
+    std::deque<Command> waiting;
+    TimePoint last_used{};
+    TimePoint expires = kNever;
+  };
+  // A request that was accepted and has not ended.
+  struct Open {
+    std::shared_ptr<EventSink> sink;  // shared with the door
+    SessionId session;
+    TimePoint received{};
+    TimePoint timeout = kNever;
+    std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
+  };
+  using Commit = std::move_only_function<void(Expected<Unit>)>;
+
+  // Runs `command` at once or when the model is loaded.
+  void when_loaded(Command command);
+  [[nodiscard]] Expected<Unit> check_model(const std::string& name) const;
+  [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
+  [[nodiscard]] Session* find_session(const SessionId& id);
+  void unlock(const SessionId& id);
+  void commit(std::shared_ptr<const kv::SessionRecord> record, Commit then);
+  void erase_session(const SessionId& id);
+  void touch(Session& session);
+  [[nodiscard]] SessionInfo info_of(const Session& session) const;
+  [[nodiscard]] std::size_t least_loaded_lane() const;
+  [[nodiscard]] SessionId new_session_id();
+  void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
+  void add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then);
+
+  [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
+  [[nodiscard]] Expected<Unit> check_fits(std::size_t chain, std::size_t added) const;
+  void generate_one_shot(RequestId id, GenerateRequest request);
+  void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
+  void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
+  void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
+  [[nodiscard]] static kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept);
+  [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens);
+  void send(Task task, std::size_t lane);
+  [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
+  void end_request(RequestId id, const Event& terminal);
+  void refuse(RequestId id, Error error);
+  void expire();
+  [[nodiscard]] TimePoint deadline_of(const Open& open, const GenerateOptions& options) const;
+
+  const RouterOptions options_;
+  kv::Catalog& catalog_;
+  Preparer& preparer_;
+  const Clock& clock_;
+
+  // Owned by the router's thread.
+  Random random_;
+  std::shared_ptr<const llm::Model> model_;
+  std::vector<Lane*> lanes_;
+  TimePoint loaded_at_{};
+  std::optional<Error> load_error_;
+  std::vector<Command> waiting_for_model_;
+  std::unordered_map<SessionId, Session> sessions_;
+  std::map<std::pair<TenantId, std::string>, SessionId> names_;
+  std::unordered_map<RequestId, Open> requests_;
+  std::vector<Command> taken_;
+  TimePoint next_expiry_ = kNever;
+  bool draining_ = false;
+
+  // Shared.
+  Mailbox<Command> inbox_;
+  Gauge requests_open_;
+  Gauge sessions_count_;
+  Counter requests_refused_;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,40 @@
+#include "engine/state_transfer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kPieceTokens = 512;
+
+}  // namespace
+
+Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens) {
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
+  kv::StateImage image;
+  image.identity = context.state_identity();
+  image.tokens.assign(tokens.begin(), tokens.end());
+  const std::int32_t step = context.shape().is_unified ? kPieceTokens : length;
+  for (std::int32_t begin = 0; begin < length; begin += step) {
+    const std::int32_t end = std::min(length, begin + step);
+    auto bytes = context.save_state(sequence, begin, end);
+    if (!bytes) return std::unexpected(bytes.error());
+    image.pieces.push_back({begin, end, std::move(*bytes)});
+  }
+  image.checksum = kv::checksum_of(image);
+  return image;
+}
+
+Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, const kv::StateImage& image) {
+  if (auto verdict = kv::verify(image, context.state_identity()); !verdict) return verdict;
+  for (const kv::StatePiece& piece : image.pieces) {
+    if (auto loaded = context.load_state(sequence, piece.begin, piece.end, piece.bytes); !loaded) return loaded;
+  }
+  return Unit{};
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,29 @@
+// The text of one reply as it may be shown: whole characters, cut before the first stop string. What could still become a stop
+// string is held back until it is clear.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llm/detokenizer.h"
+
+namespace uma::engine {
+
+class TextStream {
+ public:
+  TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings);
+
+  // Appends to `out` the text that `token` makes certain. True when a stop string is complete: the text ends before it.
+  [[nodiscard]] bool push(Token token, std::string& out);
+  // Appends what was held back to `out`: the reply ended without a stop string.
+  void finish(std::string& out);
+
+ private:
+  [[nodiscard]] std::size_t possible_stop_length() const;
+
+  llm::Detokenizer detokenizer_;
+  std::vector<std::string> stop_strings_;
+  std::string held_;  // shorter than the longest stop string, between calls
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,60 @@
+// Who makes workers: the engine asks, and does not know how models are found, loaded or paid for. Here one fixed model; the model
+// pool is another source.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+// A model and the contexts on it, one per worker: the weights are in memory once.
+struct LoadedWorkers {
+  std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
+  std::vector<std::unique_ptr<llm::Context>> contexts;
+};
+
+class WorkerSource {
+ public:
+  using OnProgress = std::function<void(double)>;  // 0 to 1
+  using OnLoaded = std::function<void(Expected<LoadedWorkers>)>;
+
+  virtual ~WorkerSource() = default;
+  // What clients call the model, known before it is loaded.
+  [[nodiscard]] virtual std::string model_name() const = 0;
+  // Begins the load; both callbacks may come from any thread, `on_loaded` exactly once.
+  virtual void load(OnProgress on_progress, OnLoaded on_loaded) = 0;
+  // Ends a load in progress early; on_loaded then reports an error. Returns when no callback runs any more.
+  virtual void stop() = 0;
+};
+
+struct FixedModelOptions {
+  std::string path;
+  std::int32_t workers = 1;
+  llm::ContextOptions context;  // of each worker; threads: of each worker
+};
+
+// One GGUF file, loaded on a thread of its own ("uma-load").
+class FixedModelSource final : public WorkerSource {
+ public:
+  explicit FixedModelSource(FixedModelOptions options);
+  ~FixedModelSource() override;
+
+  [[nodiscard]] std::string model_name() const override;
+  void load(OnProgress on_progress, OnLoaded on_loaded) override;
+  void stop() override;
+
+ private:
+  [[nodiscard]] Expected<LoadedWorkers> load_now(const OnProgress& on_progress);
+
+  const FixedModelOptions options_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace uma::engine

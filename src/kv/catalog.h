@@ -1,0 +1,70 @@
+// Where sessions are kept: commit before claim. The router acknowledges a change only after the catalog has said `done`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/request.h"
+
+namespace uma::kv {
+
+// One input and its reply. Offsets are into SessionRecord::chain and ::messages.
+struct Turn {
+  std::int32_t tokens_begin = 0;  // where the input begins
+  std::int32_t reply_begin = 0;
+  std::int32_t messages_begin = 0;
+};
+
+// All that is known of a session. Immutable once committed: a change is a new record.
+struct SessionRecord {
+  SessionId id;
+  TenantId tenant;
+  std::string name;
+  std::string model;
+  SessionMode mode = SessionMode::automatic;  // automatic only until the first input decides
+  std::vector<Token> chain;                   // tokens of the finished turns: the truth
+  std::vector<Token> pending;                 // appended, not yet generated on
+  std::vector<ChatMessage> messages;          // of the finished turns; chat mode
+  std::vector<ChatMessage> pending_messages;  // chat mode
+  std::vector<Turn> turns;
+  std::int64_t ttl_s = 0;
+  std::int64_t created_s = 0;    // Unix time
+  std::int64_t last_used_s = 0;  // Unix time
+};
+
+using RecordPtr = std::shared_ptr<const SessionRecord>;  // shared: the router reads a record while the catalog keeps it
+
+class Catalog {
+ public:
+  using Done = std::move_only_function<void(Expected<Unit>)>;
+
+  virtual ~Catalog() = default;
+  // Keeps `record` in the place of the session's former one; calls `done` exactly once, from any thread, when it is kept.
+  virtual void commit(RecordPtr record, Done done) = 0;
+  // Forgets the session.
+  virtual void remove(const SessionId& id, Done done) = 0;
+};
+
+// Keeps records for as long as the process lives. Thread-safe.
+class MemoryCatalog final : public Catalog {
+ public:
+  void commit(RecordPtr record, Done done) override;
+  void remove(const SessionId& id, Done done) override;
+
+  // The committed record, or null.
+  [[nodiscard]] RecordPtr find(const SessionId& id) const;
+  [[nodiscard]] std::size_t size() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::unordered_map<SessionId, RecordPtr> records_ GUARDED_BY(mutex_);
+};
+
+}  // namespace uma::kv

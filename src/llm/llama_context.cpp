@@ -1,0 +1,220 @@
+#include "llm/llama_context.h"
+
+#include <algorithm>
+#include <format>
+#include <fstream>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "llm/llama_guard.h"
+
+namespace uma::llm {
+namespace {
+
+constexpr std::uint32_t kBatchRows = 2048;
+constexpr std::uint32_t kUbatchRows = 512;
+constexpr std::int32_t kDefaultSequenceCells = 4096;
+constexpr std::int32_t kSplitSequenceCellsMin = 2048;
+constexpr std::int32_t kLibrarySequencesMax = 256;
+
+// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
+std::shared_mutex& library_mutex() {
+  static std::shared_mutex mutex;
+  return mutex;
+}
+
+std::uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  std::uint64_t kib = 0;
+  std::string unit;
+  while (file >> key >> kib >> unit) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
+// f16 keys and values of all layers for one token.
+std::uint64_t kv_bytes_per_token(const llama_model* model) {
+  const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
+  const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
+  const auto width = static_cast<std::uint64_t>(llama_model_n_embd(model));
+  return static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2 * 2;
+}
+
+// Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no more
+// than a quarter of the memory that is free. Split where that leaves each sequence a useful length of its own (faster on a CPU,
+// docs/decisions/0004), one shared pool where not.
+struct Layout {
+  std::uint32_t cells;
+  bool unified;
+};
+
+Layout choose_layout(const llama_model* model, const ContextOptions& options) {
+  const std::int32_t train = llama_model_n_ctx_train(model) > 0 ? llama_model_n_ctx_train(model) : kDefaultSequenceCells;
+  auto cells = static_cast<std::uint64_t>(options.cells);
+  if (cells == 0) {
+    const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
+    cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
+    const std::uint64_t affordable = available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_per_token(model));
+    if (affordable > 0) cells = std::max(sequence_cells, std::min(cells, affordable));
+  }
+  bool unified = options.layout == KvLayout::unified;
+  if (options.layout == KvLayout::automatic) {
+    unified = cells / static_cast<std::uint64_t>(options.sequences) < static_cast<std::uint64_t>(std::min(train, kSplitSequenceCellsMin));
+  }
+  return {static_cast<std::uint32_t>(cells), unified};
+}
+
+bool is_interrupted(void* data) {
+  const auto* slot = static_cast<const std::atomic<const std::atomic<bool>*>*>(data);
+  const std::atomic<bool>* interrupt = slot->load(std::memory_order_acquire);
+  return interrupt != nullptr && interrupt->load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
+                                                        const ContextOptions& options) {
+  const Layout layout = choose_layout(model.get(), options);
+  const std::int32_t sequences = options.sequences + (layout.unified ? 1 : 0);
+  if (options.sequences < 1 || sequences > kLibrarySequencesMax) {
+    return fail(ErrorCode::model_load, std::format("{} slots were asked for, a context can have 1 to {}", options.sequences,
+                                                   kLibrarySequencesMax - (layout.unified ? 1 : 0)));
+  }
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = layout.cells;
+  params.n_batch = kBatchRows;
+  params.n_ubatch = kUbatchRows;
+  params.n_seq_max = static_cast<std::uint32_t>(sequences);
+  params.n_outputs_max = static_cast<std::uint32_t>(sequences);  // fewer than n_seq_max aborts the process
+  params.n_threads = options.threads;
+  params.n_threads_batch = options.threads;
+  params.kv_unified = layout.unified;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+  params.no_perf = true;
+
+  return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
+    const std::unique_lock lock(library_mutex());
+    llama_context* context = llama_init_from_model(model.get(), params);
+    if (context == nullptr) {
+      return fail(ErrorCode::model_load,
+                  std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx", layout.cells));
+    }
+    ContextShape shape;
+    shape.cells = static_cast<std::int32_t>(llama_n_ctx(context));
+    shape.sequence_cells_max = static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context));
+    const std::int32_t train = llama_model_n_ctx_train(model.get());
+    if (train > 0) shape.sequence_cells_max = std::min(shape.sequence_cells_max, train);
+    shape.sequences = options.sequences;
+    shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
+    shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
+    shape.is_unified = layout.unified;
+    shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
+    std::string identity = std::format("{}|{}|cells {}|f16 f16|flash auto|{}|sequences {}", model_identity, llama_version(),
+                                       shape.sequence_cells_max, layout.unified ? "unified" : "split", layout.unified ? 0 : sequences);
+    return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
+  });
+}
+
+LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity)
+    : model_(std::move(model)),
+      context_(context),
+      shape_(shape),
+      identity_(std::move(identity)),
+      vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
+      scratch_(shape.is_unified ? shape.sequences : -1),
+      batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
+  llama_set_abort_callback(context_, is_interrupted, &interrupt_);
+}
+
+LlamaContext::~LlamaContext() {
+  const std::unique_lock lock(library_mutex());
+  llama_batch_free(batch_);
+  llama_free(context_);
+}
+
+Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) {
+  UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
+  batch_.n_tokens = static_cast<std::int32_t>(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const BatchRow& row = rows[i];
+    UMA_CHECK(row.token >= 0 && row.token < vocabulary_ && row.sequence >= 0 && row.sequence < shape_.sequences);
+    batch_.token[i] = row.token;
+    batch_.pos[i] = row.position;
+    batch_.n_seq_id[i] = 1;
+    batch_.seq_id[i][0] = row.sequence;
+    batch_.logits[i] = static_cast<std::int8_t>(row.wants_logits);
+  }
+  const std::shared_lock lock(library_mutex());
+  interrupt_.store(interrupt, std::memory_order_release);
+  auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
+    const std::int32_t result = llama_decode(context_, batch_);
+    switch (result) {
+      case 0:
+        return DecodeStatus::done;
+      case 1:
+        return DecodeStatus::no_room;
+      case 2:
+        return DecodeStatus::interrupted;
+      default:
+        return fail(ErrorCode::runtime_decode, std::format("libllama failed to decode a batch of {} tokens (code {})", rows.size(), result));
+    }
+  });
+  interrupt_.store(nullptr, std::memory_order_release);
+  return status;
+}
+
+std::span<float> LlamaContext::logits(std::int32_t row) {
+  float* values = llama_get_logits_ith(context_, row);
+  if (values == nullptr) return {};
+  return {values, static_cast<std::size_t>(vocabulary_)};
+}
+
+std::int32_t LlamaContext::sequence_length(std::int32_t sequence) { return llama_memory_seq_pos_max(memory(), sequence) + 1; }
+
+bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) { return llama_memory_seq_rm(memory(), sequence, begin, -1); }
+
+void LlamaContext::copy(std::int32_t from, std::int32_t to) { llama_memory_seq_cp(memory(), from, to, -1, -1); }
+
+Expected<std::vector<std::byte>> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+  const std::int32_t length = sequence_length(sequence);
+  UMA_CHECK(0 <= begin && begin < end && end <= length);
+  const bool is_whole = begin == 0 && end == length;
+  UMA_CHECK(is_whole || shape_.is_unified);  // a partial copy in a split context aborts the process
+  return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<std::vector<std::byte>> {
+    const std::int32_t source = is_whole ? sequence : scratch_;
+    if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
+    std::vector<std::byte> bytes(llama_state_seq_get_size(context_, source));
+    const std::size_t written = llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), source);
+    if (!is_whole) llama_memory_seq_rm(memory(), scratch_, -1, -1);
+    if (written == 0 || written != bytes.size()) {
+      return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, bytes.size()));
+    }
+    return bytes;
+  });
+}
+
+Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, std::span<const std::byte> bytes) {
+  UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
+  UMA_CHECK(begin == 0 || shape_.is_unified);
+  auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
+    const std::int32_t target = begin == 0 ? sequence : scratch_;
+    const std::size_t read =
+        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size(), target);
+    if (begin != 0) {
+      if (read == bytes.size()) llama_memory_seq_cp(memory(), scratch_, sequence, begin, end);
+      llama_memory_seq_rm(memory(), scratch_, -1, -1);
+    }
+    if (read != bytes.size() || sequence_length(sequence) != end) {
+      return fail(ErrorCode::runtime_decode, "libllama refused the stored state");
+    }
+    return Unit{};
+  });
+  if (!loaded) llama_memory_seq_rm(memory(), sequence, -1, -1);
+  return loaded;
+}
+
+}  // namespace uma::llm

@@ -1,0 +1,46 @@
+// Context on libllama. Internal to llm: includes the library's header.
+#pragma once
+
+#include <llama.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llm/model.h"
+
+namespace uma::llm {
+
+class LlamaContext final : public Context {
+ public:
+  // `model` keeps the weights alive for as long as the context lives.
+  static Expected<std::unique_ptr<Context>> create(std::shared_ptr<llama_model> model, const std::string& model_identity,
+                                                   const ContextOptions& options);
+  ~LlamaContext() override;
+
+  [[nodiscard]] const ContextShape& shape() const override { return shape_; }
+  [[nodiscard]] const std::string& state_identity() const override { return identity_; }
+  [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) override;
+  [[nodiscard]] std::span<float> logits(std::int32_t row) override;
+  [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
+  [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
+  void copy(std::int32_t from, std::int32_t to) override;
+  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                          std::span<const std::byte> bytes) override;
+
+ private:
+  LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
+  [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
+
+  std::shared_ptr<llama_model> model_;
+  llama_context* context_;
+  ContextShape shape_;
+  std::string identity_;
+  std::int32_t vocabulary_;
+  std::int32_t scratch_;  // a sequence of our own in a unified context, through which pieces of state pass
+  llama_batch batch_;
+  std::atomic<const std::atomic<bool>*> interrupt_{nullptr};  // of the decode that runs; read by the library's threads
+};
+
+}  // namespace uma::llm

@@ -1,0 +1,27 @@
+// The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end here.
+#pragma once
+
+#include <exception>
+#include <format>
+#include <new>
+#include <utility>
+
+#include "core/error.h"
+
+namespace uma::llm {
+
+// Runs `call`, which returns an Expected; an exception becomes an error with `code` that says what was being done.
+template <class Call>
+auto guarded(ErrorCode code, const char* doing, Call&& call) -> decltype(call()) {
+  try {
+    return std::forward<Call>(call)();
+  } catch (const std::bad_alloc&) {
+    return fail(code, std::format("{}: out of memory", doing));
+  } catch (const std::exception& error) {
+    return fail(code, std::format("{}: {}", doing, error.what()));
+  } catch (...) {
+    return fail(code, std::format("{}: the engine threw something unknown", doing));
+  }
+}
+
+}  // namespace uma::llm

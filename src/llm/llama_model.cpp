@@ -1,0 +1,211 @@
+#include "llm/llama_model.h"
+
+#include <fcntl.h>
+#include <ggml-backend.h>
+#include <llama.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <format>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "llm/llama_context.h"
+#include "llm/llama_guard.h"
+#include "llm/llama_vocab.h"
+
+namespace uma::llm {
+namespace {
+
+constexpr char kSpacePrefixKey[] = "tokenizer.ggml.add_space_prefix";
+
+// The library reports why a load failed only through its log, which is global: its last error lines are kept here.
+class LibraryLog {
+ public:
+  void add(ggml_log_level level, std::string_view text) {
+    while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+    if (text.empty()) return;
+    if (level == GGML_LOG_LEVEL_ERROR) {
+      const MutexLock lock(mutex_);
+      last_error_ = text;
+    }
+    if (level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN) {
+      log_debug("libllama: {}", text);
+    }
+  }
+  void forget() {
+    const MutexLock lock(mutex_);
+    last_error_.clear();
+  }
+  std::string last_error() {
+    const MutexLock lock(mutex_);
+    return last_error_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::string last_error_ GUARDED_BY(mutex_);
+};
+
+LibraryLog& library_log() {
+  static LibraryLog log;
+  return log;
+}
+
+std::string meta_text(const llama_model* model, const char* key) {
+  std::array<char, 512> buffer{};
+  const std::int32_t length = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
+  if (length < 0) return {};
+  return {buffer.data(), std::min(static_cast<std::size_t>(length), buffer.size() - 1)};
+}
+
+// Names the file's contents: XXH3-128 of its size, its first MiB (metadata) and 64 samples of 64 KiB spread over the rest.
+Expected<std::string> file_identity(const std::string& path) {
+  constexpr std::size_t kHead = 1u << 20;
+  constexpr std::size_t kSample = 1u << 16;
+  constexpr std::size_t kSamples = 64;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
+  struct stat status{};
+  XXH3_state_t* state = XXH3_createState();
+  const bool usable = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  if (usable) {
+    XXH3_128bits_reset(state);
+    XXH3_128bits_update(state, &status.st_size, sizeof status.st_size);
+    std::string buffer(kHead, '\0');
+    const auto add = [&](std::size_t bytes, off_t at) {
+      const ssize_t got = ::pread(file, buffer.data(), bytes, at);
+      if (got > 0) XXH3_128bits_update(state, buffer.data(), static_cast<std::size_t>(got));
+    };
+    add(kHead, 0);
+    const off_t step = std::max<off_t>(1, status.st_size / static_cast<off_t>(kSamples));
+    for (off_t at = kHead; at < status.st_size; at += step) add(kSample, at);
+  }
+  const XXH128_hash_t digest = XXH3_128bits_digest(state);
+  XXH3_freeState(state);
+  ::close(file);
+  if (!usable) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
+  return std::format("{:016x}{:016x}", digest.high64, digest.low64);
+}
+
+class LlamaModel final : public Model {
+ public:
+  LlamaModel(std::shared_ptr<llama_model> model, std::unique_ptr<LlamaVocab> vocab, ModelFacts facts)
+      : model_(std::move(model)), vocab_(std::move(vocab)), facts_(std::move(facts)) {}
+
+  const ModelFacts& facts() const override { return facts_; }
+  const Vocab& vocab() const override { return *vocab_; }
+  Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
+    return LlamaContext::create(model_, facts_.identity, options);
+  }
+  Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
+
+ private:
+  std::shared_ptr<llama_model> model_;  // shared: contexts may outlive this object while a worker shuts down
+  std::unique_ptr<LlamaVocab> vocab_;
+  ModelFacts facts_;
+};
+
+Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  std::vector<llama_chat_message> views;
+  std::size_t bytes = 256;
+  for (const ChatMessage& message : messages) {
+    views.push_back({message.role.c_str(), message.content.c_str()});
+    bytes += 2 * (message.role.size() + message.content.size()) + 64;
+  }
+  return guarded(ErrorCode::model_capability, "formatting messages", [&]() -> Expected<std::string> {
+    const char* chat_template = facts_.chat_template.empty() ? "chatml" : facts_.chat_template.c_str();
+    std::string text(bytes, '\0');
+    const auto run = [&] {
+      return llama_chat_apply_template(chat_template, views.data(), views.size(), add_generation_prompt, text.data(),
+                                       static_cast<std::int32_t>(text.size()));
+    };
+    std::int32_t length = run();
+    if (length > static_cast<std::int32_t>(text.size())) {
+      text.resize(static_cast<std::size_t>(length));
+      length = run();
+    }
+    if (length < 0) {
+      return fail(ErrorCode::model_capability,
+                  "this model's chat template is none of those libllama knows: use \"prompt\" with the formatted text instead");
+    }
+    text.resize(static_cast<std::size_t>(length));
+    return text;
+  });
+}
+
+}  // namespace
+
+void init_llama() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    // Without this an abort inside ggml starts a debugger, which takes seconds.
+    ::setenv("GGML_NO_BACKTRACE", "1", 0);
+    llama_log_set([](ggml_log_level level, const char* text, void*) { library_log().add(level, text); }, nullptr);
+    ggml_backend_load_all();
+    llama_backend_init();
+  });
+}
+
+std::string llama_version_text() { return std::format("libllama {}", llama_version()); }
+
+Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options) {
+  init_llama();
+  auto identity = file_identity(path);
+  if (!identity) return std::unexpected(identity.error());
+  library_log().forget();
+
+  return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const Model>> {
+    llama_model_params params = llama_model_default_params();
+    params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
+    params.progress_callback = [](float progress, void* data) {
+      const auto& load = *static_cast<const LoadOptions*>(data);
+      return !load.on_progress || load.on_progress(static_cast<double>(progress));
+    };
+    // Deltas are tokenized as continuations, so the tokenizer must not put a space in front of each; what the file asks for is
+    // read below and done by us, at position 0 only.
+    std::array<llama_model_kv_override, 2> overrides{};
+    overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_BOOL;
+    std::memcpy(overrides[0].key, kSpacePrefixKey, sizeof kSpacePrefixKey);
+    overrides[0].val_bool = false;
+    params.kv_overrides = overrides.data();
+
+    std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), [](llama_model* loaded) {
+      if (loaded != nullptr) llama_model_free(loaded);
+    });
+    if (model == nullptr) {
+      const std::string reason = library_log().last_error();
+      return fail(ErrorCode::model_load, std::format("{}: could not be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
+    }
+    if (!llama_model_has_decoder(model.get()) || llama_model_has_encoder(model.get())) {
+      return fail(ErrorCode::model_load, std::format("{}: this is not a text generation model", path));
+    }
+    const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
+    const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
+    auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");
+    if (!vocab) return std::unexpected(vocab.error());
+
+    ModelFacts facts;
+    facts.name = std::filesystem::path(path).stem().string();
+    std::array<char, 256> description{};
+    llama_model_desc(model.get(), description.data(), description.size());
+    facts.description = description.data();
+    facts.identity = *identity;
+    facts.bytes = llama_model_size(model.get());
+    facts.parameters = llama_model_n_params(model.get());
+    facts.train_tokens = llama_model_n_ctx_train(model.get());
+    if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;
+    return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts));
+  });
+}
+
+}  // namespace uma::llm

@@ -1,0 +1,25 @@
+// Models and contexts on libllama. See model.h for what they do.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "llm/model.h"
+
+namespace uma::llm {
+
+struct LoadOptions {
+  // Called from the loading thread with 0 to 1; returning false cancels the load.
+  std::function<bool(double)> on_progress;
+};
+
+// Makes the library ready: loads its computing back ends and sends its log to ours. Idempotent; call before anything else here.
+void init_llama();
+// "libllama 0.7.0".
+[[nodiscard]] std::string llama_version_text();
+
+// Loads a GGUF file; blocks for as long as that takes. Errors: E_MODEL_002 with the file and the library's own reason.
+[[nodiscard]] Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options);
+
+}  // namespace uma::llm

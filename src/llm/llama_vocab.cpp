@@ -1,0 +1,63 @@
+#include "llm/llama_vocab.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "llm/llama_guard.h"
+
+namespace uma::llm {
+
+Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* vocab, bool adds_space_prefix) {
+  return guarded(ErrorCode::model_load, "reading the vocabulary", [&]() -> Expected<std::unique_ptr<LlamaVocab>> {
+    std::unique_ptr<LlamaVocab> made(new LlamaVocab(vocab, adds_space_prefix));
+    const std::int32_t count = llama_vocab_n_tokens(vocab);
+    if (count <= 0) return fail(ErrorCode::model_load, "the model has no vocabulary");
+    std::string buffer(256, '\0');
+    made->piece_ends_.reserve(static_cast<std::size_t>(count));
+    for (Token token = 0; token < count; ++token) {
+      std::int32_t length = llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0, false);
+      if (length < 0) {
+        buffer.resize(static_cast<std::size_t>(-static_cast<std::int64_t>(length)));
+        length = llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0, false);
+      }
+      made->pieces_.append(buffer.data(), static_cast<std::size_t>(std::max(length, 0)));
+      made->piece_ends_.push_back(made->pieces_.size());
+      if (llama_vocab_is_eog(vocab, token)) made->end_of_generation_.push_back(token);
+    }
+    if (llama_vocab_get_add_bos(vocab) && llama_vocab_bos(vocab) != LLAMA_TOKEN_NULL) made->bos_ = llama_vocab_bos(vocab);
+    return made;
+  });
+}
+
+Expected<std::vector<Token>> LlamaVocab::tokenize(std::string_view text, bool parse_special) const {
+  if (text.empty()) return std::vector<Token>();
+  if (text.size() > std::numeric_limits<std::int32_t>::max() / 2) return fail(ErrorCode::limit_prompt, "the text is over 1 GiB long");
+  return guarded(ErrorCode::runtime_decode, "tokenizing", [&]() -> Expected<std::vector<Token>> {
+    // A token is at least one byte of text, so this is always enough room but for normalizing tokenizers.
+    std::vector<Token> tokens(text.size() + 8);
+    const auto run = [&] {
+      return llama_tokenize(vocab_, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),
+                            static_cast<std::int32_t>(tokens.size()), false, parse_special);
+    };
+    std::int32_t count = run();
+    if (count < 0 && count != std::numeric_limits<std::int32_t>::min()) {
+      tokens.resize(static_cast<std::size_t>(-count));
+      count = run();
+    }
+    if (count < 0) return fail(ErrorCode::runtime_decode, "the tokenizer of this model refused the text");
+    tokens.resize(static_cast<std::size_t>(count));
+    tokens.shrink_to_fit();
+    return tokens;
+  });
+}
+
+std::string_view LlamaVocab::piece(Token token) const {
+  if (token < 0 || token >= size()) return {};
+  const auto index = static_cast<std::size_t>(token);
+  const std::size_t begin = index == 0 ? 0 : piece_ends_[index - 1];
+  return std::string_view(pieces_).substr(begin, piece_ends_[index] - begin);
+}
+
+bool LlamaVocab::is_end_of_generation(Token token) const { return std::ranges::binary_search(end_of_generation_, token); }
+
+}  // namespace uma::llm

@@ -1,0 +1,37 @@
+// Vocab on libllama. Internal to llm: includes the library's header.
+#pragma once
+
+#include <llama.h>
+
+#include <string>
+#include <vector>
+
+#include "llm/model.h"
+
+namespace uma::llm {
+
+class LlamaVocab final : public Vocab {
+ public:
+  // Reads every piece once; `adds_space_prefix` is what the file says, since the model is loaded with the prefix switched off.
+  static Expected<std::unique_ptr<LlamaVocab>> create(const llama_vocab* vocab, bool adds_space_prefix);
+
+  [[nodiscard]] std::int32_t size() const override { return static_cast<std::int32_t>(piece_ends_.size()); }
+  [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
+  [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] bool is_end_of_generation(Token token) const override;
+  [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_of_generation_; }
+  [[nodiscard]] std::optional<Token> bos() const override { return bos_; }
+  [[nodiscard]] bool adds_space_prefix() const override { return adds_space_prefix_; }
+
+ private:
+  LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix) : vocab_(vocab), adds_space_prefix_(adds_space_prefix) {}
+
+  const llama_vocab* vocab_;  // lives in the model
+  bool adds_space_prefix_;
+  std::optional<Token> bos_;
+  std::vector<Token> end_of_generation_;
+  std::string pieces_;                      // all pieces, one after the other
+  std::vector<std::size_t> piece_ends_;     // where each token's piece ends in pieces_
+};
+
+}  // namespace uma::llm

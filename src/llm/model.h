@@ -1,0 +1,126 @@
+// Model, Vocab and Context as the rest of the system sees them. llama_model.h makes the real ones, testing/fake_model.h those of
+// the simulator.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/request.h"
+
+namespace uma::llm {
+
+// A model's tokens. Immutable: any thread.
+class Vocab {
+ public:
+  virtual ~Vocab() = default;
+  [[nodiscard]] virtual std::int32_t size() const = 0;
+  // Tokens of `text` as a continuation: no BOS, no leading space of the tokenizer's own (see bos, adds_space_prefix).
+  // `parse_special` turns the text of control tokens into those tokens: true for templates, never for what users write.
+  [[nodiscard]] virtual Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const = 0;
+  // The bytes of one token, possibly part of a character; empty for control tokens. Lives as long as the vocabulary.
+  [[nodiscard]] virtual std::string_view piece(Token token) const = 0;
+  [[nodiscard]] virtual bool is_end_of_generation(Token token) const = 0;
+  [[nodiscard]] virtual std::span<const Token> end_of_generation() const = 0;
+  // The token every chain begins with, where the model wants one.
+  [[nodiscard]] virtual std::optional<Token> bos() const = 0;
+  // True where the tokenizer puts a space in front of the first text of a chain (SentencePiece).
+  [[nodiscard]] virtual bool adds_space_prefix() const = 0;
+};
+
+enum class KvLayout : std::uint8_t { automatic, split, unified };
+
+struct ContextOptions {
+  std::int32_t cells = 0;      // KV cells, shared by all sequences; 0: from the model
+  std::int32_t sequences = 8;  // sequences that may be resident at once
+  std::int32_t threads = 1;
+  KvLayout layout = KvLayout::automatic;
+};
+
+// What a context turned out to be: the library rounds and clamps.
+struct ContextShape {
+  std::int32_t cells = 0;               // of all sequences together
+  std::int32_t sequence_cells_max = 0;  // of one sequence
+  std::int32_t sequences = 0;
+  std::int32_t batch_rows_max = 0;   // rows of one decode call
+  std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
+  bool is_unified = false;           // one pool of cells, against equal parts
+  std::uint64_t kv_bytes_per_token = 0;
+};
+
+struct BatchRow {
+  Token token = 0;
+  std::int32_t position = 0;
+  std::int32_t sequence = 0;
+  bool wants_logits = false;
+};
+
+enum class DecodeStatus : std::uint8_t {
+  done,
+  no_room,      // no cells for these rows; nothing was kept
+  interrupted,  // some rows may be in the cache: ask sequence_length()
+};
+
+// The KV cache of some sequences and the computation on it. Owned by one lane: one thread at a time.
+class Context {
+ public:
+  virtual ~Context() = default;
+  [[nodiscard]] virtual const ContextShape& shape() const = 0;
+  // What stored state must agree on to be loaded here: model, library version, cache types and layout.
+  [[nodiscard]] virtual const std::string& state_identity() const = 0;
+
+  // Computes the rows and appends them to their sequences. Rows of one sequence are at consecutive positions that continue it;
+  // 1 <= rows.size() <= batch_rows_max. When `interrupt` becomes true the computation stops early. Errors: E_RUNTIME_001, after
+  // which the length of every sequence in the batch must be asked again.
+  [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) = 0;
+  // The logits of row `row` (its index in the last decode call; it asked for them), one per vocabulary entry, in the library's
+  // own buffer: valid and writable until the next decode. Empty when the library has none.
+  [[nodiscard]] virtual std::span<float> logits(std::int32_t row) = 0;
+
+  // Tokens cached for the sequence.
+  [[nodiscard]] virtual std::int32_t sequence_length(std::int32_t sequence) = 0;
+  // Forgets the positions from `begin` on. False where the model cannot (recurrent and sliding-window caches keep no past).
+  [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
+  // Makes `to`, which is empty, a copy of all of `from`.
+  virtual void copy(std::int32_t from, std::int32_t to) = 0;
+
+  // The state of positions [begin, end) as opaque bytes. Split layouts know only whole sequences: begin 0, end its length.
+  [[nodiscard]] virtual Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
+  // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the library
+  // itself accepts damaged ones. On failure the sequence is empty.
+  [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                                  std::span<const std::byte> bytes) = 0;
+};
+
+struct ModelFacts {
+  std::string name;         // file stem
+  std::string description;  // as the library says, for example "llama 134M Q8_0"
+  std::string identity;     // differs between models whose KV must not be mixed
+  std::uint64_t bytes = 0;
+  std::uint64_t parameters = 0;
+  std::int32_t train_tokens = 0;
+  std::string chat_template;  // as stored in the model; empty: none
+};
+
+// Loaded weights. Immutable: any thread; contexts may be made and used in several threads at once.
+class Model {
+ public:
+  virtual ~Model() = default;
+  [[nodiscard]] virtual const ModelFacts& facts() const = 0;
+  [[nodiscard]] virtual const Vocab& vocab() const = 0;
+  [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
+  // Formats messages with the model's own template where the library knows it, with ChatML where the model has none.
+  // Errors: E_MODEL_003 for a template that the library does not know.
+  [[nodiscard]] virtual Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,
+                                                                  bool add_generation_prompt) const = 0;
+};
+
+}  // namespace uma::llm

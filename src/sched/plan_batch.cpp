@@ -1,0 +1,60 @@
+#include "sched/plan_batch.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace uma::sched {
+namespace {
+
+constexpr double kBackgroundWaitMaxMs = 10'000;
+constexpr std::int32_t kFastChunk = 64;  // from here on the library computes attention in tiles: full multiples are cheapest
+
+// Prompt tokens that fit into `budget_ms`, in steps the library likes; at least the minimum progress.
+std::int32_t rows_within(double budget_ms, const StepModel& model, std::int32_t rows_max) {
+  if (model.prefill_tokens_per_ms() == 0) return std::min(rows_max, kFastChunk);  // nothing measured yet: a careful first chunk
+  std::int32_t rows = std::min(rows_max, kPrefillChunkMin);
+  while (rows < rows_max) {
+    const std::int32_t step = rows < kFastChunk ? kPrefillChunkMin : kFastChunk;
+    const std::int32_t larger = std::min(rows_max, rows + step);
+    if (model.prefill_ms(larger) > budget_ms) break;
+    rows = larger;
+  }
+  return rows;
+}
+
+}  // namespace
+
+void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan) {
+  plan.clear();
+  for (const SequenceView& view : sequences) {
+    if (view.decodes && static_cast<std::int32_t>(plan.decode.size()) < limits.rows_max) plan.decode.push_back({view.index, view.slot, 1});
+  }
+
+  const bool someone_decodes = !plan.decode.empty();
+  const double budget_ms = someone_decodes ? std::max(limits.tick_ms, 3 * model.decode_ms()) - model.decode_ms() : limits.prefill_tick_ms;
+  std::int32_t rows_left = rows_within(budget_ms, model, std::min(limits.rows_max, limits.ubatch_rows));
+
+  struct Candidate {
+    const SequenceView* view;
+    double rank;  // smaller goes first
+  };
+  std::vector<Candidate> waiting;
+  for (const SequenceView& view : sequences) {
+    if (view.decodes) continue;
+    double rank = view.pending_tokens - view.waited_ms * model.prefill_tokens_per_ms();
+    if (view.is_background && view.waited_ms < kBackgroundWaitMaxMs) rank += 1e12;
+    waiting.push_back({&view, rank});
+  }
+  std::ranges::stable_sort(waiting, {}, &Candidate::rank);
+  for (const Candidate& candidate : waiting) {
+    if (rows_left <= 0) break;
+    const std::int32_t rows = std::min(rows_left, candidate.view->pending_tokens);
+    plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
+    rows_left -= rows;
+  }
+
+  std::ranges::sort(plan.decode, {}, &PlanRow::slot);
+  std::ranges::sort(plan.prefill, {}, &PlanRow::slot);
+}
+
+}  // namespace uma::sched

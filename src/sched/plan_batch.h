@@ -1,0 +1,55 @@
+// Chooses the tokens of the next tick: every decoding sequence first, then prefill chunks sized by predicted time. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sched/step_model.h"
+
+namespace uma::sched {
+
+struct SequenceView {
+  std::int32_t index = 0;           // the caller's own number of the sequence, returned in the plan
+  std::int32_t slot = 0;            // its place in the context
+  std::int32_t pending_tokens = 0;  // not yet in the cache, >= 1
+  bool decodes = false;             // its only pending token is one it sampled: it is in mid-stream
+  bool is_background = false;
+  double waited_ms = 0;  // since the request came
+};
+
+struct BatchLimits {
+  std::int32_t rows_max = 512;     // of one library call
+  std::int32_t ubatch_rows = 512;  // computed at once by the library
+  double tick_ms = 30;             // what a tick may take while sequences decode
+  double prefill_tick_ms = 250;    // what a tick may take while none does
+};
+
+struct PlanRow {
+  std::int32_t index = 0;         // SequenceView::index
+  std::int32_t slot = 0;          // SequenceView::slot
+  std::int32_t tokens_count = 0;  // taken from the front of what is pending
+};
+
+// Two library calls: decode rows and prefill chunks never share one (PROBES.md: mixed rows are cut apart by the library and miss
+// its fast path). Both in ascending order of slots, which the library rewards likewise.
+struct BatchPlan {
+  std::vector<PlanRow> decode;   // one token each
+  std::vector<PlanRow> prefill;  // a sequence appears once
+
+  void clear() {
+    decode.clear();
+    prefill.clear();
+  }
+  [[nodiscard]] bool is_empty() const { return decode.empty() && prefill.empty(); }
+};
+
+inline constexpr std::int32_t kPrefillChunkMin = 16;
+
+// Writes the next plan into `plan`, whose memory is reused. Ensures: every decoding sequence is in plan.decode, up to rows_max;
+// the rows of each call are <= rows_max; where something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are.
+// The prefill order is shortest first, aged by waiting: a prompt that has waited as long as its own computing takes goes before
+// every new one, so none starves. Background sequences prefill after all interactive ones, unless they have waited 10 s.
+void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan);
+
+}  // namespace uma::sched

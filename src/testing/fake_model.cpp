@@ -1,0 +1,178 @@
+#include "testing/fake_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace uma::testing {
+namespace {
+
+std::uint64_t hash_of(std::span<const Token> tokens) {
+  std::uint64_t hash = 0x243f6a8885a308d3ull;
+  for (const Token token : tokens) hash = Random(hash ^ static_cast<std::uint64_t>(token + 1)).next_u64();
+  return hash;
+}
+
+// Letters and spaces are likely, so that replies read as text; the rest of the bytes can come too.
+std::vector<float> fake_logits(std::span<const Token> tokens, std::uint32_t end_every) {
+  const std::uint64_t hash = hash_of(tokens);
+  Random random(hash);
+  std::vector<float> logits(static_cast<std::size_t>(kFakeVocabularySize), -20.0f);
+  for (std::size_t token = 0; token < 256; ++token) {
+    const bool is_plain = (token >= 'a' && token <= 'z') || token == ' ';
+    logits[token] = static_cast<float>(random.next_unit()) * (is_plain ? 10.0f : 5.0f);
+  }
+  if (end_every != 0 && hash % end_every == 0) logits[kFakeImEnd] = 30.0f;
+  return logits;
+}
+
+}  // namespace
+
+FakeContext::FakeContext(FakeOptions options) : options_(std::move(options)), cells_(static_cast<std::size_t>(options_.sequences)) {
+  shape_.cells = options_.cells;
+  shape_.sequences = options_.sequences;
+  shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
+  shape_.batch_rows_max = options_.batch_rows_max;
+  shape_.ubatch_rows_max = options_.batch_rows_max;
+  shape_.is_unified = options_.unified;
+  shape_.kv_bytes_per_token = sizeof(Token);
+}
+
+std::int64_t FakeContext::cells_used() const {
+  return std::accumulate(cells_.begin(), cells_.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& cells) { return sum + static_cast<std::int64_t>(cells.size()); });
+}
+
+Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, const std::atomic<bool>* interrupt) {
+  UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
+  logits_.clear();
+  if (options_.clock != nullptr) {
+    options_.clock->advance(options_.decode_cost + options_.row_cost * static_cast<std::int64_t>(rows.size()));
+  }
+  FakeFault fault_now = fault ? fault(rows) : FakeFault::none;
+  if (interrupt != nullptr && interrupt->load()) fault_now = FakeFault::interrupted_half;
+  if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
+  if (options_.unified && cells_used() + static_cast<std::int64_t>(rows.size()) > shape_.cells) return llm::DecodeStatus::no_room;
+  if (!options_.unified) {
+    std::vector<std::size_t> sizes;
+    for (const auto& cells : cells_) sizes.push_back(cells.size());
+    for (const llm::BatchRow& row : rows) {
+      if (++sizes[static_cast<std::size_t>(row.sequence)] > static_cast<std::size_t>(shape_.sequence_cells_max)) {
+        return llm::DecodeStatus::no_room;
+      }
+    }
+  }
+  const std::size_t computed = fault_now == FakeFault::interrupted_half ? rows.size() / 2 : rows.size();
+  for (std::size_t i = 0; i < computed; ++i) {
+    const llm::BatchRow& row = rows[i];
+    std::vector<Token>& cells = cells_[static_cast<std::size_t>(row.sequence)];
+    UMA_CHECK(row.position == static_cast<std::int32_t>(cells.size()));
+    cells.push_back(row.token);
+    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_.end_every);
+  }
+  return fault_now == FakeFault::interrupted_half ? llm::DecodeStatus::interrupted : llm::DecodeStatus::done;
+}
+
+std::span<float> FakeContext::logits(std::int32_t row) {
+  const auto found = logits_.find(row);
+  return found == logits_.end() ? std::span<float>() : std::span<float>(found->second);
+}
+
+std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
+  return static_cast<std::int32_t>(cells_[static_cast<std::size_t>(sequence)].size());
+}
+
+bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
+  std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
+  cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
+  return true;
+}
+
+void FakeContext::copy(std::int32_t from, std::int32_t to) {
+  UMA_CHECK(cells_[static_cast<std::size_t>(to)].empty());
+  cells_[static_cast<std::size_t>(to)] = cells_[static_cast<std::size_t>(from)];
+}
+
+Expected<std::vector<std::byte>> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+  if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
+  UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
+  const auto bytes = std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, std::span<const std::byte> bytes) {
+  std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
+  UMA_CHECK(begin == static_cast<std::int32_t>(cells.size()));
+  if (fail_state || bytes.size() != static_cast<std::size_t>(end - begin) * sizeof(Token)) {
+    cells.clear();
+    return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  }
+  cells.resize(static_cast<std::size_t>(end));
+  std::memcpy(cells.data() + begin, bytes.data(), bytes.size());
+  return Unit{};
+}
+
+FakeVocab::FakeVocab() : bytes_(256, '\0') {
+  for (std::size_t i = 0; i < 256; ++i) bytes_[i] = static_cast<char>(i);
+}
+
+Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool parse_special) const {
+  constexpr std::pair<std::string_view, Token> kSpecial[] = {
+      {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
+  std::vector<Token> tokens;
+  while (!text.empty()) {
+    const auto special = std::ranges::find_if(kSpecial, [&](const auto& entry) { return parse_special && text.starts_with(entry.first); });
+    if (special != std::end(kSpecial)) {
+      tokens.push_back(special->second);
+      text.remove_prefix(special->first.size());
+    } else {
+      tokens.push_back(static_cast<unsigned char>(text.front()));
+      text.remove_prefix(1);
+    }
+  }
+  return tokens;
+}
+
+std::string_view FakeVocab::piece(Token token) const {
+  return token >= 0 && token < 256 ? std::string_view(bytes_).substr(static_cast<std::size_t>(token), 1) : std::string_view();
+}
+
+FakeModel::FakeModel(FakeOptions options) : options_(std::move(options)) {
+  facts_.name = "fake";
+  facts_.description = "fake model";
+  facts_.identity = "fake";
+  facts_.train_tokens = options_.cells;
+  if (options_.has_chat_template) facts_.chat_template = "chatml";
+}
+
+Expected<std::unique_ptr<llm::Context>> FakeModel::new_context(const llm::ContextOptions&) const {
+  return std::make_unique<FakeContext>(options_);
+}
+
+Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {
+  std::string text;
+  for (const ChatMessage& message : messages) text += "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n";
+  if (add_generation_prompt) text += "<|im_start|>assistant\n";
+  return text;
+}
+
+std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max) {
+  const FakeVocab vocab;
+  std::vector<Token> made;
+  while (static_cast<std::int32_t>(made.size()) < tokens_max) {
+    const std::vector<float> logits = fake_logits(tokens, options.end_every);
+    const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
+    if (vocab.is_end_of_generation(token)) break;
+    tokens.push_back(token);
+    made.push_back(token);
+  }
+  return made;
+}
+
+}  // namespace uma::testing

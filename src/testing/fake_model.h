@@ -1,0 +1,108 @@
+// A model without weights: the logits of a position are pseudo-random numbers drawn from all tokens up to it, so that a wrong,
+// missing or foreign token anywhere in a sequence's cache changes what is generated from it. Keeps the library's rules: bounded
+// cells and batches, consecutive positions, split or unified cells. Faults and the price of a decode are settable.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "llm/model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::testing {
+
+// Tokens 0 to 255 are bytes, then the special ones.
+inline constexpr Token kFakeBos = 256;
+inline constexpr Token kFakeEos = 257;
+inline constexpr Token kFakeImStart = 258;
+inline constexpr Token kFakeImEnd = 259;
+inline constexpr std::int32_t kFakeVocabularySize = 260;
+
+struct FakeOptions {
+  std::int32_t cells = 256;
+  std::int32_t sequences = 4;
+  std::int32_t batch_rows_max = 64;
+  bool unified = false;
+  bool has_chat_template = false;
+  // One token in this many (by content) ends a generation; 0: none ever does.
+  std::uint32_t end_every = 0;
+  SimClock* clock = nullptr;  // advanced by decode() where set
+  Duration decode_cost = std::chrono::milliseconds(1);
+  Duration row_cost = std::chrono::microseconds(100);
+};
+
+// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing.
+enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half };
+
+class FakeContext final : public llm::Context {
+ public:
+  explicit FakeContext(FakeOptions options);
+
+  [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
+  [[nodiscard]] const std::string& state_identity() const override { return identity_; }
+  [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, const std::atomic<bool>* interrupt) override;
+  [[nodiscard]] std::span<float> logits(std::int32_t row) override;
+  [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
+  [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
+  void copy(std::int32_t from, std::int32_t to) override;
+  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                          std::span<const std::byte> bytes) override;
+
+  // What the simulator looks at and turns.
+  [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const { return cells_[static_cast<std::size_t>(sequence)]; }
+  [[nodiscard]] std::int64_t cells_used() const;
+  std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
+  bool fail_state = false;  // save_state and load_state fail
+
+ private:
+  FakeOptions options_;
+  llm::ContextShape shape_;
+  std::string identity_ = "fake";
+  std::vector<std::vector<Token>> cells_;  // per sequence
+  std::map<std::int32_t, std::vector<float>> logits_;
+};
+
+class FakeVocab final : public llm::Vocab {
+ public:
+  FakeVocab();
+  [[nodiscard]] std::int32_t size() const override { return kFakeVocabularySize; }
+  [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
+  [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] bool is_end_of_generation(Token token) const override { return token == kFakeEos || token == kFakeImEnd; }
+  [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_; }
+  [[nodiscard]] std::optional<Token> bos() const override { return kFakeBos; }
+  [[nodiscard]] bool adds_space_prefix() const override { return false; }
+
+ private:
+  std::string bytes_;
+  std::vector<Token> end_{kFakeEos, kFakeImEnd};
+};
+
+class FakeModel final : public llm::Model {
+ public:
+  explicit FakeModel(FakeOptions options);
+  [[nodiscard]] const llm::ModelFacts& facts() const override { return facts_; }
+  [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
+  // Takes shape and faults from the FakeOptions, not from `options`.
+  [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
+  [[nodiscard]] Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,
+                                                          bool add_generation_prompt) const override;
+
+ private:
+  FakeOptions options_;
+  FakeVocab vocab_;
+  llm::ModelFacts facts_;
+};
+
+// What a model with these options says after `tokens`, greedily: the oracle that engine output is compared with. Stops before an
+// end-of-generation token, at `tokens_max` new tokens.
+[[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max);
+
+}  // namespace uma::testing
