@@ -1,0 +1,203 @@
+// uma-bench: one load against one running server. Exit codes: 0 all answered, 1 usage, 2 the server failed or is not there,
+// 3 it broke the protocol.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <print>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "report.h"
+#include "run.h"
+#include "scenarios.h"
+#include "trace_file.h"
+
+namespace {
+
+using namespace uma::bench;
+
+struct Options {
+  std::string socket;
+  std::string http;
+  std::string model;
+  std::string csv;
+  std::string trace;
+  std::size_t trace_limit = 100;
+  bool json = false;
+  bool warm_up = true;
+  pid_t server_pid = 0;
+  RunOptions run;
+  BurstOptions burst;
+  StormOptions storm;
+  MixedOptions mixed;
+  ChatOptions chat;
+  LongContextOptions long_ctx;
+  IpcOverheadOptions ipc_overhead;
+  TraceOptions trace_options;
+};
+
+void add_common_flags(CLI::App& app, Options& options) {
+  app.add_option("--socket", options.socket, "Unix socket of umad");
+  app.add_option("--http", options.http, "HOST:PORT of an OpenAI server")->check([](const std::string& value) {
+    return value.contains(':') ? std::string() : "HOST:PORT is needed";
+  });
+  app.add_option("--model", options.model, "model id to ask for; default: the server's own");
+  app.add_option("--seed", options.run.seed, "of the prompts")->capture_default_str();
+  app.add_option("--server-pid", options.server_pid, "measure this process's CPU time")->check(CLI::PositiveNumber);
+  app.add_option("--timeout-s", options.run.timeout_s, "of the whole run")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--csv", options.csv, "write a row per token (long_ctx, ipc_overhead: per point) to this file");
+  app.add_flag("--json", options.json, "print one JSON object instead of the table");
+  app.add_flag("!--no-warm-up", options.warm_up, "do not send a short request first");
+}
+
+// Every flag of a count is positive.
+template <class T>
+void add_count(CLI::App& app, const char* flag, T& value, const char* text) {
+  app.add_option(flag, value, text)->check(CLI::Range(T{1}, T{1'000'000}))->capture_default_str();
+}
+
+void add_scenarios(CLI::App& app, Options& options) {
+  CLI::App& burst = *app.add_subcommand("burst", "all streams start together");
+  add_count(burst, "--streams", options.burst.streams, "streams");
+  add_count(burst, "--prompt-words", options.burst.prompt_words, "words of each prompt");
+  add_count(burst, "--tokens", options.burst.tokens, "new tokens of each stream");
+
+  CLI::App& storm = *app.add_subcommand("storm", "long prompts arrive while streams decode");
+  add_count(storm, "--streams", options.storm.streams, "decoding streams");
+  add_count(storm, "--prompt-words", options.storm.prompt_words, "words of their prompts");
+  add_count(storm, "--tokens", options.storm.tokens, "new tokens of each decoding stream");
+  add_count(storm, "--quiet-tokens", options.storm.quiet_tokens, "tokens of each stream before the storm");
+  add_count(storm, "--long-prompts", options.storm.long_prompts, "long prompts");
+  add_count(storm, "--long-words", options.storm.long_words, "words of each long prompt");
+  add_count(storm, "--long-tokens", options.storm.long_tokens, "new tokens after each long prompt");
+
+  CLI::App& mixed = *app.add_subcommand("mixed", "short interactive prompts beside one long summary");
+  add_count(mixed, "--short-prompts", options.mixed.short_prompts, "interactive prompts");
+  add_count(mixed, "--short-words", options.mixed.short_words, "words of each");
+  add_count(mixed, "--short-tokens", options.mixed.short_tokens, "new tokens of each");
+  add_count(mixed, "--long-words", options.mixed.long_words, "words of the document");
+  add_count(mixed, "--long-tokens", options.mixed.long_tokens, "new tokens of the summary");
+  add_count(mixed, "--delay-ms", options.mixed.delay_ms, "between arrivals");
+
+  CLI::App& chat = *app.add_subcommand("chat", "users talk in turns: sessions on the socket, full histories over HTTP");
+  add_count(chat, "--users", options.chat.users, "users");
+  add_count(chat, "--turns", options.chat.turns, "turns of each");
+  add_count(chat, "--first-words", options.chat.first_words, "words of the first turn");
+  add_count(chat, "--words", options.chat.words, "words of each later turn");
+  add_count(chat, "--tokens", options.chat.tokens, "new tokens of each turn");
+
+  CLI::App& long_ctx = *app.add_subcommand("long_ctx", "decoding speed at the end of long contexts");
+  long_ctx.add_option("--ctx", options.long_ctx.contexts, "context lengths")->delimiter(',')->check(CLI::Range(128, 1'000'000));
+  add_count(long_ctx, "--tokens", options.long_ctx.tokens, "new tokens at each");
+
+  CLI::App& ipc = *app.add_subcommand("ipc_overhead", "short requests in turn over each door named");
+  add_count(ipc, "--rounds", options.ipc_overhead.rounds, "requests");
+  add_count(ipc, "--prompt-words", options.ipc_overhead.prompt_words, "words of each prompt");
+  add_count(ipc, "--tokens", options.ipc_overhead.tokens, "new tokens of each");
+
+  CLI::App& trace = *app.add_subcommand("trace", "requests arrive as recorded");
+  trace.add_option("FILE", options.trace, "trace (CSV or JSONL, see bench/README.md)")->required();
+  trace.add_option("--speedup", options.trace_options.speedup, "times as fast as recorded")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add_count(trace, "--limit", options.trace_limit, "requests to replay");
+  add_count(trace, "--prompt-words", options.trace_options.prompt_words_max, "cut longer prompts to this");
+  add_count(trace, "--tokens", options.trace_options.tokens_max, "cut longer answers to this");
+}
+
+Outcome run_scenario(const std::string& name, Run& run, const Options& options, std::span<const TraceRequest> trace,
+                     const std::string& path) {
+  if (name == "burst") return run_burst(run, options.burst);
+  if (name == "storm") return run_storm(run, options.storm);
+  if (name == "mixed") return run_mixed(run, options.mixed);
+  if (name == "chat") return run_chat(run, options.chat);
+  if (name == "long_ctx") return run_long_ctx(run, options.long_ctx);
+  if (name == "ipc_overhead") return run_ipc_overhead(run, options.ipc_overhead, path);
+  return run_trace(run, options.trace_options, trace);
+}
+
+bool write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return static_cast<bool>(file);
+}
+
+int usage(std::string_view message) {
+  std::println(stderr, "uma-bench: {}", message);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Load generator for umad's Unix socket and for OpenAI servers.");
+  app.require_subcommand(1)->fallthrough();
+  add_common_flags(app, options);
+  add_scenarios(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  }
+  const std::string scenario = app.get_subcommands().front()->get_name();
+
+  std::vector<Endpoint> endpoints;
+  if (!options.socket.empty()) {
+    endpoints.push_back({.is_http = false, .address = options.socket, .model = options.model});
+  }
+  if (!options.http.empty()) {
+    endpoints.push_back({.is_http = true, .address = options.http, .model = options.model});
+  }
+  if (endpoints.empty() || (endpoints.size() > 1 && scenario != "ipc_overhead")) {
+    return usage("name one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)");
+  }
+  if (options.storm.quiet_tokens >= options.storm.tokens) {
+    return usage("--quiet-tokens must be below --tokens: the storm comes while streams decode");
+  }
+  if (std::ranges::any_of(options.long_ctx.contexts, [&](int context) { return context < options.long_ctx.tokens + 2; })) {
+    return usage("--ctx must leave room for a prompt before --tokens");
+  }
+  std::vector<TraceRequest> trace;
+  if (scenario == "trace") {
+    std::ifstream file(options.trace);
+    if (!file) {
+      return usage("cannot read " + options.trace);
+    }
+    auto requests = read_trace(file, options.trace_limit);
+    if (!requests) {
+      return usage(options.trace + ": " + requests.error());
+    }
+    trace = *std::move(requests);
+  }
+  if (options.server_pid != 0) {
+    options.run.server_pid = options.server_pid;
+  }
+
+  int code = 0;
+  std::string csv;
+  for (const Endpoint& endpoint : endpoints) {
+    options.run.endpoint = endpoint;
+    Run run(options.run);
+    if (options.warm_up) {
+      if (const auto warm = run.warm_up(); !warm) {
+        std::println(stderr, "uma-bench: {}", warm.error().message);
+        return exit_code(warm.error().kind);
+      }
+    }
+    const Outcome outcome = run_scenario(scenario, run, options, trace, endpoint.name());
+    std::print("{}", options.json ? format_json(scenario, endpoint.name(), outcome) + "\n"
+                                  : format_table(scenario, endpoint.name(), outcome));
+    code = std::max(code, exit_code(outcome));
+    csv += csv.empty() ? outcome.csv : outcome.csv.substr(outcome.csv.find('\n') + 1);
+  }
+  if (!options.csv.empty() && !write_file(options.csv, csv)) {
+    std::println(stderr, "uma-bench: cannot write {}", options.csv);
+    return 2;
+  }
+  return code;
+}

@@ -1,0 +1,70 @@
+// One measured run: the event loop, the clients on it, the clock and the records. One thread.
+#pragma once
+
+#include <expected>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+
+#include "client.h"
+#include "measure.h"
+#include "prompts.h"
+
+namespace uma::bench {
+
+struct RunOptions {
+  Endpoint endpoint{};
+  std::uint64_t seed = 1;
+  double timeout_s = 900;             // of the whole run
+  std::optional<pid_t> server_pid{};  // whose CPU time is measured
+};
+
+// CPU seconds a process has used, user and system, all its threads; NaN where /proc does not tell.
+[[nodiscard]] double process_cpu_s(pid_t pid);
+
+class Run {
+ public:
+  explicit Run(const RunOptions& options);
+
+  [[nodiscard]] PromptMaker& prompts() { return prompts_; }
+  [[nodiscard]] double now_ms() const { return clock_.now_ms(); }
+
+  // A client that lives as long as the run.
+  Client& add_client();
+  // Starts one request on a client of its own and records it when it ends.
+  void start(Job job);
+  // The same, `delay_ms` from now.
+  void start_after(double delay_ms, Job job);
+  // Starts any other piece of work on the loop. Requires: what it refers to outlives the run or wait_all().
+  void spawn(boost::asio::awaitable<void> work);
+  void record(StreamRecord record) { records_.push_back(std::move(record)); }
+
+  // Runs one short request that is not recorded, so that what a server does only once is not measured. Then the totals restart.
+  [[nodiscard]] std::expected<void, Failure> warm_up();
+  // Runs the loop until everything started is done. What is not done in time ends up as one failure.
+  void wait_all();
+
+  [[nodiscard]] const std::vector<StreamRecord>& records() const { return records_; }
+  // Since the construction, or the warm-up.
+  [[nodiscard]] Totals totals() const;
+
+ private:
+  [[nodiscard]] double server_cpu_s() const;
+
+  const RunOptions options_;
+  RunClock clock_;
+  PromptMaker prompts_;
+  std::vector<StreamRecord> records_;
+  double begin_ms_;
+  double begin_cpu_s_;
+  boost::asio::io_context io_;
+  std::list<std::unique_ptr<Client>> clients_;
+};
+
+}  // namespace uma::bench

@@ -1,0 +1,234 @@
+#include "scenarios.h"
+
+#include <algorithm>
+#include <cmath>
+#include <format>
+#include <optional>
+
+namespace uma::bench {
+
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+
+std::string token_rows(const std::vector<StreamRecord>& records) {
+  std::string csv = "session_id,token_idx,ts_ms,is_interactive\n";
+  for (const StreamRecord& record : records) {
+    for (std::size_t i = 0; i < record.token_ms.size(); ++i) {
+      csv += std::format("{},{},{:.3f},{}\n", record.session_id, i, record.token_ms[i], record.interactive ? 1 : 0);
+    }
+  }
+  return csv;
+}
+
+Outcome make_outcome(const Run& run) {
+  Outcome outcome{.figures = summarize(run.records(), run.totals()), .failures = {}, .csv = token_rows(run.records())};
+  for (const StreamRecord& record : run.records()) {
+    if (record.failure) {
+      outcome.failures.push_back(*record.failure);
+    }
+  }
+  return outcome;
+}
+
+std::vector<double> ttfts(const std::vector<StreamRecord>& records, bool interactive) {
+  std::vector<double> values;
+  for (const StreamRecord& record : records) {
+    if (record.interactive == interactive && !record.token_ms.empty()) {
+      values.push_back(record.ttft_ms());
+    }
+  }
+  return values;
+}
+
+std::vector<double> gaps_of(const std::vector<StreamRecord>& records, bool interactive, double from_ms, double to_ms) {
+  std::vector<double> values;
+  for (const StreamRecord& record : records) {
+    if (record.interactive == interactive) {
+      const std::vector<double> gaps = token_gaps(record, from_ms, to_ms);
+      values.insert(values.end(), gaps.begin(), gaps.end());
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+Outcome run_burst(Run& run, const BurstOptions& options) {
+  for (int stream = 0; stream < options.streams; ++stream) {
+    run.start({.session_id = stream,
+               .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
+               .tokens = options.tokens});
+  }
+  run.wait_all();
+  return make_outcome(run);
+}
+
+Outcome run_storm(Run& run, const StormOptions& options) {
+  std::optional<double> storm_ms;
+  int ready_streams = 0;
+  const auto begin_storm = [&] {
+    storm_ms = run.now_ms();
+    for (int i = 0; i < options.long_prompts; ++i) {
+      run.start({.session_id = options.streams + i,
+                 .interactive = false,
+                 .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.long_words)),
+                 .tokens = options.long_tokens});
+    }
+  };
+  for (int stream = 0; stream < options.streams; ++stream) {
+    run.start({.session_id = stream,
+               .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
+               .tokens = options.tokens,
+               .on_token = [&, received = 0]() mutable {
+                 if (++received == options.quiet_tokens && ++ready_streams == options.streams) {
+                   begin_storm();
+                 }
+               }});
+  }
+  run.wait_all();
+
+  Outcome outcome = make_outcome(run);
+  if (!storm_ms) {
+    outcome.failures.push_back({Failure::Kind::server, "a stream ended before its quiet phase did: the storm never began"});
+    return outcome;
+  }
+  constexpr double kForever = std::numeric_limits<double>::infinity();
+  double all_done_ms = 0;
+  for (const StreamRecord& record : run.records()) {
+    all_done_ms = std::max(all_done_ms, record.end_ms - *storm_ms);
+  }
+  const std::vector<double> long_ttft = ttfts(run.records(), false);
+  add_distribution(outcome.figures, "quiet", gaps_of(run.records(), true, -1, *storm_ms));
+  add_distribution(outcome.figures, "busy", gaps_of(run.records(), true, *storm_ms, kForever));
+  outcome.figures.push_back({"long_ttft_p50_ms", percentile(long_ttft, 0.5)});
+  outcome.figures.push_back({"long_ttft_max_ms", percentile(long_ttft, 1)});
+  outcome.figures.push_back({"all_done_ms", all_done_ms});
+  return outcome;
+}
+
+Outcome run_mixed(Run& run, const MixedOptions& options) {
+  run.start({.session_id = 0,
+             .interactive = false,
+             .background = true,
+             .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.long_words)),
+             .tokens = options.long_tokens});
+  for (int i = 1; i <= options.short_prompts; ++i) {
+    run.start_after(options.delay_ms * i, {.session_id = i,
+                                           .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.short_words)),
+                                           .tokens = options.short_tokens});
+  }
+  run.wait_all();
+
+  Outcome outcome = make_outcome(run);
+  constexpr double kForever = std::numeric_limits<double>::infinity();
+  const std::vector<double> short_ttft = ttfts(run.records(), true);
+  outcome.figures.push_back({"short_ttft_p50_ms", percentile(short_ttft, 0.5)});
+  outcome.figures.push_back({"short_ttft_max_ms", percentile(short_ttft, 1)});
+  add_distribution(outcome.figures, "short_inter_token", gaps_of(run.records(), true, -1, kForever));
+  outcome.figures.push_back({"long_ttft_ms", percentile(ttfts(run.records(), false), 1)});
+  return outcome;
+}
+
+Outcome run_chat(Run& run, const ChatOptions& options) {
+  std::vector<double> first_ttft, later_ttft;
+  // Prompts are made before anything starts, so that they do not depend on who is served first.
+  const auto talk = [&](Client& client, int user, std::vector<std::string> inputs) -> asio::awaitable<void> {
+    for (std::size_t turn = 0; turn < inputs.size(); ++turn) {
+      StreamRecord record =
+          co_await client.converse({.session_id = user, .prompt = std::move(inputs[turn]), .tokens = options.tokens});
+      const bool failed = record.failure.has_value();
+      if (!record.token_ms.empty()) {
+        (turn == 0 ? first_ttft : later_ttft).push_back(record.ttft_ms());
+      }
+      run.record(std::move(record));
+      if (failed) {
+        break;
+      }
+    }
+    co_await client.end_conversation();
+  };
+  for (int user = 0; user < options.users; ++user) {
+    std::vector<std::string> inputs;
+    for (int turn = 0; turn < options.turns; ++turn) {
+      inputs.push_back(run.prompts().make_unique(static_cast<std::size_t>(turn == 0 ? options.first_words : options.words)));
+    }
+    run.spawn(talk(run.add_client(), user, std::move(inputs)));
+  }
+  run.wait_all();
+
+  Outcome outcome = make_outcome(run);
+  outcome.figures.push_back({"first_turn_ttft_p50_ms", percentile(first_ttft, 0.5)});
+  outcome.figures.push_back({"later_turns_ttft_p50_ms", percentile(later_ttft, 0.5)});
+  outcome.figures.push_back({"later_turns_ttft_max_ms", percentile(later_ttft, 1)});
+  return outcome;
+}
+
+Outcome run_long_ctx(Run& run, const LongContextOptions& options) {
+  constexpr int kBeginToken = 1;
+  for (const int context : options.contexts) {
+    run.start({.session_id = context,
+               .prompt = run.prompts().make_unique(static_cast<std::size_t>(context - options.tokens - kBeginToken)),
+               .tokens = options.tokens});
+    run.wait_all();
+  }
+  Outcome outcome = make_outcome(run);
+  outcome.csv = "ctx,tps\n";
+  for (const StreamRecord& record : run.records()) {
+    const double decode_s = record.token_ms.size() < 2 ? kNothing : (record.token_ms.back() - record.token_ms.front()) / 1000;
+    const double tokens_per_s = static_cast<double>(record.token_ms.size() - 1) / decode_s;
+    outcome.figures.push_back({std::format("ctx_{}_tokens_per_s", record.session_id), tokens_per_s});
+    outcome.figures.push_back({std::format("ctx_{}_ttft_ms", record.session_id), record.ttft_ms()});
+    outcome.csv += std::format("{},{:.2f}\n", record.session_id, tokens_per_s);
+  }
+  return outcome;
+}
+
+Outcome run_ipc_overhead(Run& run, const IpcOverheadOptions& options, const std::string& path) {
+  const auto ask_in_turn = [&](Client& client) -> asio::awaitable<void> {
+    for (int round = 0; round < options.rounds; ++round) {
+      run.record(co_await client.generate({.session_id = round,
+                                           .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
+                                           .tokens = options.tokens}));
+    }
+  };
+  run.spawn(ask_in_turn(run.add_client()));
+  run.wait_all();
+
+  Outcome outcome = make_outcome(run);
+  const Totals totals = run.totals();
+  const double cpu_percent = 100 * totals.cpu_s / (totals.wall_ms / 1000);
+  outcome.figures.push_back({"server_cpu_percent", cpu_percent});
+  outcome.csv =
+      std::format("path,ttft_ms,cpu_pct\n{},{:.3f},{:.1f}\n", path, percentile(ttfts(run.records(), true), 0.5), cpu_percent);
+  return outcome;
+}
+
+Outcome run_trace(Run& run, const TraceOptions& options, std::span<const TraceRequest> requests) {
+  const auto capped = [](int value, int max) { return max > 0 ? std::min(value, max) : value; };
+  int session_id = 0;
+  for (const TraceRequest& request : requests) {
+    int words_left = capped(request.prompt_tokens, options.prompt_words_max);
+    std::string prompt;
+    for (const std::uint64_t block : request.blocks) {
+      const int words = std::min(words_left, kTraceBlockTokens);
+      prompt += (prompt.empty() ? "" : " ") + run.prompts().make_block(block, static_cast<std::size_t>(words));
+      words_left -= words;
+      if (words_left == 0) {
+        break;
+      }
+    }
+    if (words_left > 0) {
+      prompt += (prompt.empty() ? "" : " ") + run.prompts().make_unique(static_cast<std::size_t>(words_left));
+    }
+    run.start_after(request.at_ms / options.speedup, {.session_id = session_id++,
+                                                      .prompt = std::move(prompt),
+                                                      .tokens = capped(request.generated_tokens, options.tokens_max)});
+  }
+  run.wait_all();
+  return make_outcome(run);
+}
+
+}  // namespace uma::bench

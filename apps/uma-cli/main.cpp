@@ -1,0 +1,254 @@
+// uma-cli: talks to umad over its Unix socket.
+#include <clocale>
+#include <cstdlib>
+#include <fcntl.h>
+#include <functional>
+#include <iostream>
+#include <langinfo.h>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+
+#include "uma-cli/chat.h"
+#include "uma-cli/history.h"
+#include "uma-cli/input.h"
+#include "uma-cli/metrics.h"
+#include "uma-cli/models.h"
+#include "uma-cli/one_shot.h"
+#include "uma-cli/print.h"
+#include "uma-cli/sessions.h"
+#include "uma-cli/top.h"
+
+namespace uma::cli {
+namespace {
+
+constexpr const char* kFooter = R"(
+The prompt is --prompt, standard input where it is a pipe or a file, or both joined (`cat notes | uma-cli --prompt "Summarise:"`).
+Where the model has a chat template it is sent as a user message, else (or with --raw) as a text to continue.
+The answer is printed as it comes; on a terminal control characters in it are shown, not obeyed. A newline ends it: on a terminal
+only where it has none, elsewhere always.
+Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
+Environment: UMA_SOCKET is the default of --socket (else /tmp/uma.sock).)";
+
+// What the flags say. `run` is the chosen command.
+struct Flags {
+  std::string socket;
+  OneShot one_shot;
+  bool has_prompt = false;
+  ChatOptions chat;
+  std::string session;
+  std::string name;
+  std::int64_t turn = 0;
+  bool as_json = false;
+  double interval_s = 1;
+};
+
+struct Tools {
+  Client& client;
+  Output& output;
+  Interrupts& interrupts;
+};
+using Action = std::function<Result<void>(const Flags&, Tools&)>;
+
+std::string socket_path(const Flags& flags) {
+  if (!flags.socket.empty()) return flags.socket;
+  const char* from_environment = std::getenv("UMA_SOCKET");
+  return from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp/uma.sock";
+}
+
+void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
+  app.add_option("--max-tokens", flags.max_tokens, "Length of the answer in tokens, at most (512)");
+  app.add_option("--temp", flags.temperature, "Temperature; 0: always the most likely token (0)");
+  app.add_option("--top-p", flags.top_p, "Choose among the most likely tokens that share this probability (1: all)");
+  app.add_option("--top-k", flags.top_k, "Choose among this many tokens (0: all)");
+  app.add_option("--min-p", flags.min_p, "Choose among tokens at least this likely, against the most likely one (0: all)");
+  app.add_option("--seed", flags.seed, "Seed of the choice (random)");
+  app.add_option("--stop", flags.stop, "Texts that end the answer");
+  app.add_flag("--no-stream", flags.no_stream, "Print the answer once it is complete");
+}
+
+void add_socket_flag(CLI::App& app, Flags& flags) {
+  app.add_option("--socket", flags.socket, "Unix socket of the daemon");
+}
+
+void add_json_flag(CLI::App& app, Flags& flags) {
+  app.add_flag("--json", flags.as_json, "Print the daemon's answer as it came");
+}
+
+CLI::App& add_command(CLI::App& app, Flags& flags, Action& action, const char* name, const char* description, Action run) {
+  CLI::App& command = *app.add_subcommand(name, description);
+  add_socket_flag(command, flags);
+  command.callback([&action, run = std::move(run)] {
+    if (!action) action = run;  // the innermost command runs first
+  });
+  return command;
+}
+
+Result<void> chat_command(const Flags& flags, Tools& tools) {
+  const int screen = tools.output.is_terminal() ? STDOUT_FILENO : STDERR_FILENO;
+  auto lines = isatty(STDIN_FILENO) != 0 ? edit_lines(screen, history_path(), tools.interrupts)
+                                         : read_lines_from(STDIN_FILENO, tools.interrupts);
+  return run_chat(tools.client, flags.chat, *lines, tools.output, tools.interrupts);
+}
+
+void add_chat(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& chat = add_command(app, flags, action, "chat", "Converse: one line a turn, /help lists commands", chat_command);
+  chat.add_option("--session", flags.chat.session, "Session to resume, by name or id, or the name of a new one");
+  chat.add_option("--system", flags.chat.system, "System message of a new session");
+  chat.add_option("--model", flags.chat.model, "Model of a new session (the daemon's default)");
+  chat.add_flag("--usage", flags.chat.shows_usage, "Print each answer's receipt to standard error");
+  add_generation_flags(chat, flags.chat.generation);
+}
+
+void add_sessions(CLI::App& app, Flags& flags, Action& action) {
+  const auto list = [](const Flags& given, Tools& tools) { return print_sessions(tools.client, tools.output, given.as_json); };
+  CLI::App& sessions = add_command(app, flags, action, "sessions", "List sessions, or work on one", list);
+  sessions.require_subcommand(0, 1);
+  add_json_flag(sessions, flags);
+
+  add_json_flag(add_command(sessions, flags, action, "list", "All sessions", list), flags);
+
+  CLI::App& show = add_command(
+      sessions, flags, action, "show", "One session and what was said in it",
+      [](const Flags& given, Tools& tools) { return print_session(tools.client, given.session, tools.output, given.as_json); });
+  add_json_flag(show, flags);
+  CLI::App& end = add_command(sessions, flags, action, "end", "Forget a session",
+                              [](const Flags& given, Tools& tools) { return end_session(tools.client, given.session); });
+  CLI::App& rewind = add_command(
+      sessions, flags, action, "rewind", "Forget the turns after one",
+      [](const Flags& given, Tools& tools) { return print_rewound(tools.client, given.session, given.turn, tools.output); });
+  CLI::App& fork = add_command(sessions, flags, action, "fork", "Copy a session", [](const Flags& given, Tools& tools) {
+    return print_forked(tools.client, given.session, given.name, tools.output);
+  });
+  for (CLI::App* command : {&show, &end, &rewind, &fork}) {
+    command->add_option("session", flags.session, "Id or name")->required();
+  }
+  rewind.add_option("turn", flags.turn, "The last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
+  fork.add_option("name", flags.name, "Name of the copy");
+}
+
+void add_views(CLI::App& app, Flags& flags, Action& action) {
+  add_json_flag(
+      add_command(app, flags, action, "models", "List models",
+                  [](const Flags& given, Tools& tools) { return print_models(tools.client, tools.output, given.as_json); }),
+      flags);
+  add_json_flag(
+      add_command(app, flags, action, "metrics", "Print the daemon's numbers",
+                  [](const Flags& given, Tools& tools) { return print_metrics(tools.client, tools.output, given.as_json); }),
+      flags);
+  CLI::App& top = add_command(
+      app, flags, action, "top", "Watch the daemon; Ctrl-C ends it",
+      [](const Flags& given, Tools& tools) { return run_top(tools.client, tools.output, tools.interrupts, given.interval_s); });
+  top.add_option("--interval", flags.interval_s, "Seconds between refreshes")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  add_command(app, flags, action, "ping", "Ask whether the daemon answers",
+              [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
+}
+
+void add_one_shot(CLI::App& app, Flags& flags) {
+  app.add_option("--prompt", flags.one_shot.prompt, "What to ask; - reads it from standard input");
+  app.add_option("--model", flags.one_shot.model, "Model (the daemon's default)");
+  app.add_option("--session", flags.one_shot.session, "Ask within this session, by id or name; a new name creates it");
+  app.add_flag("--raw", flags.one_shot.is_raw, "Continue the prompt as a text, without the model's chat template");
+  app.add_flag("--usage", flags.one_shot.shows_usage, "Print the receipt to standard error: tokens, reuse, speed");
+  add_generation_flags(app, flags.one_shot.generation);
+}
+
+// A flag of one shot before a command would be ignored without a word.
+void refuse_one_shot_flags(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() > 0 && option->get_name() != "--socket") {
+      throw CLI::ValidationError(option->get_name(), "does not belong before a command: give the command's own flags after it");
+    }
+  }
+}
+
+// The prompt of the flags, of standard input, or both.
+Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
+  const std::string& given = flags.one_shot.prompt;
+  const bool is_from_input_only = !flags.has_prompt || given == "-";
+  if (!is_from_input_only) {
+    if (auto good = check_text(given, "--prompt"); !good) return std::unexpected(good.error());
+  }
+  std::string prompt = is_from_input_only ? "" : given;
+  if (is_from_input_only || is_piped(STDIN_FILENO)) {
+    auto input = read_prompt(STDIN_FILENO, !is_from_input_only, interrupts);
+    if (!input) return input;
+    if (!prompt.empty() && !input->empty()) prompt += "\n\n";
+    prompt += *input;
+  }
+  if (prompt.empty()) return fail(ExitCode::usage, "the prompt is empty");
+  return prompt;
+}
+
+Result<void> run(Flags& flags, Action action) {
+  Interrupts interrupts;
+  Output output(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0, interrupts);
+  if (!action) {
+    auto prompt = whole_prompt(flags, interrupts);
+    if (!prompt) return std::unexpected(prompt.error());
+    flags.one_shot.prompt = std::move(*prompt);
+    action = [](const Flags& given, Tools& tools) {
+      return run_one_shot(tools.client, given.one_shot, tools.output, tools.interrupts);
+    };
+  }
+  auto client = Client::connect(socket_path(flags), interrupts);
+  if (!client) return std::unexpected(client.error());
+  Tools tools{**client, output, interrupts};
+  return action(flags, tools);
+}
+
+// A descriptor 0 to 2 that the parent closed would be given to our socket, and what we print would go to the daemon.
+void open_standard_descriptors() {
+  int fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+}
+
+// Text is UTF-8 everywhere in this program, also where the environment names no locale.
+void use_utf8() {
+  if (std::setlocale(LC_CTYPE, "") == nullptr || std::string_view(nl_langinfo(CODESET)) != "UTF-8")
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+int main_of(int argc, char** argv) {
+  open_standard_descriptors();
+  use_utf8();
+  CLI::App app("Asks a language model that umad serves.", "uma-cli");
+  app.require_subcommand(0, 1);
+  app.set_version_flag("--version", "uma-cli " UMA_VERSION);
+  Flags flags;
+  Action action;
+  add_socket_flag(app, flags);
+  add_one_shot(app, flags);
+  add_chat(app, flags, action);
+  add_sessions(app, flags, action);
+  add_views(app, flags, action);
+  app.footer(kFooter);  // after the subcommands, which would inherit it
+  try {
+    app.parse(argc, argv);
+    if (action) refuse_one_shot_flags(app);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? static_cast<int>(ExitCode::success) : static_cast<int>(ExitCode::usage);
+  }
+  flags.has_prompt = app.count("--prompt") > 0;
+  if (!action && !flags.has_prompt && !is_piped(STDIN_FILENO)) {
+    std::cerr << app.help();
+    return static_cast<int>(ExitCode::usage);
+  }
+  const Result<void> result = run(flags, action);
+  if (result) return static_cast<int>(ExitCode::success);
+  report(result.error());
+  return static_cast<int>(result.error().exit_code);
+}
+
+}  // namespace
+}  // namespace uma::cli
+
+int main(int argc, char** argv) {
+  return uma::cli::main_of(argc, argv);
+}

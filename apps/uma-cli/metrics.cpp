@@ -1,0 +1,70 @@
+#include "uma-cli/metrics.h"
+
+#include <format>
+#include <utility>
+#include <vector>
+
+#include <boost/json/serialize.hpp>
+
+#include "base/clock.h"
+#include "uma-cli/fields.h"
+#include "uma-cli/format.h"
+#include "uma-cli/print.h"
+#include "uma-cli/table.h"
+
+namespace uma::cli {
+namespace {
+
+namespace json = boost::json;
+
+std::string cell_of(const json::value& value) {
+  if (value.is_string()) return std::string(value.get_string());
+  if (value.is_double()) return human_number(value.get_double());
+  if (value.is_null()) return "unknown";
+  return json::serialize(value);
+}
+
+// The fields of the first object are the columns.
+std::string rows_text(const json::array& rows) {
+  std::vector<Column> columns = {{"WORKER", Align::right}};
+  if (rows.empty() || !rows[0].is_object()) return "";
+  for (const auto& field : rows[0].get_object()) columns.push_back({std::string(field.key()), Align::right});
+  Table table(columns);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].is_object()) continue;
+    std::vector<std::string> cells = {std::to_string(i)};
+    for (std::size_t column = 1; column < columns.size(); ++column) {
+      const json::value* value = rows[i].get_object().if_contains(columns[column].header);
+      cells.push_back(value == nullptr ? "" : cell_of(*value));
+    }
+    table.add(std::move(cells));
+  }
+  return table.text();
+}
+
+}  // namespace
+
+std::string metrics_text(const json::object& metrics) {
+  Table table({{""}, {"", Align::right}});
+  for (const auto& field : metrics) {
+    if (!field.value().is_structured()) table.add({std::string(field.key()), cell_of(field.value())});
+  }
+  const std::string workers = rows_text(array_field(metrics, "workers"));
+  return table.text() + (workers.empty() ? "" : '\n' + workers);
+}
+
+Result<void> print_metrics(Client& client, Output& output, bool as_json) {
+  auto answer = client.call({{"type", "metrics"}}, "metrics");
+  if (!answer) return std::unexpected(answer.error());
+  return print(output, as_json ? json::serialize(*answer) + '\n' : metrics_text(object_field(*answer, "metrics")));
+}
+
+Result<void> print_ping(Client& client, Output& output) {
+  const SteadyClock clock;
+  const TimePoint start = clock.now();
+  auto answer = client.call({{"type", "ping"}}, "pong");
+  if (!answer) return std::unexpected(answer.error());
+  return print(output, std::format("pong from {} after {:.2f} ms\n", client.path(), to_ms(clock.now() - start)));
+}
+
+}  // namespace uma::cli

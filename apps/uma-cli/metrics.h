@@ -1,0 +1,22 @@
+// The daemon's numbers: once, or again and again.
+#pragma once
+
+#include <string>
+
+#include <boost/json/object.hpp>
+
+#include "uma-cli/client.h"
+#include "uma-cli/output.h"
+#include "uma-cli/result.h"
+
+namespace uma::cli {
+
+// Every number by its name, in the daemon's order, then one row per worker.
+[[nodiscard]] std::string metrics_text(const boost::json::object& metrics);
+
+Result<void> print_metrics(Client& client, Output& output, bool as_json);
+
+// "pong from PATH after 0.2 ms"
+Result<void> print_ping(Client& client, Output& output);
+
+}  // namespace uma::cli

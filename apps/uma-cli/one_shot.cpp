@@ -1,0 +1,74 @@
+#include "uma-cli/one_shot.h"
+
+#include <algorithm>
+#include <cctype>
+#include <iostream>
+#include <utility>
+
+#include <boost/json/array.hpp>
+
+#include "uma-cli/fields.h"
+#include "uma-cli/models.h"
+#include "uma-cli/sessions.h"
+#include "uma-cli/turn.h"
+
+namespace uma::cli {
+namespace {
+
+namespace json = boost::json;
+
+// In a session the daemon knows what a text is (a user message in chat mode); a one-shot prompt says it itself.
+Result<json::object> one_shot_request(Client& client, const OneShot& command, Interrupts& interrupts) {
+  json::object request = {{"type", "generate"}};
+  command.generation.add_to(request);
+  if (!command.session.empty()) {
+    request["session_id"] = command.session;
+    request["prompt"] = command.prompt;
+    return request;
+  }
+  if (!command.model.empty()) request["model"] = command.model;
+  bool is_chat = false;
+  if (!command.is_raw) {
+    auto model = find_model(client, command.model, interrupts);
+    if (!model) return std::unexpected(model.error());
+    is_chat = bool_field(*model, "has_chat_template");
+  }
+  if (is_chat) {
+    request["messages"] = json::array{json::object{{"role", "user"}, {"content", command.prompt}}};
+  } else {
+    request["prompt"] = command.prompt;
+  }
+  return request;
+}
+
+Result<TurnEnd> run_in_session(Client& client, const OneShot& command, json::object request, Output& output,
+                               Interrupts& interrupts) {
+  auto end = run_turn(client, request, output, interrupts);
+  if (end || end.error().server_code != kUnknownSession || is_session_id(command.session)) return end;
+  CreateSession create;
+  create.name = command.session;
+  create.model = command.model;
+  create.is_raw = command.is_raw;
+  if (auto created = create_session(client, create); !created) {
+    // Somebody else may have created it just now; if not, the daemon's reason is the better message.
+    auto again = run_turn(client, std::move(request), output, interrupts);
+    if (!again && again.error().server_code == kUnknownSession) return std::unexpected(created.error());
+    return again;
+  }
+  return run_turn(client, std::move(request), output, interrupts);
+}
+
+}  // namespace
+
+Result<void> run_one_shot(Client& client, const OneShot& command, Output& output, Interrupts& interrupts) {
+  auto request = one_shot_request(client, command, interrupts);
+  if (!request) return std::unexpected(request.error());
+  auto end = command.session.empty() ? run_turn(client, std::move(*request), output, interrupts)
+                                     : run_in_session(client, command, std::move(*request), output, interrupts);
+  if (!end) return std::unexpected(end.error());
+  if (command.shows_usage && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
+  if (end->is_interrupted) return interrupted();
+  return {};
+}
+
+}  // namespace uma::cli

@@ -1,0 +1,144 @@
+#include "uma-cli/sessions.h"
+
+#include <algorithm>
+#include <cctype>
+#include <format>
+#include <utility>
+#include <vector>
+
+#include <boost/json/serialize.hpp>
+
+#include "base/clock.h"
+#include "uma-cli/fields.h"
+#include "uma-cli/format.h"
+#include "uma-cli/print.h"
+#include "uma-cli/printable.h"
+#include "uma-cli/table.h"
+
+namespace uma::cli {
+namespace {
+
+namespace json = boost::json;
+
+std::vector<const json::object*> by_last_use(const json::array& sessions) {
+  std::vector<const json::object*> sorted;
+  for (const json::value& session : sessions) {
+    if (session.is_object()) sorted.push_back(&session.get_object());
+  }
+  std::ranges::stable_sort(sorted, std::ranges::greater(),
+                           [](const json::object* session) { return int_field(*session, "last_used_s"); });
+  return sorted;
+}
+
+// The conversation as it was said, one paragraph per message; the whole text where the session has no messages.
+std::string transcript(const json::object& session) {
+  std::string out;
+  for (const json::value& value : array_field(session, "messages")) {
+    if (!value.is_object()) continue;
+    const json::object& message = value.get_object();
+    out += std::format("\n[{}]\n{}\n", text_field(message, "role"), text_field(message, "content"));
+  }
+  if (const std::string text = text_field(session, "text"); !text.empty()) out += '\n' + text + '\n';
+  return out;
+}
+
+Result<void> print_one(const Result<json::object>& session, Output& output) {
+  if (!session) return std::unexpected(session.error());
+  return print(output, session_text(*session, unix_time_s()));
+}
+
+}  // namespace
+
+bool is_session_id(std::string_view text) {
+  return text.size() == 32 && std::ranges::all_of(text, [](unsigned char byte) { return std::isxdigit(byte) != 0; });
+}
+
+Result<json::object> create_session(Client& client, const CreateSession& wanted) {
+  json::object request = {{"type", "create_session"}};
+  if (!wanted.name.empty()) request["name"] = wanted.name;
+  if (!wanted.model.empty()) request["model"] = wanted.model;
+  if (!wanted.system.empty()) request["system"] = wanted.system;
+  if (wanted.ttl_s > 0) request["ttl_s"] = wanted.ttl_s;
+  if (wanted.is_raw) request["mode"] = "text";
+  return client.call(std::move(request), "session");
+}
+
+Result<json::object> get_session(Client& client, std::string_view session) {
+  return client.call({{"type", "get_session"}, {"session_id", session}}, "session");
+}
+
+Result<json::object> fork_session(Client& client, std::string_view session, std::string_view name) {
+  json::object request = {{"type", "fork_session"}, {"session_id", session}};
+  if (!name.empty()) request["name"] = name;
+  return client.call(std::move(request), "session");
+}
+
+Result<json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn) {
+  return client.call({{"type", "rewind_session"}, {"session_id", session}, {"turn", turn}}, "ack");
+}
+
+Result<void> end_session(Client& client, std::string_view session) {
+  auto answer = client.call({{"type", "end_session"}, {"session_id", session}}, "ack");
+  if (!answer) return std::unexpected(answer.error());
+  return {};
+}
+
+std::string session_table(const json::array& sessions, std::int64_t now_s) {
+  Table table({{"SESSION"},
+               {"NAME"},
+               {"MODEL"},
+               {"MODE"},
+               {"TURNS", Align::right},
+               {"TOKENS", Align::right},
+               {"TIER"},
+               {"STATE"},
+               {"LAST USED", Align::right}});
+  for (const json::object* session : by_last_use(sessions)) {
+    table.add({text_field(*session, "session_id"), text_field(*session, "name"), text_field(*session, "model"),
+               text_field(*session, "mode"), std::to_string(int_field(*session, "turns")),
+               std::to_string(int_field(*session, "tokens")), text_field(*session, "tier"),
+               bool_field(*session, "busy") ? "busy" : "idle", human_age(now_s - int_field(*session, "last_used_s"))});
+  }
+  return table.text();
+}
+
+std::string session_text(const json::object& session, std::int64_t now_s) {
+  Table table({{""}, {""}});
+  table.add({"session", text_field(session, "session_id")});
+  if (const std::string name = text_field(session, "name"); !name.empty()) table.add({"name", name});
+  table.add({"model", text_field(session, "model")});
+  table.add({"mode", text_field(session, "mode")});
+  table.add({"turns", std::to_string(int_field(session, "turns"))});
+  std::string tokens = std::to_string(int_field(session, "tokens"));
+  if (const std::int64_t pending = int_field(session, "pending_tokens"); pending > 0)
+    tokens += std::format(" and {} pending", pending);
+  table.add({"tokens", tokens});
+  table.add({"tier", text_field(session, "tier")});
+  table.add({"state", bool_field(session, "busy") ? "busy" : "idle"});
+  table.add({"created", human_age(now_s - int_field(session, "created_s")) + " ago"});
+  table.add({"last used", human_age(now_s - int_field(session, "last_used_s")) + " ago"});
+  return table.text() + transcript(session);
+}
+
+Result<void> print_sessions(Client& client, Output& output, bool as_json) {
+  auto answer = client.call({{"type", "list_sessions"}}, "sessions");
+  if (!answer) return std::unexpected(answer.error());
+  if (as_json) return print(output, json::serialize(*answer) + '\n');
+  return print(output, session_table(array_field(*answer, "sessions"), unix_time_s()));
+}
+
+Result<void> print_session(Client& client, std::string_view session, Output& output, bool as_json) {
+  auto answer = get_session(client, session);
+  if (answer && as_json) return print(output, json::serialize(*answer) + '\n');
+  return print_one(answer, output);
+}
+
+Result<void> print_rewound(Client& client, std::string_view session, std::int64_t turn, Output& output) {
+  return print_one(rewind_session(client, session, turn), output);
+}
+
+Result<void> print_forked(Client& client, std::string_view session, std::string_view name, Output& output) {
+  return print_one(fork_session(client, session, name), output);
+}
+
+}  // namespace uma::cli

@@ -1,0 +1,47 @@
+// Sessions: what the daemon tells of them, and the `sessions` commands.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+
+#include "uma-cli/client.h"
+#include "uma-cli/output.h"
+#include "uma-cli/result.h"
+
+namespace uma::cli {
+
+inline constexpr std::string_view kUnknownSession = "E_SESSION_001";
+
+// Ids are 32 hexadecimal digits; whatever else stands for a session is its name.
+[[nodiscard]] bool is_session_id(std::string_view text);
+
+struct CreateSession {
+  std::string name;
+  std::string model;
+  std::string system;
+  std::int64_t ttl_s = 0;
+  bool is_raw = false;  // text mode, even where the model has a chat template
+};
+
+// These return the daemon's description of the session.
+Result<boost::json::object> create_session(Client& client, const CreateSession& wanted);
+Result<boost::json::object> get_session(Client& client, std::string_view session);
+Result<boost::json::object> fork_session(Client& client, std::string_view session, std::string_view name);
+Result<boost::json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn);
+Result<void> end_session(Client& client, std::string_view session);
+
+// Rows for people, the most recently used session first.
+[[nodiscard]] std::string session_table(const boost::json::array& sessions, std::int64_t now_s);
+[[nodiscard]] std::string session_text(const boost::json::object& session, std::int64_t now_s);
+
+// The commands. `as_json` prints the daemon's frame as it came.
+Result<void> print_sessions(Client& client, Output& output, bool as_json);
+Result<void> print_session(Client& client, std::string_view session, Output& output, bool as_json);
+Result<void> print_rewound(Client& client, std::string_view session, std::int64_t turn, Output& output);
+Result<void> print_forked(Client& client, std::string_view session, std::string_view name, Output& output);
+
+}  // namespace uma::cli

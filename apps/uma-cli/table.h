@@ -1,0 +1,29 @@
+// Rows under headers in aligned columns, for people. Cells are made safe for a terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace uma::cli {
+
+enum class Align { left, right };
+
+struct Column {
+  std::string header;
+  Align align = Align::left;
+};
+
+class Table {
+ public:
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  void add(std::vector<std::string> cells);  // one per column
+  // Two spaces between columns, no spaces at the end of a line. Without any header the first line is the first row.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace uma::cli

@@ -1,0 +1,375 @@
+#include "umad/config.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <format>
+#include <fstream>
+#include <sstream>
+#include <sys/stat.h>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <yaml-cpp/yaml.h>
+
+#include "umad/config_value.h"
+
+namespace uma::umad {
+namespace {
+
+// Stores the text's value in the configuration; returns what was expected where the text has none.
+using Apply = std::function<std::optional<std::string>(Config& config, std::string_view text)>;
+
+enum class Effect : std::uint8_t { works, not_yet, superseded };
+
+// One setting and the names it has in each source. This table is all there is to know about settings: the YAML reader, the
+// environment and the flags only walk it.
+struct Setting {
+  std::string_view section;  // of the YAML file; empty: top level
+  std::string_view key;
+  Apply apply;
+  const char* environment = nullptr;
+  const char* flag = nullptr;
+  const char* help = nullptr;  // of the flag
+  Effect effect = Effect::works;
+
+  [[nodiscard]] std::string name() const { return section.empty() ? std::string(key) : std::format("{}.{}", section, key); }
+};
+
+template <class T, class Field>
+Apply store(Reader<T> read, Field field) {
+  return [read = std::move(read), field](Config& config, std::string_view text) -> std::optional<std::string> {
+    auto value = read(text);
+    if (!value) return std::move(value.error());
+    auto& target = field(config);
+    target = static_cast<std::remove_reference_t<decltype(target)>>(*std::move(value));
+    return std::nullopt;
+  };
+}
+
+// For settings whose feature this version lacks: their values must be right all the same.
+template <class T>
+Apply check_only(Reader<T> read) {
+  return [read = std::move(read)](Config&, std::string_view text) -> std::optional<std::string> {
+    auto value = read(text);
+    if (!value) return std::move(value.error());
+    return std::nullopt;
+  };
+}
+
+std::optional<std::string> apply_policy(Config& config, std::string_view text) {
+  if (text != config.policy) return "continuous, the only policy of this version";
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_kv_layout(Config& config, std::string_view text) {
+  auto word = one_of({"auto", "split", "unified"})(text);
+  if (!word) return std::move(word.error());
+  config.kv_layout = *word == "split"     ? llm::KvLayout::split
+                     : *word == "unified" ? llm::KvLayout::unified
+                                          : llm::KvLayout::automatic;
+  return std::nullopt;
+}
+
+constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+constexpr std::int64_t kPiB = std::int64_t{1} << 50;
+constexpr std::int64_t kDayMs = 86'400'000;
+
+const std::vector<Setting>& settings() {
+  static const std::vector<Setting> all = {
+      {"", "model", store(path(), [](Config& c) -> auto& { return c.model_path; }), "UMA_MODEL", "--model",
+       "model to serve, a GGUF file"},
+      {"ipc", "uds_path", store(socket_path(), [](Config& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
+       "Unix socket to serve on (default /tmp/uma.sock)"},
+      {"", "n_ctx", store(integer(0, 1 << 24), [](Config& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
+       "tokens of KV cache per worker, shared by its slots (default 0: from the model)"},
+      {"", "slots", store(integer(1, 256), [](Config& c) -> auto& { return c.slots; }), "UMA_SLOTS", "--slots",
+       "conversations that one worker generates at the same time (default 8)"},
+      {"", "threads", store(integer(0, 256), [](Config& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
+       "compute threads of the whole daemon (default 0: the physical cores; one for models under 16 MiB)"},
+      {"", "workers", store(integer(1, 64), [](Config& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
+       "workers on the one copy of the weights (default 1)"},
+      {"limits", "max_tokens", store(integer(1, kInt32Max), [](Config& c) -> auto& { return c.limits.max_tokens; }),
+       "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
+      {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
+       "folder for what the daemon keeps (default $XDG_STATE_HOME/uma or ~/.local/state/uma)"},
+      {"", "policy", apply_policy, nullptr, "--policy", "how requests share a worker: continuous (default)"},
+
+      {"ipc", "backlog", store(integer(1, 65'535), [](Config& c) -> auto& { return c.backlog; })},
+      {"ipc", "idle_timeout_s", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.idle_timeout; })},
+
+      {"limits", "max_sessions", store(integer(1, 100'000'000), [](Config& c) -> auto& { return c.limits.max_sessions; })},
+      {"limits", "max_prompt_bytes", store(byte_count(1, kGiB), [](Config& c) -> auto& { return c.limits.max_prompt_bytes; })},
+      {"limits", "max_frame_bytes", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.max_frame_bytes; })},
+      {"limits", "tx_bytes_max", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.tx_bytes_max; })},
+      {"limits", "queue_max", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.queue_max; })},
+      {"limits", "queue_bytes_max", store(byte_count(1024, kPiB), [](Config& c) -> auto& { return c.limits.queue_bytes_max; })},
+      {"limits", "deadline_ms", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.deadline_ms; })},
+
+      {"scheduler", "tick_ms", store(number(0, 10'000), [](Config& c) -> auto& { return c.tick_ms; })},
+      {"scheduler", "target_tbt_ms", store(number(0, 60'000), [](Config& c) -> auto& { return c.target_tbt_ms; })},
+      {.section = "scheduler", .key = "target_ttft_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
+      {.section = "scheduler",
+       .key = "static_batch_wait_ms",
+       .apply = check_only(number(0, kDayMs)),
+       .effect = Effect::not_yet},
+      {.section = "scheduler", .key = "slice_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
+      {.section = "scheduler", .key = "bmt_budget_gbps", .apply = check_only(number(0, 1e6)), .effect = Effect::not_yet},
+      {.section = "scheduler", .key = "max_merge", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
+      {.section = "scheduler", .key = "latency_cap", .apply = check_only(number(0, 1e6)), .effect = Effect::superseded},
+
+      {"kv", "layout", apply_kv_layout},
+      {.section = "kv", .key = "warm_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
+      {.section = "kv", .key = "cold_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
+      {.section = "kv", .key = "archive_after", .apply = check_only(duration()), .effect = Effect::not_yet},
+      {.section = "kv", .key = "eviction", .apply = check_only(one_of({"value", "lru"})), .effect = Effect::not_yet},
+      {.section = "kv", .key = "ttl", .apply = check_only(duration_or_none()), .effect = Effect::not_yet},
+
+      {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},
+      {.section = "pool", .key = "queue_depth_warn", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::not_yet},
+      {.section = "pool", .key = "maintenance_s", .apply = check_only(number(0.1, 86'400)), .effect = Effect::not_yet},
+      {.section = "metrics", .key = "tick_interval_ms", .apply = check_only(integer(1, kDayMs)), .effect = Effect::not_yet},
+  };
+  return all;
+}
+
+const Setting* find_setting(std::string_view section, std::string_view key) {
+  for (const Setting& setting : settings()) {
+    if (setting.section == section && setting.key == key) return &setting;
+  }
+  return nullptr;
+}
+
+bool is_section(std::string_view name) {
+  for (const Setting& setting : settings()) {
+    if (!setting.section.empty() && setting.section == name) return true;
+  }
+  return false;
+}
+
+std::string known_keys(std::string_view section) {
+  std::vector<std::string_view> names;
+  for (const Setting& setting : settings()) {
+    if (setting.section == section) names.push_back(setting.key);
+    // At the top level the sections are keys too.
+    if (section.empty() && !setting.section.empty() && std::ranges::find(names, setting.section) == names.end()) {
+      names.push_back(setting.section);
+    }
+  }
+  std::string text;
+  for (const std::string_view name : names) text += std::format("{}{}", text.empty() ? "" : ", ", name);
+  return text;
+}
+
+std::string mismatch(std::string_view expected, std::string_view text) {
+  return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
+}
+
+void note_effect(Config& config, const Setting& setting) {
+  if (setting.effect == Effect::not_yet) config.keys_without_effect.push_back(setting.name());
+  if (setting.effect == Effect::superseded) config.keys_superseded.push_back(setting.name());
+}
+
+// Walks the two levels of a configuration file. Aliases need no care: nothing below the second level is followed.
+class YamlReader {
+ public:
+  YamlReader(Config& config, std::string_view file) : config_(config), file_(file) {}
+
+  std::vector<std::string> read(const std::string& text) {
+    try {
+      const YAML::Node root = YAML::Load(text);
+      if (!root.IsNull()) read_map(root, "");
+    } catch (const YAML::Exception& problem) {
+      report(problem.mark, problem.msg);
+    }
+    return std::move(problems_);
+  }
+
+ private:
+  void read_map(const YAML::Node& map, std::string_view section) {
+    if (!map.IsMap()) {
+      report(map.Mark(), section.empty() ? std::string("expected keys and values, as in `model: path`")
+                                         : std::format("{}: expected keys and values", section));
+      return;
+    }
+    std::vector<std::string> seen;
+    for (const auto& entry : map) {
+      const YAML::Node& key = entry.first;
+      if (!key.IsScalar()) {
+        report(key.Mark(), "expected a name as key");
+        continue;
+      }
+      if (std::ranges::find(seen, key.Scalar()) != seen.end()) {
+        report(key.Mark(), std::format("{} is set twice", full_name(section, key.Scalar())));
+        continue;
+      }
+      seen.push_back(key.Scalar());
+      read_entry(section, key, entry.second);
+    }
+  }
+
+  void read_entry(std::string_view section, const YAML::Node& key, const YAML::Node& value) {
+    if (section.empty() && is_section(key.Scalar())) {
+      if (!value.IsNull()) read_map(value, key.Scalar());
+      return;
+    }
+    const Setting* setting = find_setting(section, key.Scalar());
+    if (setting == nullptr) {
+      report(key.Mark(), std::format("unknown key \"{}\"{}; known: {}", key.Scalar().substr(0, 100),
+                                     section.empty() ? "" : std::format(" in {}", section), known_keys(section)));
+      return;
+    }
+    read_value(*setting, value);
+  }
+
+  void read_value(const Setting& setting, const YAML::Node& value) {
+    const std::string_view kind = value.IsNull() ? "nothing" : value.IsMap() ? "a map" : value.IsSequence() ? "a list" : "";
+    if (!kind.empty()) {
+      report(value.Mark(), std::format("{}: expected one value, got {}", setting.name(), kind));
+      return;
+    }
+    if (const auto expected = setting.apply(config_, value.Scalar())) {
+      report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, value.Scalar())));
+      return;
+    }
+    note_effect(config_, setting);
+  }
+
+  static std::string full_name(std::string_view section, std::string_view key) {
+    return section.empty() ? std::string(key) : std::format("{}.{}", section, key);
+  }
+
+  void report(const YAML::Mark& mark, std::string_view what) {
+    problems_.push_back(mark.is_null() ? std::format("{}: {}", file_, what)
+                                       : std::format("{}:{}:{}: {}", file_, mark.line + 1, mark.column + 1, what));
+  }
+
+  Config& config_;
+  std::string_view file_;
+  std::vector<std::string> problems_;
+};
+
+std::vector<std::string> apply_file(Config& config, const std::string& path) {
+  constexpr std::int64_t kBytesMax = 1 << 20;
+  struct stat facts{};
+  if (::stat(path.c_str(), &facts) != 0) return {std::format("{}: {}", path, std::strerror(errno))};
+  // A pipe could wait for ever and a device never end.
+  if (!S_ISREG(facts.st_mode)) return {std::format("{}: not a regular file", path)};
+  if (facts.st_size > kBytesMax) return {std::format("{}: {} bytes are too many for a configuration", path, facts.st_size)};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return {std::format("{}: {}", path, std::strerror(errno))};
+  return apply_yaml(config, text.str(), path);
+}
+
+void apply_environment(Config& config, const Environment& environment, std::vector<std::string>& problems) {
+  for (const Setting& setting : settings()) {
+    if (setting.environment == nullptr) continue;
+    const std::optional<std::string> value = environment(setting.environment);
+    if (!value || value->empty()) continue;  // an empty variable counts as unset
+    if (const auto expected = setting.apply(config, *value)) {
+      problems.push_back(std::format("{}: {}", setting.environment, mismatch(*expected, *value)));
+    }
+  }
+}
+
+constexpr const char* kFooter =
+    "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
+    "Environment: UMA_MODEL UMA_SOCKET UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR\n"
+    "             UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
+    "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
+    "folder.\n"
+    "\nExample: umad --model ~/models/llama.gguf, then in another terminal: uma-cli --prompt \"Hello\"";
+
+// What the command line said: the text of each setting's flag, in the order of settings().
+struct Flags {
+  std::vector<std::pair<const Setting*, std::string>> values;
+  std::string config_path;
+};
+
+std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
+  CLI::App app{"umad: serves one model to many conversations at once, over a Unix socket.", "umad"};
+  app.set_version_flag("--version", "umad " UMA_VERSION);
+  app.footer(kFooter);
+  app.get_formatter()->column_width(24);
+
+  Flags flags;
+  app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
+  std::vector<std::pair<CLI::Option*, const Setting*>> options;
+  for (const Setting& setting : settings()) {
+    if (setting.flag != nullptr)
+      options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("")->expected(1), &setting);
+  }
+
+  // CLI11 reads a vector from its back.
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& problem) {
+    std::ostringstream text;
+    const bool is_question = app.exit(problem, text, text) == 0;
+    return std::unexpected(Exit{is_question ? 0 : 1, text.str()});
+  }
+  for (const auto& [option, setting] : options) {
+    if (!option->empty()) flags.values.emplace_back(setting, option->as<std::string>());
+  }
+  return flags;
+}
+
+std::string default_data_dir(const Environment& environment) {
+  // The XDG rules ask to ignore relative paths.
+  if (const auto state = environment("XDG_STATE_HOME"); state && state->starts_with('/')) return *state + "/uma";
+  if (const auto home = environment("HOME"); home && home->starts_with('/')) return *home + "/.local/state/uma";
+  return "";
+}
+
+std::string error_text(const std::vector<std::string>& problems) {
+  std::string text = problems.size() == 1 ? "umad: the configuration has an error\n"
+                                          : std::format("umad: the configuration has {} errors\n", problems.size());
+  for (const std::string& problem : problems) text += std::format("  {}\n", problem);
+  return text;
+}
+
+}  // namespace
+
+Environment process_environment() {
+  return [](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+}
+
+std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name) {
+  return YamlReader(config, name).read(yaml);
+}
+
+std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment) {
+  std::expected<Flags, Exit> flags = parse_flags(arguments);
+  if (!flags) return std::unexpected(std::move(flags.error()));
+
+  Config config;
+  std::vector<std::string> problems;
+  const std::string config_path =
+      flags->config_path.empty() ? environment("UMA_CONFIG").value_or(std::string()) : flags->config_path;
+  if (!config_path.empty()) problems = apply_file(config, config_path);
+  apply_environment(config, environment, problems);
+  for (const auto& [setting, text] : flags->values) {
+    if (const auto expected = setting->apply(config, text)) {
+      problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
+    }
+  }
+  if (config.data_dir.empty()) config.data_dir = default_data_dir(environment);
+
+  if (problems.empty() && config.model_path.empty()) {
+    problems.emplace_back("no model: give --model FILE, set UMA_MODEL, or put `model: FILE` into the configuration file");
+  }
+  if (config.data_dir.empty()) {
+    problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");
+  }
+  if (!problems.empty()) return std::unexpected(Exit{1, error_text(problems)});
+  return config;
+}
+
+}  // namespace uma::umad

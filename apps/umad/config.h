@@ -1,0 +1,60 @@
+// The configuration of umad: defaults, then the YAML file, then the environment (UMA_…), then flags; the later one wins.
+// Every source is checked to its end, so that one start reports every mistake of a file at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/limits.h"
+#include "llm/model.h"
+
+namespace uma::umad {
+
+struct Config {
+  std::string model_path;
+  std::string data_dir;               // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
+  std::string policy = "continuous";  // the only one of this version
+  std::int32_t context_cells = 0;     // KV cells of one worker, shared by its slots; 0: from the model
+  std::int32_t slots = 8;             // sequences per worker
+  std::int32_t threads = 0;           // compute threads of the whole daemon; 0: the physical cores this process may use
+  std::int32_t workers = 1;
+
+  std::string socket_path = "/tmp/uma.sock";
+  std::int32_t backlog = 64;
+  std::chrono::seconds idle_timeout{300};  // 0: never
+
+  Limits limits;
+
+  double tick_ms = 30;
+  double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
+  llm::KvLayout kv_layout = llm::KvLayout::automatic;
+
+  std::vector<std::string> keys_without_effect;  // set, valid, and read by no feature of this version
+  std::vector<std::string> keys_superseded;      // of the first design; something better decides now
+};
+
+// What ends the program before it serves: help and version (status 0, for standard output), or mistakes (status 1, for standard
+// error). The text is complete, with its last newline.
+struct Exit {
+  int status = 0;
+  std::string text;
+};
+
+// Reads one environment variable; a test hands in its own.
+using Environment = std::function<std::optional<std::string>(const char* name)>;
+[[nodiscard]] Environment process_environment();
+
+// `arguments` without the program's name. Reads the YAML file named by --config or UMA_CONFIG, and no other file.
+[[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment);
+
+// Reads YAML text into `config`. Returns the mistakes, each as "NAME:LINE:COLUMN: what"; `name` is the file's.
+[[nodiscard]] std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name);
+
+}  // namespace uma::umad

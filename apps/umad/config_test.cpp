@@ -1,0 +1,299 @@
+#include "umad/config.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace uma::umad {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Environment variables(std::map<std::string, std::string> values) {
+  values.try_emplace("HOME", "/home/someone");
+  return [values = std::move(values)](const char* name) -> std::optional<std::string> {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+std::expected<Config, Exit> load(std::vector<std::string> arguments, std::map<std::string, std::string> environment = {}) {
+  return load_config(arguments, variables(std::move(environment)));
+}
+
+// A file that lives as long as this object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string_view text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("uma_config_test_" + std::to_string(::getpid()) + "_" + std::to_string(++count) + ".yaml")) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  static inline int count = 0;
+  std::filesystem::path path_;
+};
+
+TEST(Config, HasTheDefaultsOfTheContract) {
+  const auto config = load({"--model", "m.gguf"});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->model_path, "m.gguf");
+  EXPECT_EQ(config->socket_path, "/tmp/uma.sock");
+  EXPECT_EQ(config->backlog, 64);
+  EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
+  EXPECT_EQ(config->context_cells, 0);
+  EXPECT_EQ(config->slots, 8);
+  EXPECT_EQ(config->threads, 0);
+  EXPECT_EQ(config->workers, 1);
+  EXPECT_EQ(config->policy, "continuous");
+  EXPECT_EQ(config->limits.max_tokens, 2048);
+  EXPECT_EQ(config->limits.max_sessions, 100'000U);
+  EXPECT_EQ(config->limits.max_prompt_bytes, 1'048'576U);
+  EXPECT_EQ(config->limits.max_frame_bytes, 1'048'576U);
+  EXPECT_EQ(config->limits.tx_bytes_max, 262'144U);
+  EXPECT_EQ(config->limits.queue_max, 0U);
+  EXPECT_EQ(config->limits.queue_bytes_max, 268'435'456U);
+  EXPECT_EQ(config->limits.deadline_ms, 30'000);
+  EXPECT_EQ(config->tick_ms, 30);
+  EXPECT_EQ(config->target_tbt_ms, 0);
+  EXPECT_EQ(config->kv_layout, llm::KvLayout::automatic);
+  EXPECT_EQ(config->data_dir, "/home/someone/.local/state/uma");
+}
+
+TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
+  const TemporaryFile file("model: file.gguf\nslots: 2\nthreads: 3\nworkers: 4\n");
+  const auto config = load({"--config", file.path(), "--workers", "7"}, {{"UMA_THREADS", "6"}, {"UMA_WORKERS", "5"}});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->slots, 2);
+  EXPECT_EQ(config->threads, 6);
+  EXPECT_EQ(config->workers, 7);
+}
+
+TEST(Config, EverySettingOfTheEnvironmentArrives) {
+  const TemporaryFile file("backlog_is_elsewhere: 1\n");
+  const auto config = load({}, {{"UMA_MODEL", "e.gguf"},
+                                {"UMA_SOCKET", "/run/e.sock"},
+                                {"UMA_N_CTX", "4096"},
+                                {"UMA_SLOTS", "16"},
+                                {"UMA_THREADS", "2"},
+                                {"UMA_WORKERS", "3"},
+                                {"UMA_MAX_TOKENS", "99"},
+                                {"UMA_DATA_DIR", "/var/lib/uma"},
+                                {"UMA_CONFIG", ""}});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->model_path, "e.gguf");
+  EXPECT_EQ(config->socket_path, "/run/e.sock");
+  EXPECT_EQ(config->context_cells, 4096);
+  EXPECT_EQ(config->slots, 16);
+  EXPECT_EQ(config->threads, 2);
+  EXPECT_EQ(config->workers, 3);
+  EXPECT_EQ(config->limits.max_tokens, 99);
+  EXPECT_EQ(config->data_dir, "/var/lib/uma");
+  // The variable names the file when the flag does not.
+  EXPECT_FALSE(load({"--model", "m"}, {{"UMA_CONFIG", file.path()}}));
+}
+
+TEST(Config, ReadsEveryKeyOfTheContract) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, R"(
+model: path/to/m.gguf
+n_ctx: 8192
+slots: 4
+threads: 2
+workers: 2
+policy: continuous
+data_dir: /tmp/d
+ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
+limits:    {max_sessions: 10, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
+scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 0, static_batch_wait_ms: 20, slice_ms: 0, bmt_budget_gbps: 0}
+kv:        {warm_bytes_max: auto, cold_bytes_max: 1T, archive_after: 60m, eviction: value, ttl: none, layout: unified}
+pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
+metrics:   {tick_interval_ms: 1000}
+)",
+                         "c.yaml"),
+              IsEmpty());
+  EXPECT_EQ(config.model_path, "path/to/m.gguf");
+  EXPECT_EQ(config.context_cells, 8192);
+  EXPECT_EQ(config.data_dir, "/tmp/d");
+  EXPECT_EQ(config.socket_path, "/tmp/u.sock");
+  EXPECT_EQ(config.backlog, 32);
+  EXPECT_EQ(config.idle_timeout, std::chrono::seconds(10));
+  EXPECT_EQ(config.limits.max_sessions, 10U);
+  EXPECT_EQ(config.limits.max_prompt_bytes, 2048U);
+  EXPECT_EQ(config.limits.max_tokens, 5);
+  EXPECT_EQ(config.limits.max_frame_bytes, 4096U);
+  EXPECT_EQ(config.limits.tx_bytes_max, 65'536U);
+  EXPECT_EQ(config.limits.queue_max, 7U);
+  EXPECT_EQ(config.limits.queue_bytes_max, 268'435'456U);
+  EXPECT_EQ(config.limits.deadline_ms, 1);
+  EXPECT_EQ(config.tick_ms, 12.5);
+  EXPECT_EQ(config.target_tbt_ms, 40);
+  EXPECT_EQ(config.kv_layout, llm::KvLayout::unified);
+  EXPECT_THAT(
+      config.keys_without_effect,
+      ElementsAre("scheduler.target_ttft_ms", "scheduler.static_batch_wait_ms", "scheduler.slice_ms",
+                  "scheduler.bmt_budget_gbps", "kv.warm_bytes_max", "kv.cold_bytes_max", "kv.archive_after", "kv.eviction",
+                  "kv.ttl", "pool.usable_fraction", "pool.queue_depth_warn", "pool.maintenance_s", "metrics.tick_interval_ms"));
+}
+
+TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, R"(model: "/models/qwen-coder-30b-q8.gguf"
+ipc:
+  uds_path: "/tmp/uma.sock"
+  backlog: 64
+limits:
+  max_sessions: 32
+  max_prompt_bytes: 65536
+  max_tokens: 2048
+scheduler:
+  max_merge: 2
+  latency_cap: 1.20
+metrics:
+  tick_interval_ms: 1000
+)",
+                         "seed.yaml"),
+              IsEmpty());
+  EXPECT_EQ(config.model_path, "/models/qwen-coder-30b-q8.gguf");
+  EXPECT_EQ(config.limits.max_sessions, 32U);
+  EXPECT_THAT(config.keys_superseded, ElementsAre("scheduler.max_merge", "scheduler.latency_cap"));
+}
+
+TEST(Config, AnEmptyFileOrSectionChangesNothing) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, "", "c"), IsEmpty());
+  EXPECT_THAT(apply_yaml(config, "# only a remark\nlimits:\n", "c"), IsEmpty());
+  EXPECT_EQ(config.limits.max_tokens, 2048);
+}
+
+TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
+  Config config;
+  const auto problems = apply_yaml(config,
+                                   "model: m\n"
+                                   "slotz: 3\n"
+                                   "limits:\n"
+                                   "  max_tokens: many\n"
+                                   "  max_sesions: 3\n"
+                                   "ipc: 7\n"
+                                   "slots: 257\n"
+                                   "threads: [1, 2]\n"
+                                   "workers:\n"
+                                   "workers: 2\n",
+                                   "u.yaml");
+  ASSERT_EQ(problems.size(), 8U);
+  EXPECT_THAT(problems[0], HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, ipc, n_ctx, slots,"));
+  EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 1 to 2147483647, got \"many\"");
+  EXPECT_THAT(problems[2], HasSubstr("u.yaml:5:3: unknown key \"max_sesions\" in limits; known: max_tokens, max_sessions,"));
+  EXPECT_EQ(problems[3], "u.yaml:6:6: ipc: expected keys and values");
+  EXPECT_EQ(problems[4], "u.yaml:7:8: slots: expected an integer from 1 to 256, got \"257\"");
+  EXPECT_EQ(problems[5], "u.yaml:8:10: threads: expected one value, got a list");
+  EXPECT_THAT(problems[6], HasSubstr("workers: expected one value, got nothing"));
+  EXPECT_EQ(problems[7], "u.yaml:10:1: workers is set twice");
+}
+
+TEST(Config, WhatIsNotYamlIsAMistakeWithItsPlace) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, "model: m\nlimits: {max_tokens: 3\n", "u.yaml"), ElementsAre(HasSubstr("u.yaml:")));
+  EXPECT_THAT(apply_yaml(config, "- a\n- b\n", "u.yaml"), ElementsAre(HasSubstr("u.yaml:1:1: expected keys and values")));
+  EXPECT_THAT(apply_yaml(config, "{[1]: 2}", "u.yaml"), ElementsAre(HasSubstr("expected a name as key")));
+  EXPECT_THAT(apply_yaml(config, "a: &x {b: *x}\n", "u.yaml"), ElementsAre(HasSubstr("unknown key \"a\"")));
+  EXPECT_THAT(apply_yaml(config, std::string(5000, '['), "u.yaml"), testing::SizeIs(1));
+}
+
+TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
+  struct Case {
+    const char* yaml;
+    const char* message;
+  };
+  for (const Case& wrong : {
+           Case{"slots: 0", "slots: expected an integer from 1 to 256, got \"0\""},
+           Case{"workers: 65", "workers: expected an integer from 1 to 64"},
+           Case{"threads: -1", "threads: expected an integer from 0 to 256"},
+           Case{"n_ctx: 1e3", "n_ctx: expected an integer"},
+           Case{"policy: static_batch", "policy: expected continuous, the only policy of this version, got \"static_batch\""},
+           Case{"ipc: {idle_timeout_s: 5m}", "ipc.idle_timeout_s: expected an integer"},
+           Case{"scheduler: {tick_ms: nan}", "scheduler.tick_ms: expected a number from 0 to 10000"},
+           Case{"limits: {queue_bytes_max: 256Q}", "limits.queue_bytes_max: expected a size"},
+           Case{"limits: {queue_bytes_max: 99999999999999T}", "limits.queue_bytes_max: expected a size"},
+           Case{"kv: {warm_bytes_max: some}", "kv.warm_bytes_max: expected auto, or a size"},
+           Case{"kv: {archive_after: 60 minutes}", "kv.archive_after: expected a duration such as"},
+           Case{"kv: {ttl: -1s}", "kv.ttl: expected none, or a duration"},
+           Case{"kv: {eviction: random}", "kv.eviction: expected value or lru"},
+           Case{"kv: {layout: paged}", "kv.layout: expected auto or split or unified"},
+           Case{"pool: {usable_fraction: 1.5}", "pool.usable_fraction: expected a number from 0.01 to 1"},
+           Case{"model: ''", "model: expected a path"},
+       }) {
+    Config config;
+    EXPECT_THAT(apply_yaml(config, wrong.yaml, "c"), ElementsAre(HasSubstr(wrong.message))) << wrong.yaml;
+  }
+  const auto refused = load({"--model", "m", "--slots", "many", "--policy", "fifo"}, {{"UMA_WORKERS", "0"}});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, 1);
+  EXPECT_THAT(refused.error().text, HasSubstr("3 errors"));
+  EXPECT_THAT(refused.error().text, HasSubstr("UMA_WORKERS: expected an integer from 1 to 64, got \"0\""));
+  EXPECT_THAT(refused.error().text, HasSubstr("--slots: expected an integer from 1 to 256, got \"many\""));
+  EXPECT_THAT(refused.error().text, HasSubstr("--policy: expected continuous, the only policy of this version, got \"fifo\""));
+}
+
+TEST(Config, ASocketPathMustFitIntoAnAddress) {
+  const auto refused = load({"--model", "m", "--socket", "/" + std::string(200, 's')});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text, HasSubstr("--socket: expected a path of at most 107 bytes"));
+}
+
+TEST(Config, HelpAndVersionAreAnswersAndUnknownFlagsAreNot) {
+  const auto help = load({"--help"});
+  ASSERT_FALSE(help);
+  EXPECT_EQ(help.error().status, 0);
+  EXPECT_THAT(help.error().text, HasSubstr("--n-ctx"));
+  EXPECT_THAT(help.error().text, HasSubstr("UMA_MODEL"));
+
+  const auto version = load({"--version"});
+  ASSERT_FALSE(version);
+  EXPECT_EQ(version.error().status, 0);
+  EXPECT_THAT(version.error().text, testing::StartsWith("umad "));
+
+  const auto unknown = load({"--model", "m", "--turbo"});
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().status, 1);
+  EXPECT_THAT(unknown.error().text, HasSubstr("--turbo"));
+
+  EXPECT_FALSE(load({"--model"}));
+  EXPECT_FALSE(load({"m.gguf"}));
+}
+
+TEST(Config, AModelIsNeeded) {
+  const auto refused = load({});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, 1);
+  EXPECT_THAT(refused.error().text, HasSubstr("no model: give --model FILE"));
+}
+
+TEST(Config, AFileThatCannotBeReadIsAMistake) {
+  const auto missing = load({"--model", "m", "--config", "/nonexistent/u.yaml"});
+  ASSERT_FALSE(missing);
+  EXPECT_THAT(missing.error().text, HasSubstr("/nonexistent/u.yaml: No such file or directory"));
+  const auto folder = load({"--model", "m", "--config", "/"});
+  ASSERT_FALSE(folder);
+  EXPECT_THAT(folder.error().text, HasSubstr("/: not a regular file"));
+}
+
+TEST(Config, TheDataFolderFollowsTheXdgRules) {
+  EXPECT_EQ(load({"--model", "m"}, {{"XDG_STATE_HOME", "/state"}})->data_dir, "/state/uma");
+  EXPECT_EQ(load({"--model", "m"}, {{"XDG_STATE_HOME", "relative"}})->data_dir, "/home/someone/.local/state/uma");
+  EXPECT_EQ(load({"--model", "m", "--data-dir", "here"})->data_dir, "here");
+  EXPECT_FALSE(load({"--model", "m"}, {{"HOME", ""}}));
+}
+
+}  // namespace
+}  // namespace uma::umad

@@ -1,0 +1,148 @@
+#include "umad/config_value.h"
+
+#include <charconv>
+#include <cmath>
+#include <format>
+#include <limits>
+#include <optional>
+#include <sys/un.h>
+#include <utility>
+#include <vector>
+
+namespace uma::umad {
+namespace {
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+struct Quantity {
+  std::int64_t count = 0;
+  std::string_view unit;  // what follows the digits
+};
+
+std::optional<Quantity> parse_quantity(std::string_view text) {
+  Quantity quantity;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), quantity.count);
+  if (problem != std::errc() || quantity.count < 0) return std::nullopt;
+  quantity.unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  return quantity;
+}
+
+// The product, or nothing where it does not fit.
+std::optional<std::int64_t> multiply(std::int64_t count, std::int64_t factor) {
+  if (count > std::numeric_limits<std::int64_t>::max() / factor) return std::nullopt;
+  return count * factor;
+}
+
+std::optional<std::int64_t> parse_bytes(std::string_view text) {
+  const std::optional<Quantity> quantity = parse_quantity(text);
+  if (!quantity) return std::nullopt;
+  if (quantity->unit.empty()) return quantity->count;
+  static constexpr std::pair<char, int> kPrefixes[] = {{'K', 10}, {'M', 20}, {'G', 30}, {'T', 40}};
+  const std::string_view rest = quantity->unit.substr(1);
+  if (!rest.empty() && rest != "B" && rest != "iB") return std::nullopt;
+  for (const auto& [prefix, shift] : kPrefixes) {
+    if (quantity->unit.front() == prefix) return multiply(quantity->count, std::int64_t{1} << shift);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> parse_milliseconds(std::string_view text) {
+  const std::optional<Quantity> quantity = parse_quantity(text);
+  if (!quantity) return std::nullopt;
+  static constexpr std::pair<std::string_view, std::int64_t> kUnits[] = {{"ms", 1},     {"s", 1000},      {"", 1000},
+                                                                         {"m", 60'000}, {"h", 3'600'000}, {"d", 86'400'000}};
+  for (const auto& [unit, factor] : kUnits) {
+    if (quantity->unit == unit) return multiply(quantity->count, factor);
+  }
+  return std::nullopt;
+}
+
+constexpr std::string_view kDurationExpected = "a duration such as 90s, 60m, 12h or 7d";
+
+}  // namespace
+
+Reader<std::int64_t> integer(std::int64_t min, std::int64_t max) {
+  return [min, max](std::string_view text) -> std::expected<std::int64_t, std::string> {
+    const std::optional<std::int64_t> value = parse_integer(text);
+    if (!value || *value < min || *value > max) return std::unexpected(std::format("an integer from {} to {}", min, max));
+    return *value;
+  };
+}
+
+Reader<double> number(double min, double max) {
+  return [min, max](std::string_view text) -> std::expected<double, std::string> {
+    double value = 0;
+    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_whole = problem == std::errc() && end == text.data() + text.size();
+    // The comparison also refuses NaN.
+    if (!is_whole || !(value >= min && value <= max)) return std::unexpected(std::format("a number from {} to {}", min, max));
+    return value;
+  };
+}
+
+Reader<std::int64_t> byte_count(std::int64_t min, std::int64_t max) {
+  return [min, max](std::string_view text) -> std::expected<std::int64_t, std::string> {
+    const std::optional<std::int64_t> value = parse_bytes(text);
+    if (!value || *value < min || *value > max) {
+      return std::unexpected(std::format("a size from {} to {} bytes, such as 65536 or 256M", min, max));
+    }
+    return *value;
+  };
+}
+
+Reader<std::int64_t> byte_count_or_auto(std::int64_t min, std::int64_t max) {
+  return [read = byte_count(min, max)](std::string_view text) -> std::expected<std::int64_t, std::string> {
+    if (text == "auto") return -1;
+    return read(text).transform_error([](const std::string& expected) { return "auto, or " + expected; });
+  };
+}
+
+Reader<std::chrono::milliseconds> duration() {
+  return [](std::string_view text) -> std::expected<std::chrono::milliseconds, std::string> {
+    const std::optional<std::int64_t> value = parse_milliseconds(text);
+    if (!value) return std::unexpected(std::string(kDurationExpected));
+    return std::chrono::milliseconds(*value);
+  };
+}
+
+Reader<std::chrono::milliseconds> duration_or_none() {
+  return [read = duration()](std::string_view text) -> std::expected<std::chrono::milliseconds, std::string> {
+    if (text == "none") return std::chrono::milliseconds(0);
+    return read(text).transform_error([](const std::string& expected) { return "none, or " + expected; });
+  };
+}
+
+Reader<std::string> one_of(std::initializer_list<std::string_view> words) {
+  return [allowed = std::vector<std::string>(words.begin(), words.end())](
+             std::string_view text) -> std::expected<std::string, std::string> {
+    std::string expected;
+    for (const std::string& word : allowed) {
+      if (word == text) return word;
+      expected += (expected.empty() ? "" : " or ") + word;
+    }
+    return std::unexpected(expected);
+  };
+}
+
+Reader<std::string> path() {
+  return [](std::string_view text) -> std::expected<std::string, std::string> {
+    if (text.empty() || text.find('\0') != std::string_view::npos) return std::unexpected("a path");
+    return std::string(text);
+  };
+}
+
+Reader<std::string> socket_path() {
+  return [read = path()](std::string_view text) -> std::expected<std::string, std::string> {
+    constexpr std::size_t kBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+    if (text.size() > kBytesMax)
+      return std::unexpected(std::format("a path of at most {} bytes, a Unix socket's limit", kBytesMax));
+    return read(text);
+  };
+}
+
+}  // namespace uma::umad

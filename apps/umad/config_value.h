@@ -1,0 +1,34 @@
+// The kinds of values a setting can have, read from text: YAML scalars, environment variables and flags alike. Each function
+// returns a reader; a reader returns the value, or what was expected instead ("an integer from 1 to 256").
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <expected>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+namespace uma::umad {
+
+template <class T>
+using Reader = std::function<std::expected<T, std::string>(std::string_view text)>;
+
+[[nodiscard]] Reader<std::int64_t> integer(std::int64_t min, std::int64_t max);
+[[nodiscard]] Reader<double> number(double min, double max);
+// A count of bytes: digits and optionally K, M, G or T (powers of 1024, a following B or iB allowed).
+[[nodiscard]] Reader<std::int64_t> byte_count(std::int64_t min, std::int64_t max);
+// As byte_count, or the word `auto`, which reads as -1.
+[[nodiscard]] Reader<std::int64_t> byte_count_or_auto(std::int64_t min, std::int64_t max);
+// Digits and a unit: ms, s, m, h or d; without a unit seconds.
+[[nodiscard]] Reader<std::chrono::milliseconds> duration();
+// As duration, or the word `none`, which reads as 0.
+[[nodiscard]] Reader<std::chrono::milliseconds> duration_or_none();
+[[nodiscard]] Reader<std::string> one_of(std::initializer_list<std::string_view> words);
+// A file name: not empty, no NUL byte.
+[[nodiscard]] Reader<std::string> path();
+// A path that fits into a Unix socket's address.
+[[nodiscard]] Reader<std::string> socket_path();
+
+}  // namespace uma::umad

@@ -1,0 +1,56 @@
+#include "umad/cpu_count.h"
+
+#include <algorithm>
+#include <cmath>
+#include <format>
+#include <fstream>
+#include <sched.h>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace uma::umad {
+namespace {
+
+std::vector<int> allowed_processors() {
+  std::vector<int> processors;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  // Fails only on machines with more processors than the mask has bits (1,024); an empty list then counts as one core.
+  if (::sched_getaffinity(0, sizeof(mask), &mask) != 0) return processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(static_cast<std::size_t>(processor), &mask)) processors.push_back(processor);
+  }
+  return processors;
+}
+
+}  // namespace
+
+std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys) {
+  // A core is named by the list of its hardware threads.
+  std::set<std::string> cores;
+  for (const int processor : processors) {
+    std::string siblings;
+    std::ifstream file(sys / std::format("devices/system/cpu/cpu{}/topology/thread_siblings_list", processor));
+    if (!(file >> siblings)) siblings = std::format("processor {}", processor);
+    cores.insert(siblings);
+  }
+  return std::max(1, static_cast<std::int32_t>(cores.size()));
+}
+
+std::int32_t cpu_quota(const std::filesystem::path& sys) {
+  // "QUOTA PERIOD" in microseconds, or "max PERIOD".
+  std::ifstream file(sys / "fs/cgroup/cpu.max");
+  double quota_us = 0;
+  double period_us = 0;
+  if (!(file >> quota_us >> period_us) || !(quota_us > 0) || !(period_us > 0)) return 0;
+  return static_cast<std::int32_t>(std::min(1e6, std::ceil(quota_us / period_us)));
+}
+
+std::int32_t usable_physical_cores() {
+  const std::int32_t cores = count_physical_cores(allowed_processors(), "/sys");
+  const std::int32_t quota = cpu_quota("/sys");
+  return quota > 0 ? std::min(cores, quota) : cores;
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,59 @@
+#include "umad/data_dir.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+
+namespace uma::umad {
+namespace {
+
+std::unexpected<Error> io_failure(const std::string& path, int error_number) {
+  return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
+}
+
+// Writes everything; 0, or the errno of what failed.
+int write_all(int file, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(file, content.data(), content.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Expected<Unit> prepare_data_dir(const std::string& path) {
+  const std::filesystem::path folder(path);
+  std::error_code problem;
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), problem);
+  // Whatever went wrong with the parents, mkdir says it better.
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(path, errno);
+  if (!std::filesystem::is_directory(folder, problem)) return io_failure(path, ENOTDIR);
+  if (::access(path.c_str(), W_OK | X_OK) != 0) return io_failure(path, errno);
+  return Unit{};
+}
+
+Expected<Unit> write_file_atomically(const std::string& path, std::string_view content) {
+  // The process id keeps two daemons that share a folder apart.
+  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return io_failure(temporary, errno);
+  int problem = write_all(file, content);
+  if (::close(file) != 0 && problem == 0) problem = errno;
+  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
+  if (problem != 0) {
+    ::unlink(temporary.c_str());
+    return io_failure(path, problem);
+  }
+  return Unit{};
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,263 @@
+// umad: wires configuration, engine, door and signals together, and says in the log what happens.
+// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken.
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <memory>
+#include <string>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mailbox.h"
+#include "base/thread_name.h"
+#include "engine/engine.h"
+#include "engine/worker_source.h"
+#include "kv/catalog.h"
+#include "server/unix_server.h"
+#include "umad/config.h"
+#include "umad/cpu_count.h"
+#include "umad/data_dir.h"
+#include "umad/signals.h"
+#include "wire/event_codec.h"
+
+namespace uma::umad {
+namespace {
+
+constexpr Duration kDrainLimit = std::chrono::seconds(30);
+constexpr Duration kFlushLimit = std::chrono::seconds(1);  // for the last answers of a daemon that gives up
+constexpr Duration kDrainStep = std::chrono::milliseconds(50);
+
+// Below this many bytes a model's decode is shorter than the time its threads need to meet; one thread is faster and even.
+constexpr std::uintmax_t kOneThreadModelBytes = 16 << 20;
+
+// What the main thread waits for.
+struct SignalCame {
+  int number = 0;
+};
+using LoadEnded = Expected<ModelInfo>;
+using Happening = std::variant<SignalCame, LoadEnded>;
+
+// Every connection is a descriptor, and the usual soft limit is for programs that use select().
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  constexpr rlim_t kEnough = 65'536;
+  limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files stays as it is");
+}
+
+std::int32_t choose_threads(const Config& config) {
+  if (config.threads > 0) return config.threads;
+  std::error_code problem;
+  const std::uintmax_t bytes = std::filesystem::file_size(config.model_path, problem);
+  if (!problem && bytes < kOneThreadModelBytes) return config.workers;  // one each
+  return usable_physical_cores();
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+std::string readable_bytes(std::uint64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  const double mib = static_cast<double>(bytes) / kMiB;
+  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
+}
+
+void log_start(const Config& config) {
+  log_info("umad {}, process {}", UMA_VERSION, ::getpid());
+  if (!config.keys_superseded.empty()) {
+    log_info("superseded and ignored: {} (the scheduler sizes each batch by measured time)", join(config.keys_superseded));
+  }
+  if (!config.keys_without_effect.empty()) log_info("no effect in this version: {}", join(config.keys_without_effect));
+}
+
+void log_ready(const Config& config, const ModelInfo& model, std::int32_t threads, Duration since_start) {
+  log_info("model   {}: {}, {}, trained for {} tokens", model.name, model.description, readable_bytes(model.bytes),
+           model.train_tokens);
+  log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s)",
+           model.workers, model.slots, model.context_tokens, model.kv_layout, model.sequence_tokens_max, threads);
+  const std::string socket_flag =
+      config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
+  log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
+}
+
+class Daemon {
+ public:
+  explicit Daemon(const Config& config)
+      : config_(config),
+        threads_(choose_threads(config)),
+        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
+
+  int run();
+
+ private:
+  engine::EngineOptions engine_options();
+  std::unique_ptr<engine::WorkerSource> worker_source() const;
+
+  // Handles what happens until the daemon should end; returns its exit code.
+  int serve();
+  int give_up(const Error& error);
+  void drain(int signal);
+  void write_metrics() const;
+
+  const Config& config_;
+  const std::int32_t threads_;
+  const SteadyClock clock_;
+  const TimePoint started_ = clock_.now();
+  Mailbox<Happening> happenings_;
+  std::vector<Happening> taken_;
+  engine::Engine engine_;
+  std::unique_ptr<server::UnixServer> server_;  // after engine_: it uses the engine, and ends first
+};
+
+engine::EngineOptions Daemon::engine_options() {
+  engine::EngineOptions options;
+  options.limits = config_.limits;
+  options.tick_ms = config_.tick_ms;
+  options.target_tbt_ms = config_.target_tbt_ms;
+  options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
+  return options;
+}
+
+std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
+  engine::FixedModelOptions options;
+  options.path = config_.model_path;
+  options.workers = config_.workers;
+  options.context.cells = config_.context_cells;
+  options.context.sequences = config_.slots;
+  options.context.threads = std::max(1, threads_ / config_.workers);
+  options.context.layout = config_.kv_layout;
+  return std::make_unique<engine::FixedModelSource>(std::move(options));
+}
+
+int Daemon::run() {
+  const SignalThread signals([this](int number) { happenings_.push(SignalCame{number}); });
+  // The socket before the model: a second daemon is refused before it loads anything, and clients may connect at once.
+  auto server = server::UnixServer::start(
+      {.path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits},
+      engine_);
+  if (!server) {
+    log_error("{}", server.error().message);
+    return 1;
+  }
+  server_ = std::move(*server);
+  log_info("socket  {}", config_.socket_path);
+  log_info("loading {}", config_.model_path);
+  engine_.start();
+  const int status = serve();
+  server_->stop();
+  engine_.stop();
+  if (status == 0) log_info("stopped");
+  return status;
+}
+
+int Daemon::serve() {
+  while (true) {
+    taken_.clear();
+    happenings_.wait_drain(taken_, kNever);
+    for (const Happening& happening : taken_) {
+      if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
+        if (!*loaded) return give_up(loaded->error());
+        log_ready(config_, **loaded, threads_, clock_.now() - started_);
+        continue;
+      }
+      const int number = std::get<SignalCame>(happening).number;
+      if (number == SIGUSR1) {
+        write_metrics();
+      } else if (number == SIGHUP) {
+        log_info("HUP: nothing to reload, this version has no model registry");
+      } else {
+        drain(number);
+        return 0;
+      }
+    }
+  }
+}
+
+// The model cannot be loaded: whoever waits for it is told before the end.
+int Daemon::give_up(const Error& error) {
+  log_error("{}", error.message);
+  server_->stop_accepting();
+  (void)server_->wait_idle(kFlushLimit);
+  return 1;
+}
+
+// Lets what runs come to its end; a second TERM or INT, or the limit, ends the wait.
+void Daemon::drain(int signal) {
+  log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", signal == SIGINT ? "INT" : "TERM",
+           std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
+  server_->stop_accepting();
+  engine_.drain();
+  const TimePoint limit = clock_.now() + kDrainLimit;
+  while (!server_->wait_idle(kDrainStep)) {
+    taken_.clear();
+    happenings_.drain(taken_);
+    for (const Happening& happening : taken_) {
+      const auto* came = std::get_if<SignalCame>(&happening);
+      if (came != nullptr && came->number == SIGUSR1) write_metrics();
+      if (came != nullptr && (came->number == SIGTERM || came->number == SIGINT)) {
+        log_warning("second signal: stopping what still runs");
+        return;
+      }
+    }
+    if (clock_.now() >= limit) {
+      log_warning("the limit has passed: stopping what still runs");
+      return;
+    }
+  }
+}
+
+void Daemon::write_metrics() const {
+  const std::string path = config_.data_dir + "/metrics.json";
+  const auto written = write_file_atomically(path, wire::metrics_json(engine_.metrics()) + "\n");
+  if (written) {
+    log_info("USR1: wrote {}", path);
+  } else {
+    log_error("USR1: {}", written.error().message);
+  }
+}
+
+int run_umad(const Config& config) {
+  const char* debug = std::getenv("UMA_DEBUG");
+  const bool shows_debug = debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+  init_log(shows_debug ? LogLevel::debug : LogLevel::info);
+  log_start(config);
+  raise_descriptor_limit();
+  if (const auto prepared = prepare_data_dir(config.data_dir); !prepared) {
+    log_error("data folder {}", prepared.error().message);
+    return 1;
+  }
+  return Daemon(config).run();
+}
+
+}  // namespace
+}  // namespace uma::umad
+
+int main(int argc, char** argv) {
+  uma::umad::block_signals();
+  uma::set_thread_name("umad");
+  // Files of ours are our user's alone, whatever mode they are made with.
+  ::umask(0077);
+  // Without it an abort inside the engine library starts a debugger, for seconds.
+  ::setenv("GGML_NO_BACKTRACE", "1", 0);
+
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const auto config = uma::umad::load_config(arguments, uma::umad::process_environment());
+  if (!config) {
+    std::fputs(config.error().text.c_str(), config.error().status == 0 ? stdout : stderr);
+    return config.error().status;
+  }
+  return uma::umad::run_umad(*config);
+}

@@ -1,0 +1,43 @@
+#include "umad/signals.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/thread_name.h"
+
+namespace uma::umad {
+namespace {
+
+sigset_t waited_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) ::sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+void block_signals() {
+  const sigset_t set = waited_signals();
+  UMA_CHECK(::pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
+  // A client that is gone is an error of write(), not the end of the daemon.
+  UMA_CHECK(std::signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+}
+
+SignalThread::SignalThread(std::function<void(int signal)> handle)
+    : thread_([handle = std::move(handle)](const std::stop_token& stop) {
+        set_thread_name("uma-signals");
+        const sigset_t set = waited_signals();
+        while (!stop.stop_requested()) {
+          int signal = 0;
+          // USR2 only wakes this thread, so that it sees the stop request.
+          if (::sigwait(&set, &signal) == 0 && signal != SIGUSR2) handle(signal);
+        }
+      }) {}
+
+SignalThread::~SignalThread() {
+  thread_.request_stop();
+  ::pthread_kill(thread_.native_handle(), SIGUSR2);
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Unit tests of compare.py: its arithmetic, its table, and that it ends what it starts."""
+
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import compare
+
+
+class Arithmetic(unittest.TestCase):
+    def test_median_ignores_what_was_not_measured(self):
+        self.assertEqual(compare.median([3, None, 1, 2]), 2)
+        self.assertEqual(compare.median([4, 1, 2, 3]), 2.5)
+        self.assertIsNone(compare.median([None]))
+
+    def test_ratio_is_the_median_of_the_rounds(self):
+        rounds = [{"umad": {"f": 2}, "x": {"f": 1}}, {"umad": {"f": 90}, "x": {"f": 30}}, {"umad": {"f": 8}, "x": {"f": 2}}]
+        self.assertEqual(compare.median_ratio(rounds, "f", "umad", "x"), 3)
+
+    def test_ratio_of_a_missing_or_zero_figure_is_none(self):
+        self.assertIsNone(compare.median_ratio([{"umad": {"f": 2}, "x": {}}], "f", "umad", "x"))
+        self.assertIsNone(compare.median_ratio([{"umad": {"f": 2}, "x": {"f": 0}}], "f", "umad", "x"))
+
+    def test_library_counts_generated_tokens_over_all_the_time(self):
+        lines = 'main: n_kv_max = 2048\n{"pp": 32, "tg": 64, "pl": 4, "t_pp": 0.5, "t_tg": 1.5, "speed": 1}\n'
+        self.assertEqual(compare.library_tokens_per_s(lines), 128)
+        with self.assertRaises(compare.ContestantFailed):
+            compare.library_tokens_per_s("nothing\n")
+
+
+class Table(unittest.TestCase):
+    def test_has_medians_and_ratios_to_each_other_contestant(self):
+        rounds = [{"umad": {"t": 200.0}, "llama-server": {"t": 100.0}, "library": {"t": 400.0}}]
+        table = compare.format_table({4: rounds}, ["t"], ["umad", "llama-server", "library"])
+        self.assertEqual(table.splitlines()[0], "| slots | figure | umad | llama-server | library | umad ÷ llama-server | umad ÷ library |")
+        self.assertEqual(table.splitlines()[2], "| 4 | t | 200.0 | 100.0 | 400.0 | 2 | 0.5 |")
+
+    def test_finds_the_figures_of_long_contexts_by_itself(self):
+        rounds = [{"umad": {"wall_s": 1, "ctx_128_tokens_per_s": 5}}]
+        self.assertIn("| 1 | ctx_128_tokens_per_s | 5 |", compare.format_table({1: rounds}, None, ["umad"]))
+
+
+class Processes(unittest.TestCase):
+    def test_a_server_ends_with_its_block_even_when_that_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaises(RuntimeError):
+                with compare.running(["sleep", "1000"], f"{folder}/log") as process:
+                    raise RuntimeError
+            self.assertIsNotNone(process.returncode)
+            with self.assertRaises(ProcessLookupError):
+                os.kill(process.pid, 0)
+
+    def test_a_server_that_ends_early_is_reported_with_its_last_words(self):
+        with tempfile.TemporaryDirectory() as folder:
+            log = f"{folder}/log"
+            with compare.running(["sh", "-c", "echo no such model; exit 3"], log) as process:
+                process.wait()
+                with self.assertRaisesRegex(compare.ContestantFailed, "(?s)ended with 3.*no such model"):
+                    compare.wait_until_ready(process, log, lambda: False)
+
+    def test_usage_errors_exit_with_1(self):
+        self.assertEqual(compare.main(["nonsense"]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

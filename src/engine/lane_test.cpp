@@ -1,0 +1,332 @@
+#include "engine/lane.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "testing/fake_model.h"
+
+namespace uma::engine {
+namespace {
+
+using testing::fake_continuation;
+using testing::FakeContext;
+using testing::FakeFault;
+using testing::FakeModel;
+using testing::FakeOptions;
+using testing::SimClock;
+
+class RecordingSink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      if (accepts_tokens == 0) return false;
+      --accepts_tokens;
+      tokens.push_back(token->token);
+      text += token->text;
+    } else if (std::holds_alternative<ProgressEvent>(event)) {
+      ++progress_events;
+    }
+    return true;
+  }
+
+  std::vector<Token> tokens;
+  std::string text;
+  int progress_events = 0;
+  int accepts_tokens = 1'000'000;
+};
+
+std::vector<Token> tokens_of(std::string_view text) {
+  std::vector<Token> tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
+// A lane on a FakeModel, driven by hand.
+class LaneTest : public ::testing::Test {
+ protected:
+  void make(FakeOptions options) {
+    options.clock = &clock_;
+    options_ = options;
+    model_ = std::make_unique<FakeModel>(options);
+    auto context = std::make_unique<FakeContext>(options);
+    context_ = context.get();
+    lane_ = std::make_unique<Lane>(LaneOptions{}, std::move(context), model_->vocab(), clock_,
+                                   [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+  }
+
+  Task task(std::uint64_t id, std::string_view prompt, std::int32_t tokens_max = 8) {
+    Task made;
+    made.id = RequestId{id};
+    made.tokens = tokens_of(prompt);
+    made.tokens_max = tokens_max;
+    made.received = clock_.now();
+    sinks_[id] = std::make_shared<RecordingSink>();
+    made.sink = sinks_[id];
+    return made;
+  }
+
+  void post(Task made) {
+    lane_->stats().queue_depth.add(1);
+    lane_->post(StartCommand{std::move(made)});
+  }
+
+  // Steps until nothing is left to do.
+  void run() {
+    for (int i = 0; i < 10'000; ++i) {
+      const StepOutcome outcome = lane_->step();
+      lane_->check_invariants();
+      if (!outcome.did_work) return;
+    }
+    FAIL() << "the lane never came to rest";
+  }
+
+  std::vector<Token> expected(std::string_view prompt, std::int32_t tokens_max = 8) {
+    return fake_continuation(options_, tokens_of(prompt), tokens_max);
+  }
+
+  const EosEvent& eos(std::uint64_t id) { return std::get<EosEvent>(results_.at(id).terminal); }
+
+  SimClock clock_;
+  FakeOptions options_;
+  std::unique_ptr<FakeModel> model_;
+  FakeContext* context_ = nullptr;
+  std::unique_ptr<Lane> lane_;
+  std::map<std::uint64_t, TaskResult> results_;
+  std::map<std::uint64_t, std::shared_ptr<RecordingSink>> sinks_;
+};
+
+TEST_F(LaneTest, StreamsWhatTheModelSays) {
+  make({});
+  post(task(1, "hello"));
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("hello"));
+  EXPECT_EQ(eos(1).reason, FinishReason::length);
+  EXPECT_EQ(eos(1).usage.prompt_tokens, 5);
+  EXPECT_EQ(eos(1).usage.completion_tokens, 8);
+  EXPECT_EQ(eos(1).usage.recomputed_tokens, 5);
+}
+
+TEST_F(LaneTest, ManySequencesDoNotTouchEachOther) {
+  for (const bool unified : {false, true}) {
+    make({.cells = 400, .sequences = 4, .unified = unified});
+    const std::vector<std::string> prompts{"one", "another prompt", "the third of them", "four"};
+    for (std::size_t i = 0; i < prompts.size(); ++i) post(task(i, prompts[i], 20));
+    run();
+    for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(sinks_[i]->tokens, expected(prompts[i], 20)) << unified << i;
+  }
+}
+
+TEST_F(LaneTest, MoreRequestsThanSlotsWaitTheirTurn) {
+  make({.sequences = 2});
+  for (std::uint64_t i = 0; i < 7; ++i) post(task(i, "prompt " + std::to_string(i)));
+  run();
+  for (std::uint64_t i = 0; i < 7; ++i) EXPECT_EQ(sinks_[i]->tokens, expected("prompt " + std::to_string(i)));
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+TEST_F(LaneTest, ASessionComputesOnlyWhatIsNew) {
+  make({});
+  Task first = task(1, "hello");
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  std::vector<Token> chain = tokens_of("hello");
+  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  chain.push_back('!');
+  Task second = task(2, "");
+  second.session = {"s"};
+  second.tokens = chain;
+  post(std::move(second));
+  run();
+  EXPECT_EQ(results_.at(2).generated, fake_continuation(options_, chain, 8)) << "equal to one pass over the chain";
+  EXPECT_EQ(eos(2).usage.tier, Tier::hot);
+  EXPECT_EQ(eos(2).usage.reused_tokens, 12) << "all but the last token of the reply, which was never computed";
+  EXPECT_EQ(eos(2).usage.recomputed_tokens, 2);
+}
+
+TEST_F(LaneTest, ARewrittenChainReusesOnlyTheCommonBeginning) {
+  make({});
+  Task first = task(1, "abcdef");
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  Task second = task(2, "abcxyz");
+  second.session = {"s"};
+  post(std::move(second));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected("abcxyz"));
+  EXPECT_EQ(eos(2).usage.reused_tokens, 3);
+}
+
+TEST_F(LaneTest, AnIdleSessionGivesItsSlotAndIsRecomputedLater) {
+  make({.sequences = 1});
+  Task first = task(1, "abc");
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  EXPECT_TRUE(lane_->holds({"s"}));
+  post(task(2, "somebody else"));
+  run();
+  EXPECT_FALSE(lane_->holds({"s"}));
+  Task again = task(3, "abc");
+  again.session = {"s"};
+  post(std::move(again));
+  run();
+  EXPECT_EQ(sinks_[3]->tokens, expected("abc"));
+  EXPECT_EQ(eos(3).usage.tier, Tier::none);
+}
+
+TEST_F(LaneTest, ExhaustedCellsSwapTheNewestOutAndEveryoneFinishes) {
+  make({.cells = 120, .sequences = 4, .unified = true});
+  for (std::uint64_t i = 0; i < 4; ++i) post(task(i, "prompt number " + std::to_string(i), 40));
+  run();
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(sinks_[i]->tokens, expected("prompt number " + std::to_string(i), 40)) << i;
+    EXPECT_EQ(eos(i).reason, FinishReason::length);
+  }
+  EXPECT_GT(lane_->stats().preemptions_total.value(), 0u);
+  EXPECT_GT(lane_->stats().warm_hits_total.value(), 0u);
+  EXPECT_EQ(lane_->stats().warm_bytes.value(), 0);
+}
+
+TEST_F(LaneTest, AStateThatCannotBeSavedIsComputedAgain) {
+  make({.cells = 120, .sequences = 4, .unified = true});
+  context_->fail_state = true;
+  for (std::uint64_t i = 0; i < 4; ++i) post(task(i, "prompt number " + std::to_string(i), 40));
+  run();
+  for (std::uint64_t i = 0; i < 4; ++i) EXPECT_EQ(sinks_[i]->tokens, expected("prompt number " + std::to_string(i), 40)) << i;
+  EXPECT_GT(lane_->stats().preemptions_total.value(), 0u);
+}
+
+TEST_F(LaneTest, AFailedDecodeEndsOnlyTheSequenceThatFailsAlone) {
+  make({});
+  context_->fault = [](std::span<const llm::BatchRow> rows) {
+    const bool has_bad = std::ranges::any_of(rows, [](const llm::BatchRow& row) { return row.token == 'X'; });
+    return has_bad ? FakeFault::decode_error : FakeFault::none;
+  };
+  post(task(1, "good one"));
+  post(task(2, "bad X"));
+  post(task(3, "good too"));
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("good one"));
+  EXPECT_EQ(sinks_[3]->tokens, expected("good too"));
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(results_.at(2).terminal));
+  EXPECT_EQ(std::get<FailureEvent>(results_.at(2).terminal).error.code, ErrorCode::runtime_decode);
+}
+
+TEST_F(LaneTest, CancelKeepsTheTokensSoFar) {
+  make({});
+  Task long_task = task(1, "hello", 40);
+  long_task.session = {"s"};
+  post(std::move(long_task));
+  for (int i = 0; i < 4; ++i) lane_->step();
+  const std::size_t before = sinks_[1]->tokens.size();
+  lane_->post(CancelCommand{RequestId{1}});
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::cancelled);
+  EXPECT_EQ(results_.at(1).generated.size(), before);
+  EXPECT_GT(before, 0u);
+  EXPECT_TRUE(lane_->holds({"s"}));
+}
+
+TEST_F(LaneTest, AnInterruptedPrefillGoesOnWhereItStopped) {
+  make({.batch_rows_max = 16});
+  int calls = 0;
+  context_->fault = [&](std::span<const llm::BatchRow>) { return ++calls % 2 == 1 ? FakeFault::interrupted_half : FakeFault::none; };
+  post(task(1, "a prompt that needs several chunks of prefill"));
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a prompt that needs several chunks of prefill"));
+}
+
+TEST_F(LaneTest, WaitingPastTheDeadlineIsRefusedWithPosition) {
+  make({.sequences = 1});
+  post(task(1, "first", 50));
+  Task late = task(2, "second");
+  late.deadline = clock_.now() + std::chrono::milliseconds(5);
+  post(std::move(late));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::length);
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(results_.at(2).terminal));
+  const Error error = std::get<FailureEvent>(results_.at(2).terminal).error;
+  EXPECT_EQ(error.code, ErrorCode::limit_wait);
+  EXPECT_NE(error.message.find("position 1"), std::string::npos) << error.message;
+}
+
+TEST_F(LaneTest, ARunningRequestIsNotMeasuredAgainstItsDeadlineButAgainstItsTimeout) {
+  make({});
+  Task quick = task(1, "x", 30);
+  quick.deadline = clock_.now() + std::chrono::milliseconds(5);
+  quick.timeout = clock_.now() + std::chrono::milliseconds(20);
+  post(std::move(quick));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::timeout);
+  EXPECT_GT(results_.at(1).generated.size(), 3u);
+}
+
+TEST_F(LaneTest, ASlowConsumerLosesItsStreamAndNothingElse) {
+  make({});
+  Task slow = task(1, "slow", 30);
+  sinks_[1]->accepts_tokens = 3;
+  post(std::move(slow));
+  post(task(2, "fast", 10));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::slow_consumer);
+  EXPECT_EQ(sinks_[2]->tokens, expected("fast", 10));
+}
+
+TEST_F(LaneTest, WithoutStreamingTheWholeTextComesAtTheEnd) {
+  make({});
+  Task whole = task(1, "hello");
+  whole.stream = false;
+  post(std::move(whole));
+  run();
+  EXPECT_TRUE(sinks_[1]->tokens.empty());
+  std::string text;
+  for (const Token token : expected("hello")) text += static_cast<char>(token);
+  EXPECT_EQ(eos(1).text, text);
+}
+
+TEST_F(LaneTest, PrefillNeverHoldsUpADecodingSequence) {
+  make({.cells = 4000, .sequences = 2, .batch_rows_max = 64});
+  post(task(1, "stream", 200));
+  lane_->step();
+  lane_->step();
+  post(task(2, std::string(600, 'p'), 4));
+  for (int i = 0; i < 10; ++i) {
+    const std::size_t before = sinks_[1]->tokens.size();
+    lane_->step();
+    EXPECT_EQ(sinks_[1]->tokens.size(), before + 1) << "one token in every tick";
+  }
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected(std::string(600, 'p'), 4));
+}
+
+TEST_F(LaneTest, AForkedSessionStartsFromItsParentsCells) {
+  make({});
+  Task parent = task(1, "parent");
+  parent.session = {"p"};
+  post(std::move(parent));
+  run();
+  lane_->post(ForkCommand{.from = {"p"}, .to = {"c"}});
+  Task child = task(2, "parent");
+  child.session = {"c"};
+  post(std::move(child));
+  run();
+  EXPECT_EQ(eos(2).usage.tier, Tier::hot);
+  EXPECT_EQ(eos(2).usage.reused_tokens, 5);
+  EXPECT_EQ(sinks_[2]->tokens, expected("parent"));
+}
+
+TEST_F(LaneTest, ProgressIsReportedWhereAsked) {
+  make({.batch_rows_max = 16});
+  Task asked = task(1, "a prompt that needs several chunks of prefill");
+  asked.wants_progress = true;
+  post(std::move(asked));
+  run();
+  EXPECT_GE(sinks_[1]->progress_events, 2);
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,163 @@
+#include "llm/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace uma::llm {
+namespace {
+
+std::vector<float> logits_of(std::initializer_list<double> probabilities) {
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)));
+  return logits;
+}
+
+// Relative frequencies of `draws` draws.
+std::map<Token, double> draw(const SamplingParams& params, const std::vector<float>& logits, int draws = 20'000) {
+  Sampler sampler(params, 42, {});
+  std::map<Token, double> counts;
+  for (int i = 0; i < draws; ++i) {
+    std::vector<float> copy = logits;
+    counts[sampler.sample(copy)] += 1.0 / draws;
+  }
+  return counts;
+}
+
+TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {
+  Sampler sampler({}, 1, {});
+  std::vector<float> logits{0.5f, 3.0f, 3.0f, -1.0f};
+  EXPECT_EQ(sampler.sample(logits), 1);
+}
+
+TEST(Sampler, NanAndMinusInfinityNeverWin) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float minus = -std::numeric_limits<float>::infinity();
+  for (const double temperature : {0.0, 1.0}) {
+    for (const int top_k : {0, 2}) {
+      SamplingParams params;
+      params.temperature = temperature;
+      params.top_k = top_k;
+      Sampler sampler(params, 1, {});
+      std::vector<float> logits{nan, minus, 1.0f, nan, minus};
+      EXPECT_EQ(sampler.sample(logits), 2) << temperature << " " << top_k;
+    }
+  }
+}
+
+TEST(Sampler, DrawsInProportion) {
+  SamplingParams params;
+  params.temperature = 1;
+  const auto seen = draw(params, logits_of({0.5, 0.3, 0.2}));
+  EXPECT_NEAR(seen.at(0), 0.5, 0.02);
+  EXPECT_NEAR(seen.at(1), 0.3, 0.02);
+  EXPECT_NEAR(seen.at(2), 0.2, 0.02);
+}
+
+TEST(Sampler, TemperatureSharpens) {
+  SamplingParams params;
+  params.temperature = 0.5;
+  const auto seen = draw(params, logits_of({0.6, 0.4}));
+  EXPECT_NEAR(seen.at(0), 0.36 / (0.36 + 0.16), 0.02);
+}
+
+TEST(Sampler, TopKKeepsTheKBestAndTheirProportions) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.top_k = 2;
+  const auto seen = draw(params, logits_of({0.1, 0.4, 0.3, 0.2}));
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_NEAR(seen.at(1), 4.0 / 7, 0.02);
+  EXPECT_NEAR(seen.at(2), 3.0 / 7, 0.02);
+}
+
+TEST(Sampler, TopPKeepsTheSmallestSetThatHoldsTheMass) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.top_p = 0.6;
+  EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 2u);
+  params.top_p = 0.4;
+  EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 1u);
+}
+
+TEST(Sampler, TopPCountsTheTailOfAFlatDistribution) {
+  std::vector<float> logits(5000, 0.0f);
+  logits[7] = 5.0f;  // e^5 = 148 of 5147
+  SamplingParams params;
+  params.temperature = 1;
+  params.top_p = 0.5;
+  const auto seen = draw(params, logits, 2000);
+  EXPECT_NEAR(seen.at(7), 148.4 / (0.5 * 5147.4), 0.03);
+}
+
+TEST(Sampler, MinPDropsWhatIsFarBelowTheBest) {
+  SamplingParams params;
+  params.temperature = 1;
+  params.min_p = 0.5;
+  EXPECT_EQ(draw(params, logits_of({0.5, 0.3, 0.2})).size(), 2u);
+}
+
+TEST(Sampler, SameSeedSameTokens) {
+  SamplingParams params;
+  params.temperature = 1;
+  const std::vector<float> logits = logits_of({0.25, 0.25, 0.25, 0.25});
+  Sampler a(params, 9, {});
+  Sampler b(params, 9, {});
+  Sampler c(params, 10, {});
+  int differ = 0;
+  for (int i = 0; i < 100; ++i) {
+    std::vector<float> for_a = logits, for_b = logits, for_c = logits;
+    const Token token = a.sample(for_a);
+    EXPECT_EQ(token, b.sample(for_b));
+    differ += token != c.sample(for_c) ? 1 : 0;
+  }
+  EXPECT_GT(differ, 30);
+}
+
+TEST(Sampler, BiasAndBansMoveOrForbidTokens) {
+  SamplingParams params;
+  params.logit_bias = {{0, 10.0f}, {999, 5.0f}, {-1, 5.0f}};
+  Sampler biased(params, 1, {});
+  std::vector<float> logits{0, 5, 1};
+  EXPECT_EQ(biased.sample(logits), 0);
+  const std::vector<Token> banned{1, 77};
+  Sampler with_ban({}, 1, banned);
+  logits = {0, 5, 1};
+  EXPECT_EQ(with_ban.sample(logits), 2);
+}
+
+TEST(Sampler, PenaltiesPushBackWhatWasSaid) {
+  SamplingParams repeat;
+  repeat.repeat_penalty = 2;
+  Sampler repeating(repeat, 1, {});
+  repeating.accept(1);
+  std::vector<float> logits{3.0f, 5.0f, -1.0f};
+  EXPECT_EQ(repeating.sample(logits), 0);
+  EXPECT_FLOAT_EQ(logits[1], 2.5f);
+
+  SamplingParams frequency;
+  frequency.frequency_penalty = 1;
+  frequency.presence_penalty = 0.5;
+  Sampler counting(frequency, 1, {});
+  for (int i = 0; i < 3; ++i) counting.accept(1);
+  logits = {0, 5, 0};
+  (void)counting.sample(logits);
+  EXPECT_FLOAT_EQ(logits[1], 1.5f);
+}
+
+TEST(Sampler, ForgetsWhatIsOlderThan64Tokens) {
+  SamplingParams params;
+  params.presence_penalty = 2;
+  Sampler sampler(params, 1, {});
+  sampler.accept(1);
+  for (int i = 0; i < 64; ++i) sampler.accept(2);
+  std::vector<float> logits{0, 5, 5};
+  (void)sampler.sample(logits);
+  EXPECT_FLOAT_EQ(logits[1], 5);
+  EXPECT_FLOAT_EQ(logits[2], 3);
+}
+
+}  // namespace
+}  // namespace uma::llm

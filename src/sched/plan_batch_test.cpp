@@ -1,0 +1,122 @@
+#include "sched/plan_batch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/random.h"
+
+namespace uma::sched {
+namespace {
+
+SequenceView decoding(std::int32_t index, std::int32_t slot) {
+  return {.index = index, .slot = slot, .pending_tokens = 1, .decodes = true};
+}
+
+SequenceView prefilling(std::int32_t index, std::int32_t pending, double waited_ms = 0) {
+  return {.index = index, .slot = index, .pending_tokens = pending, .waited_ms = waited_ms};
+}
+
+// 10 ms for a decode call, 1 ms for a prompt token.
+StepModel measured_model() {
+  StepModel model;
+  model.observe_decode(10);
+  for (const std::int32_t rows : {16, 32, 64, 128, 256, 512}) model.observe_prefill(rows, rows);
+  return model;
+}
+
+BatchPlan plan(std::vector<SequenceView> sequences, const StepModel& model = measured_model(), BatchLimits limits = {}) {
+  BatchPlan made;
+  plan_batch(sequences, model, limits, made);
+  return made;
+}
+
+TEST(PlanBatch, NothingToDoIsAnEmptyPlan) { EXPECT_TRUE(plan({}).is_empty()); }
+
+TEST(PlanBatch, EveryDecodingSequenceGetsOneTokenInOrderOfSlots) {
+  const BatchPlan made = plan({decoding(0, 5), decoding(1, 2), decoding(2, 3)});
+  ASSERT_EQ(made.decode.size(), 3u);
+  EXPECT_EQ(made.decode[0].slot, 2);
+  EXPECT_EQ(made.decode[1].slot, 3);
+  EXPECT_EQ(made.decode[2].slot, 5);
+  EXPECT_TRUE(made.prefill.empty());
+}
+
+TEST(PlanBatch, PrefillIsSizedByTimeWhileSomeoneDecodes) {
+  const BatchPlan made = plan({decoding(0, 0), prefilling(1, 1000)});
+  ASSERT_EQ(made.prefill.size(), 1u);
+  EXPECT_EQ(made.prefill[0].tokens_count, 16) << "30 ms tick less 10 ms decode at 1 ms a token, in steps of 16";
+}
+
+TEST(PlanBatch, PrefillTakesLargeChunksWhenNobodyDecodes) {
+  const BatchPlan made = plan({prefilling(1, 1000)});
+  EXPECT_EQ(made.prefill[0].tokens_count, 192) << "250 ms at 1 ms a token, in multiples of 64";
+}
+
+TEST(PlanBatch, PrefillAlwaysProgresses) {
+  StepModel slow;
+  slow.observe_decode(500);
+  slow.observe_prefill(16, 10'000);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
+}
+
+TEST(PlanBatch, ShortPromptsGoFirstUntilLongOnesHaveWaited) {
+  const BatchPlan fresh = plan({prefilling(1, 5000), prefilling(2, 20)});
+  EXPECT_EQ(fresh.prefill[1].index, 2);
+  EXPECT_EQ(fresh.prefill[1].tokens_count, 20) << "whole, before the long one gets the rest";
+  const BatchPlan aged = plan({prefilling(1, 5000, 6000), prefilling(2, 2000)});
+  EXPECT_EQ(aged.prefill.size(), 1u);
+  EXPECT_EQ(aged.prefill[0].index, 1);
+}
+
+TEST(PlanBatch, BackgroundPrefillsAfterInteractiveUnlessItWaitedLong) {
+  SequenceView background = prefilling(1, 10);
+  background.is_background = true;
+  EXPECT_EQ(plan({background, prefilling(2, 4000)}).prefill.at(0).index, 2);
+  background.waited_ms = 20'000;
+  EXPECT_EQ(plan({background, prefilling(2, 4000)}).prefill.at(0).index, 1);
+}
+
+TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
+  Random random(7);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<SequenceView> sequences;
+    const auto count = static_cast<std::int32_t>(random.next_below(20));
+    for (std::int32_t i = 0; i < count; ++i) {
+      SequenceView view = random.next_below(2) == 0 ? decoding(i, i) : prefilling(i, 1 + static_cast<std::int32_t>(random.next_below(3000)));
+      view.waited_ms = static_cast<double>(random.next_below(20'000));
+      view.is_background = random.next_below(4) == 0;
+      sequences.push_back(view);
+    }
+    BatchLimits limits;
+    limits.rows_max = 1 + static_cast<std::int32_t>(random.next_below(600));
+    const BatchPlan made = plan(sequences, random.next_below(3) == 0 ? StepModel() : measured_model(), limits);
+
+    const auto decoders = std::ranges::count_if(sequences, &SequenceView::decodes);
+    EXPECT_EQ(static_cast<std::int64_t>(made.decode.size()), std::min<std::int64_t>(decoders, limits.rows_max));
+    std::set<std::int32_t> seen;
+    std::int32_t prefill_rows = 0;
+    for (const PlanRow& row : made.prefill) {
+      EXPECT_TRUE(seen.insert(row.index).second) << "a sequence appears once";
+      EXPECT_GE(row.tokens_count, 1);
+      EXPECT_LE(row.tokens_count, sequences[static_cast<std::size_t>(row.index)].pending_tokens);
+      prefill_rows += row.tokens_count;
+    }
+    EXPECT_LE(prefill_rows, limits.rows_max);
+    EXPECT_TRUE(std::ranges::is_sorted(made.prefill, {}, &PlanRow::slot));
+    EXPECT_EQ(decoders < count, prefill_rows >= 1) << "prefill always progresses";
+  }
+}
+
+TEST(StepModel, FollowsAMachineThatChangesSpeed) {
+  StepModel model;
+  for (int i = 0; i < 50; ++i) model.observe_prefill(64, 64);
+  EXPECT_NEAR(model.prefill_ms(64), 64, 1);
+  for (int i = 0; i < 50; ++i) model.observe_prefill(64, 128);
+  EXPECT_NEAR(model.prefill_ms(64), 128, 1);
+  EXPECT_NEAR(model.prefill_ms(500), 1000, 10) << "sizes never seen are taken in proportion";
+}
+
+}  // namespace
+}  // namespace uma::sched

@@ -1,0 +1,2 @@
+// Boost.Asio is used from its headers; its functions are compiled here, once.
+#include <boost/asio/impl/src.hpp>

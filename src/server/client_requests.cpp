@@ -1,0 +1,158 @@
+#include "server/client_requests.h"
+
+#include <format>
+#include <utility>
+#include <variant>
+
+#include "wire/event_codec.h"
+#include "wire/request_codec.h"
+
+namespace uma::server {
+
+// The way back of one generation. Engine threads own it too: it may outlive the connection, and then appends to a sealed
+// outbox.
+class ClientRequests::StreamSink final : public EventSink {
+ public:
+  StreamSink(std::shared_ptr<Outbox> outbox, const std::string& id, bool stream)
+      : outbox_(std::move(outbox)), id_(id), head_(id), stream_(stream) {}
+
+  bool deliver(const Event& event) override {
+    const auto write = [&](std::string& out) { wire::append_event(out, head_, event, stream_); };
+    if (!is_terminal(event)) return outbox_->append_unless_full(write);
+    outbox_->append_last(id_, write);
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<Outbox> outbox_;
+  const std::string id_;
+  const wire::FrameHead head_;
+  const bool stream_;
+};
+
+void ClientRequests::start(std::string_view frame_body, bool draining) {
+  std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
+  if (!request) {
+    answer_error(request.error().id, request.error().error);
+    return;
+  }
+  const std::string& id = request->id;
+  if (in_flight_.contains(id)) {
+    answer_error(id,
+                 {ErrorCode::proto_id_in_flight, "a request with this id is still running on this connection: use another id"});
+    return;
+  }
+  if (in_flight_.size() >= kRequestsInFlightMax) {
+    answer_error(id,
+                 {ErrorCode::limit_wait, std::format("{} requests are in flight on this connection, at most {} are accepted",
+                                                     in_flight_.size(), kRequestsInFlightMax)});
+    return;
+  }
+  if (draining && std::holds_alternative<GenerateRequest>(request->body)) {
+    answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and takes no new generations"});
+    return;
+  }
+  std::visit([&](auto& body) { run(id, std::move(body)); }, request->body);
+}
+
+void ClientRequests::finish(const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) in_flight_.erase(id);
+}
+
+void ClientRequests::cancel_all() {
+  for (const auto& [id, request] : in_flight_) {
+    if (request.generation) service_.cancel(*request.generation, [](Expected<bool>) {});
+  }
+  in_flight_.clear();
+}
+
+void ClientRequests::answer_error(std::optional<std::string_view> id, const Error& error) {
+  outbox_->append([&](std::string& out) { wire::append_error(out, wire::FrameHead(id), error); });
+}
+
+template <class T, class AppendT>
+Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
+  in_flight_.emplace(id, InFlight{});
+  return [outbox = outbox_, id, append](Expected<T> result) {
+    outbox->append_last(id, [&](std::string& out) {
+      const wire::FrameHead head(id);
+      if (result) {
+        append(out, head, *result);
+      } else {
+        wire::append_error(out, head, result.error());
+      }
+    });
+  };
+}
+
+void ClientRequests::run(const std::string& id, GenerateRequest request) {
+  auto sink = std::make_shared<StreamSink>(outbox_, id, request.options.stream);
+  // Before the call: the events may come, and finish, while it runs.
+  InFlight& in_flight = in_flight_[id];
+  in_flight.generation = service_.generate(tenant_, std::move(request), std::move(sink));
+}
+
+void ClientRequests::run(const std::string& id, CreateSessionRequest request) {
+  service_.create_session(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session));
+}
+
+void ClientRequests::run(const std::string& id, AppendRequest request) {
+  service_.append_input(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::CancelRequest request) {
+  if (!request.session.empty()) {
+    service_.cancel_session(tenant_, std::move(request.session), reply_to<bool>(id, wire::append_cancel_ack));
+    return;
+  }
+  const auto target = in_flight_.find(request.target);
+  if (target == in_flight_.end() || !target->second.generation) {
+    outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), false); });
+    return;
+  }
+  const RequestId generation = *target->second.generation;
+  service_.cancel(generation, reply_to<bool>(id, wire::append_cancel_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::EndSessionRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.end_session(tenant_, std::move(request.session), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::ForkSessionRequest request) {
+  service_.fork_session(tenant_, std::move(request.session), std::move(request.name),
+                        reply_to<SessionInfo>(id, wire::append_session));
+}
+
+void ClientRequests::run(const std::string& id, wire::RewindSessionRequest request) {
+  service_.rewind_session(tenant_, std::move(request.session), request.turn,
+                          reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::TouchRequest request) {
+  service_.touch_session(tenant_, std::move(request.session), reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::GetSessionRequest request) {
+  service_.get_session(tenant_, std::move(request.session), reply_to<SessionDetail>(id, wire::append_session_detail));
+}
+
+void ClientRequests::run(const std::string& id, wire::ListSessionsRequest) {
+  service_.list_sessions(tenant_, reply_to<std::vector<SessionInfo>>(id, wire::append_sessions));
+}
+
+void ClientRequests::run(const std::string& id, wire::ModelsRequest) {
+  const std::vector<ModelInfo> models = service_.models();
+  outbox_->append([&](std::string& out) { wire::append_models(out, wire::FrameHead(id), models); });
+}
+
+void ClientRequests::run(const std::string& id, wire::MetricsRequest) {
+  const MetricsSnapshot metrics = service_.metrics();
+  outbox_->append([&](std::string& out) { wire::append_metrics(out, wire::FrameHead(id), metrics); });
+}
+
+void ClientRequests::run(const std::string& id, wire::PingRequest) {
+  outbox_->append([&](std::string& out) { wire::append_pong(out, wire::FrameHead(id)); });
+}
+
+}  // namespace uma::server

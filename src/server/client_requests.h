@@ -1,0 +1,70 @@
+// The requests of one client: from the bytes of a frame to a call of core::Service, and which of them still run.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/service.h"
+#include "server/outbox.h"
+#include "wire/request.h"
+
+namespace uma::server {
+
+// In flight on one connection; more are refused with limit_wait.
+inline constexpr std::size_t kRequestsInFlightMax = 1024;
+
+// Io thread only. Answers come from engine threads and go to the outbox. Invariant: every frame gets exactly one last answer,
+// at once or later, unless cancel_all() came before.
+class ClientRequests {
+ public:
+  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
+      : service_(service), tenant_(std::move(tenant)), outbox_(std::move(outbox)) {}
+
+  // Starts what one frame asks for, or answers with what is wrong. While `draining`, new generations are refused.
+  void start(std::string_view frame_body, bool draining);
+  // The requests of these ids were answered (Outbox::take says so).
+  void finish(const std::vector<std::string>& ids);
+  // The client is gone: ends every generation. Sessions stay.
+  void cancel_all();
+
+  [[nodiscard]] bool empty() const { return in_flight_.empty(); }
+
+ private:
+  class StreamSink;
+  struct InFlight {
+    std::optional<RequestId> generation;  // absent: a command, which cannot be cancelled
+  };
+
+  // One function per type of request; `id` is the client's.
+  void run(const std::string& id, GenerateRequest request);
+  void run(const std::string& id, CreateSessionRequest request);
+  void run(const std::string& id, AppendRequest request);
+  void run(const std::string& id, wire::CancelRequest request);
+  void run(const std::string& id, wire::EndSessionRequest request);
+  void run(const std::string& id, wire::ForkSessionRequest request);
+  void run(const std::string& id, wire::RewindSessionRequest request);
+  void run(const std::string& id, wire::TouchRequest request);
+  void run(const std::string& id, wire::GetSessionRequest request);
+  void run(const std::string& id, wire::ListSessionsRequest request);
+  void run(const std::string& id, wire::ModelsRequest request);
+  void run(const std::string& id, wire::MetricsRequest request);
+  void run(const std::string& id, wire::PingRequest request);
+
+  // A Reply for the engine that appends its value as the last frame of `id`: append(out, head, value).
+  template <class T, class AppendT>
+  Reply<T> reply_to(const std::string& id, AppendT append);
+  void answer_error(std::optional<std::string_view> id, const Error& error);
+
+  Service& service_;
+  const TenantId tenant_;
+  const std::shared_ptr<Outbox> outbox_;
+  std::unordered_map<std::string, InFlight> in_flight_;  // by the client's id
+};
+
+}  // namespace uma::server

@@ -1,0 +1,65 @@
+// What the connections of one server share. Io thread only, but for what says otherwise.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <unordered_set>
+
+#include <boost/asio/io_context.hpp>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "core/ids.h"
+#include "core/limits.h"
+#include "core/service.h"
+#include "server/flush_queue.h"
+
+namespace uma::server {
+
+class Connection;
+
+// Counts connections that owe their client something, for wait_idle(). Thread-safe.
+class BusyCount {
+ public:
+  void add(int amount) {
+    {
+      const MutexLock lock(mutex_);
+      count_ += amount;
+    }
+    changed_.notify_all();
+  }
+  // False when the count was not 0 at any moment until `deadline`.
+  bool wait_zero(TimePoint deadline) {
+    const MutexLock lock(mutex_);
+    while (count_ != 0) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      changed_.wait_until(mutex_, deadline);
+    }
+    return true;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int count_ GUARDED_BY(mutex_) = 0;
+};
+
+struct ServerState {
+  boost::asio::io_context& io;
+  Service& service;
+  const Limits limits;
+  const TenantId tenant;
+  const std::shared_ptr<FlushQueue> flushes;
+
+  // Every connection reads through this buffer, so that an idle one holds none.
+  std::array<char, 65'536> read_buffer;
+  std::unordered_set<std::shared_ptr<Connection>> connections;
+  bool draining = false;
+
+  BusyCount busy;           // any thread
+  Gauge connections_count;  // written here, read by any thread
+};
+
+}  // namespace uma::server

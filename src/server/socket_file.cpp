@@ -1,0 +1,114 @@
+#include "server/socket_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <optional>
+#include <string_view>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <system_error>
+
+#include "base/log.h"
+
+namespace uma::server {
+namespace {
+
+constexpr std::size_t kPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
+
+std::unexpected<Error> fail_errno(std::string_view what, const std::string& path, int problem = errno) {
+  return fail(ErrorCode::io_short_write, std::format("{} {}: {}", what, path, std::generic_category().message(problem)));
+}
+
+sockaddr_un address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+UniqueFd make_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+// Locks the folder of `path` until the descriptor is closed.
+Expected<UniqueFd> lock_folder(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.is_open()) return fail_errno("cannot open the socket's folder", folder);
+  while (::flock(fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return fail_errno("cannot lock the socket's folder", folder);
+  }
+  return fd;
+}
+
+// Requires the folder's lock. Removes a socket file that nobody listens on; an error where something else is in the way.
+Expected<Unit> make_room(const std::string& path) {
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return Unit{};
+    return fail_errno("cannot look at", path);
+  }
+  if (!S_ISSOCK(status.st_mode)) {
+    return fail(ErrorCode::io_short_write,
+                std::format("{} exists and is not a socket: remove it, or choose another --socket", path));
+  }
+  const UniqueFd probe = make_socket();
+  if (!probe.is_open()) return fail_errno("cannot make a socket for", path);
+  const sockaddr_un address = address_of(path);
+  // A full backlog (EAGAIN) is a live listener too.
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
+    return fail(ErrorCode::io_short_write,
+                std::format("another daemon answers on {}: stop it, or choose another --socket", path));
+  }
+  if (errno == ENOENT) return Unit{};
+  if (errno != ECONNREFUSED) return fail_errno("cannot tell who listens on", path);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail_errno("cannot remove the stale socket", path);
+  log_info("removed the stale socket {}", path);
+  return Unit{};
+}
+
+}  // namespace
+
+void SocketFile::remove() {
+  if (path_.empty()) return;
+  const Expected<UniqueFd> lock = lock_folder(path_);
+  struct stat status{};
+  if (lock && ::lstat(path_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
+    ::unlink(path_.c_str());
+  }
+  path_.clear();
+}
+
+Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
+  if (path.empty()) return fail(ErrorCode::io_short_write, "the socket path is empty: choose one with --socket");
+  if (path.size() > kPathBytesMax) {
+    return fail(ErrorCode::io_short_write, std::format("the socket path is {} bytes, at most {} fit: choose a shorter --socket",
+                                                       path.size(), kPathBytesMax));
+  }
+  const Expected<UniqueFd> lock = lock_folder(path);
+  if (!lock) return std::unexpected(lock.error());
+  if (const Expected<Unit> room = make_room(path); !room) return std::unexpected(room.error());
+
+  UniqueFd fd = make_socket();
+  if (!fd.is_open()) return fail_errno("cannot make a socket for", path);
+  // On Linux the file takes its mode from the socket, so it is never more open than this, whatever the umask.
+  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return fail_errno("cannot protect the socket", path);
+  const sockaddr_un address = address_of(path);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
+    return fail_errno("cannot bind", path);
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) != 0 || ::listen(fd.get(), backlog) != 0) {
+    const int problem = errno;
+    ::unlink(path.c_str());  // under the folder's lock, so it is still the file made above
+    return fail_errno("cannot listen on", path, problem);
+  }
+  return ListeningSocket{std::move(fd), SocketFile(path, status.st_dev, status.st_ino)};
+}
+
+}  // namespace uma::server

@@ -1,0 +1,72 @@
+#include "server/unix_listener.h"
+
+#include <chrono>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utility>
+
+#include <boost/asio/error.hpp>
+
+#include "base/log.h"
+
+namespace uma::server {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+// Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
+constexpr std::chrono::milliseconds kPause{100};
+
+bool accepts_peer_of(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
+  if (is_peer_allowed(peer.uid, ::geteuid())) return true;
+  log_warning("refused a client of uid {} (process {}): only uid {} and root may connect", peer.uid, peer.pid, ::geteuid());
+  return false;
+}
+
+}  // namespace
+
+UnixListener::UnixListener(asio::io_context& io, ListeningSocket listening, std::function<void(Socket)> on_accept)
+    : acceptor_(io), file_(std::move(listening.file)), pause_timer_(io), on_accept_(std::move(on_accept)) {
+  acceptor_.assign(asio::local::stream_protocol(), listening.fd.get());
+  (void)listening.fd.release();  // the acceptor owns it now
+}
+
+void UnixListener::accept_next() {
+  acceptor_.async_accept([this](const error_code& problem, Socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (problem) {
+      pause(problem.message());
+      return;
+    }
+    is_paused_ = false;
+    on_accepted(std::move(socket));
+    accept_next();
+  });
+}
+
+void UnixListener::on_accepted(Socket socket) {
+  if (accepts_peer_of(socket.native_handle())) on_accept_(std::move(socket));
+}
+
+void UnixListener::pause(const std::string& problem) {
+  if (!is_paused_) log_warning("cannot accept clients for now: {}", problem);
+  is_paused_ = true;
+  pause_timer_.expires_after(kPause);
+  pause_timer_.async_wait([this](const error_code& stopped) {
+    if (!stopped && acceptor_.is_open()) accept_next();
+  });
+}
+
+void UnixListener::close() {
+  if (!acceptor_.is_open()) return;
+  file_.remove();
+  error_code ignored;
+  acceptor_.close(ignored);
+  pause_timer_.cancel();
+}
+
+}  // namespace uma::server

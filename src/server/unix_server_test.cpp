@@ -1,0 +1,618 @@
+#include "server/unix_server.h"
+
+#include <deque>
+#include <filesystem>
+#include <string>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/mutex.h"
+#include "server/socket_test_support.h"
+#include "server/unix_listener.h"
+
+namespace uma::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kPatience{kPatienceMs / 1000};
+
+// A service whose generations do nothing until the test delivers events to their sinks. Commands are answered at once, but for
+// touch_session, whose replies wait for the test. Thread-safe.
+class FakeService final : public Service {
+ public:
+  struct Generation {
+    RequestId id;
+    TenantId tenant;
+    GenerateRequest request;
+    std::shared_ptr<EventSink> sink;
+  };
+
+  RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override {
+    const MutexLock lock(mutex_);
+    const RequestId id{++last_id_};
+    generations_.push_back({id, std::move(tenant), std::move(request), std::move(sink)});
+    changed_.notify_all();
+    return id;
+  }
+  void cancel(RequestId id, Reply<bool> reply) override {
+    {
+      const MutexLock lock(mutex_);
+      cancelled_.push_back(id);
+      changed_.notify_all();
+    }
+    reply(true);
+  }
+  void cancel_session(TenantId, std::string session, Reply<bool> reply) override { reply(session == "busy"); }
+  void create_session(TenantId, CreateSessionRequest request, Reply<SessionInfo> reply) override {
+    reply(session_named(request.name));
+  }
+  void append_input(TenantId, AppendRequest request, Reply<SessionInfo> reply) override {
+    if (request.session == "unknown") {
+      reply(fail(ErrorCode::session_unknown, "no such session"));
+      return;
+    }
+    SessionInfo session = session_named(request.session);
+    session.pending_tokens = 7;
+    reply(session);
+  }
+  void end_session(TenantId, std::string, Reply<Unit> reply) override { reply(Unit{}); }
+  void fork_session(TenantId, std::string, std::string name, Reply<SessionInfo> reply) override { reply(session_named(name)); }
+  void rewind_session(TenantId, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override {
+    SessionInfo info = session_named(session);
+    info.turns = turn + 1;
+    reply(info);
+  }
+  void touch_session(TenantId, std::string, Reply<SessionInfo> reply) override {
+    const MutexLock lock(mutex_);
+    touches_.push_back(std::move(reply));
+    changed_.notify_all();
+  }
+  void get_session(TenantId, std::string session, Reply<SessionDetail> reply) override {
+    SessionDetail detail;
+    detail.info = session_named(session);
+    detail.info.mode = SessionMode::text;
+    detail.text = std::string(1'000'000, 'x');
+    reply(detail);
+  }
+  void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
+    reply(std::vector<SessionInfo>{session_named("one")});
+  }
+  std::vector<ModelInfo> models() const override {
+    ModelInfo model;
+    model.name = "fake";
+    return {model};
+  }
+  MetricsSnapshot metrics() const override {
+    MetricsSnapshot snapshot;
+    snapshot.model = "fake";
+    return snapshot;
+  }
+
+  // The next generation that was asked for.
+  Generation next_generation() {
+    const MutexLock lock(mutex_);
+    wait([&]() REQUIRES_LOCK(mutex_) { return !generations_.empty(); });
+    Generation generation = std::move(generations_.front());
+    generations_.pop_front();
+    return generation;
+  }
+  Reply<SessionInfo> next_touch() {
+    const MutexLock lock(mutex_);
+    wait([&]() REQUIRES_LOCK(mutex_) { return !touches_.empty(); });
+    Reply<SessionInfo> reply = std::move(touches_.front());
+    touches_.pop_front();
+    return reply;
+  }
+  // True once `count` generations were cancelled.
+  bool wait_cancelled(std::size_t count) {
+    const MutexLock lock(mutex_);
+    return wait_for([&]() REQUIRES_LOCK(mutex_) { return cancelled_.size() >= count; });
+  }
+  std::vector<RequestId> cancelled() const {
+    const MutexLock lock(mutex_);
+    return cancelled_;
+  }
+
+  static SessionInfo session_named(const std::string& name) {
+    SessionInfo session;
+    session.id.value = "id-of-" + name;
+    session.name = name;
+    return session;
+  }
+
+ private:
+  template <class ConditionT>
+  bool wait_for(ConditionT&& condition) REQUIRES_LOCK(mutex_) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      changed_.wait_until(mutex_, deadline);
+    }
+    return true;
+  }
+  template <class ConditionT>
+  void wait(ConditionT&& condition) REQUIRES_LOCK(mutex_) {
+    UMA_CHECK(wait_for(condition));
+  }
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Generation> generations_ GUARDED_BY(mutex_);
+  std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
+  std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
+  std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
+};
+
+Event token(std::string_view text) {
+  return TokenEvent{text, 5};
+}
+Event eos(FinishReason reason = FinishReason::stop) {
+  return EosEvent{reason, {}, "", std::nullopt};
+}
+
+std::string generate_frame(const std::string& id) {
+  return R"({"id":")" + id + R"(","type":"generate","prompt":"hi"})";
+}
+
+class UnixServerTest : public testing::Test {
+ protected:
+  void start(UnixServerOptions options = {}) {
+    options.path = path();
+    auto server = UnixServer::start(std::move(options), service_);
+    ASSERT_TRUE(server.has_value()) << server.error().message;
+    server_ = std::move(*server);
+  }
+  [[nodiscard]] std::string path() const { return folder_.file("uma.sock"); }
+
+  TempFolder folder_;
+  FakeService service_;
+  std::unique_ptr<UnixServer> server_;
+};
+
+// --- frames
+
+TEST_F(UnixServerTest, AnswersAPingThatArrivesByteByByte) {
+  start();
+  TestClient client(path());
+  std::string frame;
+  wire::append_frame(frame, R"({"id":"p","type":"ping"})");
+  for (const char byte : frame) client.send_bytes({&byte, 1});
+  EXPECT_EQ(client.receive_field("event"), "pong");
+}
+
+TEST_F(UnixServerTest, AnswersManyRequestsOfOneWrite) {
+  start();
+  TestClient client(path());
+  std::string frames;
+  for (int i = 0; i < 500; ++i) wire::append_frame(frames, R"({"id":")" + std::to_string(i) + R"(","type":"ping"})");
+  client.send_bytes(frames);
+  for (int i = 0; i < 500; ++i) ASSERT_EQ(client.receive_field("id"), std::to_string(i));
+}
+
+TEST_F(UnixServerTest, KeepsTheConnectionAfterABadRequest) {
+  start();
+  TestClient client(path());
+  client.send_json("not json");
+  EXPECT_EQ(boost::json::serialize(*client.receive()),
+            R"({"id":null,"event":"error","code":"E_PROTO_001","message":"the frame is not JSON: syntax error"})");
+  client.send_json(R"({"id":"a","type":"generate","prompt":5})");
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_003");
+  client.send_json(R"({"id":"a","type":"nonsense"})");
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_004");
+  client.send_json(R"({"id":"a","type":"ping"})");
+  EXPECT_EQ(client.receive_field("event"), "pong");
+}
+
+TEST_F(UnixServerTest, RefusesTooLongAFrameFromItsHeaderAndCloses) {
+  start({.limits = {.max_frame_bytes = 1000}});
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation running = service_.next_generation();
+  client.send_bytes(std::string_view("\xe9\x03\0\0", 4));  // 1001 bytes are announced; none come
+  const auto error = client.receive();
+  ASSERT_TRUE(error.has_value());
+  EXPECT_TRUE(error->at("id").is_null());
+  EXPECT_EQ(error->at("code").as_string(), "E_PROTO_002");
+  EXPECT_TRUE(client.has_ended());
+  EXPECT_TRUE(service_.wait_cancelled(1)) << "what ran on the connection ends with it";
+  EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{running.id});
+}
+
+TEST_F(UnixServerTest, TooLongAFrameIsAnsweredAlsoWhenItsBodyComes) {
+  start({.limits = {.max_frame_bytes = 1000}});
+  TestClient client(path());
+  client.send_json(std::string(2'000'000, 'x'));
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_002");
+  EXPECT_TRUE(client.has_ended());
+}
+
+// --- generations
+
+TEST_F(UnixServerTest, StreamsTheEventsOfAGeneration) {
+  start();
+  TestClient client(path());
+  client.send_json(R"({"id":"g","type":"generate","prompt":"Once","max_tokens":3})");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.request.input.text, "Once");
+  EXPECT_EQ(generation.request.options.max_tokens, 3);
+  EXPECT_EQ(generation.tenant.value, "uid:" + std::to_string(::geteuid()));
+  EXPECT_TRUE(generation.sink->deliver(token(" upon")));
+  EXPECT_TRUE(generation.sink->deliver(token(" a")));
+  EXPECT_TRUE(generation.sink->deliver(eos()));
+  EXPECT_EQ(client.receive_field("text"), " upon");
+  EXPECT_EQ(client.receive_field("text"), " a");
+  EXPECT_EQ(client.receive_field("reason"), "stop");
+}
+
+TEST_F(UnixServerTest, InterleavesManyGenerationsOfOneConnection) {
+  start();
+  TestClient client(path());
+  std::vector<FakeService::Generation> generations;
+  for (const char* id : {"a", "b", "c"}) {
+    client.send_json(generate_frame(id));
+    generations.push_back(service_.next_generation());
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (const auto& generation : generations) generation.sink->deliver(token("x"));
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (const char* id : {"a", "b", "c"}) EXPECT_EQ(client.receive_field("id"), id);
+  }
+}
+
+TEST_F(UnixServerTest, RefusesAnIdThatIsInFlightUntilItsEnd) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation first = service_.next_generation();
+  client.send_json(generate_frame("a"));
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_005");
+  first.sink->deliver(eos());
+  EXPECT_EQ(client.receive_field("event"), "eos");
+  client.send_json(generate_frame("a"));
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(client.receive_field("event"), "eos");
+}
+
+TEST_F(UnixServerTest, TheSameIdMayRunOnTwoConnections) {
+  start();
+  TestClient one(path());
+  TestClient two(path());
+  one.send_json(generate_frame("a"));
+  const FakeService::Generation first = service_.next_generation();
+  two.send_json(generate_frame("a"));
+  service_.next_generation().sink->deliver(token("two"));
+  first.sink->deliver(token("one"));
+  EXPECT_EQ(one.receive_field("text"), "one");
+  EXPECT_EQ(two.receive_field("text"), "two");
+}
+
+TEST_F(UnixServerTest, BoundsTheRequestsInFlight) {
+  start();
+  TestClient client(path());
+  for (int i = 0; i < 1024; ++i) client.send_json(generate_frame(std::to_string(i)));
+  client.send_json(generate_frame("one more"));
+  const auto refused = client.receive();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->at("id").as_string(), "one more");
+  EXPECT_EQ(refused->at("code").as_string(), "E_LIMIT_003");
+}
+
+TEST_F(UnixServerTest, CancelsByTheClientsIdOfTheRequest) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  client.send_json(R"({"id":"c","type":"cancel","target":"a"})");
+  EXPECT_EQ(client.receive_field("cancelled"), "true");
+  EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{generation.id});
+  client.send_json(R"({"id":"c","type":"cancel","target":"unknown"})");
+  EXPECT_EQ(client.receive_field("cancelled"), "false");
+  TestClient other(path());
+  other.send_json(R"({"id":"c","type":"cancel","target":"a"})");
+  EXPECT_EQ(other.receive_field("cancelled"), "false") << "a target is of this connection";
+}
+
+TEST_F(UnixServerTest, DropsTokensOfASlowConsumerAndStillTakesItsEnd) {
+  start({.limits = {.tx_bytes_max = 10'000}});
+  TestClient slow(path());
+  TestClient other(path());
+  slow.send_json(generate_frame("slow"));
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string text(1000, 'x');
+  int taken = 0;
+  while (generation.sink->deliver(token(text))) {
+    ++taken;
+    ASSERT_LT(taken, 100'000) << "the cap never came";
+  }
+  EXPECT_TRUE(generation.sink->deliver(eos(FinishReason::slow_consumer)));
+  other.send_json(R"({"id":"p","type":"ping"})");
+  EXPECT_EQ(other.receive_field("event"), "pong") << "others are not held up";
+  for (int i = 0; i < taken; ++i) ASSERT_EQ(slow.receive_field("event"), "token");
+  EXPECT_EQ(slow.receive_field("reason"), "slow_consumer");
+}
+
+TEST_F(UnixServerTest, StartsNoMoreRequestsOfAClientThatDoesNotRead) {
+  start({.limits = {.tx_bytes_max = 10'000}});
+  TestClient client(path());
+  // Each answer is a megabyte; the frames are all in the socket before the first answer is read.
+  std::string frames;
+  for (int i = 0; i < 50; ++i) wire::append_frame(frames, R"({"id":"s","type":"get_session","session_id":"s"})");
+  wire::append_frame(frames, generate_frame("last"));
+  client.send_bytes(frames);
+  // Only one runs at a time, so that no id is ever in flight twice: the reads wait for the writes.
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(client.receive_field("event"), "session") << i;
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(client.receive_field("id"), "last");
+}
+
+// --- sessions and the rest
+
+TEST_F(UnixServerTest, AnswersEveryCommand) {
+  start();
+  TestClient client(path());
+  const auto answer = [&](const std::string& fields) {
+    client.send_json(R"({"id":"x",)" + fields + "}");
+    return client.receive().value();
+  };
+  EXPECT_EQ(answer(R"("type":"create_session","name":"n")").at("session_id").as_string(), "id-of-n");
+  EXPECT_EQ(answer(R"("type":"append_input","session_id":"n","text":"t")").at("pending_tokens").as_int64(), 7);
+  EXPECT_EQ(answer(R"("type":"append_input","session_id":"unknown","text":"t")").at("code").as_string(), "E_SESSION_001");
+  EXPECT_EQ(answer(R"("type":"cancel","session_id":"busy")").at("cancelled").as_bool(), true);
+  EXPECT_EQ(answer(R"("type":"cancel","session_id":"quiet")").at("cancelled").as_bool(), false);
+  EXPECT_EQ(answer(R"("type":"end_session","session_id":"n")").at("event").as_string(), "ack");
+  EXPECT_EQ(answer(R"("type":"fork_session","session_id":"n","name":"m")").at("event").as_string(), "session");
+  EXPECT_EQ(answer(R"("type":"rewind_session","session_id":"n","turn":3)").at("turns").as_int64(), 4);
+  EXPECT_EQ(answer(R"("type":"get_session","session_id":"n")").at("text").as_string().size(), 1'000'000u);
+  EXPECT_EQ(answer(R"("type":"list_sessions")").at("sessions").as_array().size(), 1u);
+  EXPECT_EQ(answer(R"("type":"models")").at("models").as_array().at(0).at("name").as_string(), "fake");
+  EXPECT_EQ(answer(R"("type":"metrics")").at("metrics").at("model").as_string(), "fake");
+  client.send_json(R"({"id":"x","type":"touch","session_id":"n"})");
+  service_.next_touch()(FakeService::session_named("n"));
+  EXPECT_EQ(client.receive_field("event"), "ack");
+}
+
+// --- ends
+
+TEST_F(UnixServerTest, AClientThatVanishesCancelsWhatItRan) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  client.send_json(generate_frame("b"));
+  const FakeService::Generation first = service_.next_generation();
+  (void)service_.next_generation();
+  client.close();
+  EXPECT_TRUE(service_.wait_cancelled(2));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  EXPECT_TRUE(first.sink->deliver(token("into the void"))) << "late events lead nowhere and hurt nobody";
+  EXPECT_TRUE(first.sink->deliver(eos(FinishReason::cancelled)));
+}
+
+TEST_F(UnixServerTest, AClientThatEndsItsSendingSideStillGetsItsAnswers) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  client.end_sending();
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("still here"));
+  EXPECT_EQ(client.receive_field("text"), "still here");
+  generation.sink->deliver(eos());
+  EXPECT_EQ(client.receive_field("event"), "eos");
+  EXPECT_TRUE(client.has_ended());
+  EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(UnixServerTest, AClientThatVanishesAfterEndingItsSendingSideCancels) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  client.end_sending();
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("x"));
+  EXPECT_EQ(client.receive_field("text"), "x");
+  client.close();
+  EXPECT_TRUE(service_.wait_cancelled(1)) << "noticed without another write";
+}
+
+TEST_F(UnixServerTest, AClientThatVanishesWithoutReadingCancels) {
+  start({.limits = {.tx_bytes_max = 10'000}});
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string text(1000, 'x');
+  while (generation.sink->deliver(token(text))) {
+  }
+  client.close();
+  EXPECT_TRUE(service_.wait_cancelled(1));
+}
+
+TEST_F(UnixServerTest, ClosesIdleConnectionsButNotBusyOnes) {
+  start({.idle_timeout = milliseconds(20)});
+  TestClient busy(path());
+  busy.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  TestClient idle(path());
+  TestClient stuck(path());
+  stuck.send_bytes("\x05");  // a frame that never goes on
+  EXPECT_TRUE(idle.has_ended());
+  EXPECT_TRUE(stuck.has_ended());
+  generation.sink->deliver(token("x"));
+  EXPECT_EQ(busy.receive_field("text"), "x");
+  generation.sink->deliver(eos());
+  EXPECT_EQ(busy.receive_field("event"), "eos");
+  EXPECT_TRUE(busy.has_ended()) << "idle now";
+}
+
+std::size_t descriptors_count() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+TEST_F(UnixServerTest, AThousandConnectionsLeaveNoDescriptorBehind) {
+  start();
+  TestClient streaming(path());
+  streaming.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  const std::size_t before = descriptors_count();
+  for (int i = 0; i < 1000; ++i) {
+    TestClient client(path());
+    client.send_json(R"({"id":"p","type":"ping"})");
+    client.end_sending();
+    ASSERT_EQ(client.receive_field("event"), "pong");
+    ASSERT_TRUE(client.has_ended());  // the server has closed its side
+    if (i % 100 == 0) {
+      generation.sink->deliver(token("x"));
+      ASSERT_EQ(streaming.receive_field("text"), "x");
+    }
+  }
+  EXPECT_EQ(descriptors_count(), before);
+  EXPECT_EQ(server_->connections_count(), 1u);
+}
+
+TEST_F(UnixServerTest, AcceptsAgainWhenDescriptorsWereShort) {
+  start();
+  TestClient first(path());
+  first.send_json(R"({"id":"p","type":"ping"})");
+  ASSERT_EQ(first.receive_field("event"), "pong");
+  const UniqueFd waiting(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 3;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path().data(), path().size());
+  const int connected = ::connect(waiting.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  // The connected client still works, and by then the listener has tried and failed.
+  for (int i = 0; i < 3; ++i) {
+    first.send_json(R"({"id":"p","type":"ping"})");
+    EXPECT_EQ(first.receive_field("event"), "pong");
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  ASSERT_EQ(connected, 0);
+  std::string frame;
+  wire::append_frame(frame, R"({"id":"p","type":"ping"})");
+  ASSERT_EQ(::send(waiting.get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+  pollfd state{.fd = waiting.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&state, 1, kPatienceMs), 1) << "accepted once there is a descriptor again";
+}
+
+// --- peers
+
+TEST(PeerCheck, AllowsTheOwnUserAndRootOnly) {
+  EXPECT_TRUE(is_peer_allowed(1000, 1000));
+  EXPECT_TRUE(is_peer_allowed(0, 1000));
+  EXPECT_FALSE(is_peer_allowed(1001, 1000));
+  EXPECT_FALSE(is_peer_allowed(1000, 0));
+}
+
+TEST_F(UnixServerTest, RefusesAnotherUserEvenWhereTheFileIsOpen) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  start();
+  ASSERT_EQ(::chmod(path().c_str(), 0666), 0);
+  ASSERT_EQ(::chmod(folder_.file("").c_str(), 0755), 0);
+  std::thread other([&] {
+    // The raw call changes this thread alone, the library's would change the process.
+    ASSERT_EQ(::syscall(SYS_setresuid, 65'534, 65'534, 65'534), 0);
+    TestClient client(path());
+    EXPECT_TRUE(client.has_ended());
+  });
+  other.join();
+  TestClient own(path());
+  own.send_json(R"({"id":"p","type":"ping"})");
+  EXPECT_EQ(own.receive_field("event"), "pong");
+}
+
+// --- stopping
+
+TEST_F(UnixServerTest, StopsInGoodOrder) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  server_->stop_accepting();
+  EXPECT_FALSE(std::filesystem::exists(path()));
+  EXPECT_FALSE(connect_to(path()).is_open());
+  EXPECT_FALSE(server_->wait_idle(milliseconds(0))) << "a generation is in flight";
+  client.send_json(generate_frame("b"));
+  EXPECT_EQ(client.receive_field("code"), "E_LIMIT_003") << "new generations are refused";
+  client.send_json(R"({"id":"c","type":"cancel","target":"unknown"})");
+  EXPECT_EQ(client.receive_field("event"), "ack") << "the rest still works";
+  generation.sink->deliver(eos());
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  server_->stop();
+  EXPECT_EQ(client.receive_field("event"), "eos");
+  EXPECT_TRUE(client.has_ended());
+  EXPECT_EQ(server_->connections_count(), 0u);
+  EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(UnixServerTest, StopCancelsWhatStillRuns) {
+  start();
+  TestClient client(path());
+  client.send_json(generate_frame("a"));
+  const FakeService::Generation generation = service_.next_generation();
+  client.send_json(R"({"id":"t","type":"touch","session_id":"n"})");
+  Reply<SessionInfo> reply = service_.next_touch();
+  server_->stop();
+  EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{generation.id});
+  EXPECT_TRUE(client.has_ended());
+  server_.reset();
+  generation.sink->deliver(eos(FinishReason::cancelled));  // the engine may be late: nothing is there, nothing breaks
+  reply(FakeService::session_named("n"));
+}
+
+TEST_F(UnixServerTest, MayBeStoppedTwiceAndInAnyOrder) {
+  start();
+  server_->stop();
+  server_->stop();
+  server_->stop_accepting();
+  EXPECT_TRUE(server_->wait_idle(milliseconds(0)));
+}
+
+TEST_F(UnixServerTest, ASecondServerOnTheSamePathIsRefused) {
+  start();
+  const auto second = UnixServer::start({.path = path()}, service_);
+  ASSERT_FALSE(second.has_value());
+  TestClient client(path());
+  client.send_json(R"({"id":"p","type":"ping"})");
+  EXPECT_EQ(client.receive_field("event"), "pong");
+}
+
+TEST_F(UnixServerTest, ManyThreadsMayDeliverWhileClientsComeAndGo) {
+  start();
+  std::vector<std::thread> engine;
+  for (int thread = 0; thread < 4; ++thread) {
+    engine.emplace_back([&] {
+      for (int i = 0; i < 25; ++i) {
+        const FakeService::Generation generation = service_.next_generation();
+        for (int tokens = 0; tokens < 20; ++tokens) generation.sink->deliver(token("x"));
+        generation.sink->deliver(eos());
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    TestClient leaver(path());
+    leaver.send_json(generate_frame("a"));
+    TestClient reader(path());
+    reader.send_json(generate_frame("a"));
+    leaver.close();
+    for (int tokens = 0; tokens < 20; ++tokens) ASSERT_EQ(reader.receive_field("event"), "token");
+    ASSERT_EQ(reader.receive_field("event"), "eos");
+  }
+  for (std::thread& thread : engine) thread.join();
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+}  // namespace
+}  // namespace uma::server

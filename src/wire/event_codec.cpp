@@ -1,0 +1,281 @@
+#include "wire/event_codec.h"
+
+#include "wire/frame.h"
+#include "wire/json_writer.h"
+
+namespace uma::wire {
+namespace {
+
+// One frame, from its length to its closing brace; write(object) adds the fields after `id` and `event`.
+template <class WriteT>
+void append_reply(std::string& out, const FrameHead& head, std::string_view event, WriteT&& write) {
+  const std::size_t start = begin_frame(out);
+  ObjectWriter object(out, head.bytes());
+  object.field("event", event);
+  write(object);
+  object.close();
+  end_frame(out, start);
+}
+
+void append_usage(std::string& out, const Usage& usage) {
+  ObjectWriter object(out);
+  object.field("prompt_tokens", usage.prompt_tokens);
+  object.field("reused_tokens", usage.reused_tokens);
+  object.field("recomputed_tokens", usage.recomputed_tokens);
+  object.field("completion_tokens", usage.completion_tokens);
+  object.field("tier", tier_name(usage.tier));
+  object.field("reuse_reason", usage.reuse_reason);
+  object.field("restore_ms", usage.restore_ms);
+  object.field("queue_ms", usage.queue_ms);
+  object.field("ttft_ms", usage.ttft_ms);
+  object.field("tokens_per_s", usage.tokens_per_s);
+  object.field("seed", usage.seed);
+  object.close();
+}
+
+std::string_view stage_name(ProgressStage stage) {
+  switch (stage) {
+    case ProgressStage::queued:
+      return "queued";
+    case ProgressStage::loading:
+      return "loading";
+    case ProgressStage::prefill:
+      break;
+  }
+  return "prefill";
+}
+
+std::string_view mode_name(SessionMode mode) {
+  switch (mode) {
+    case SessionMode::text:
+      return "text";
+    case SessionMode::chat:
+      return "chat";
+    case SessionMode::automatic:
+      break;
+  }
+  return "auto";
+}
+
+std::string_view state_name(ModelState state) {
+  switch (state) {
+    case ModelState::loading:
+      return "loading";
+    case ModelState::ready:
+      return "ready";
+    case ModelState::failed:
+      break;
+  }
+  return "failed";
+}
+
+void append_token(std::string& out, const FrameHead& head, const TokenEvent& token) {
+  append_reply(out, head, "token", [&](ObjectWriter& object) {
+    object.field("text", token.text);
+    object.field("token_id", token.token);
+  });
+}
+
+void append_eos(std::string& out, const FrameHead& head, const EosEvent& eos, bool stream) {
+  append_reply(out, head, "eos", [&](ObjectWriter& object) {
+    object.field("reason", finish_reason_name(eos.reason));
+    if (!stream || !eos.text.empty()) object.field("text", eos.text);
+    if (eos.error) {
+      object.field("code", code_name(eos.error->code));
+      object.field("message", eos.error->message);
+    }
+    append_usage(object.begin("usage"), eos.usage);
+  });
+}
+
+void append_progress(std::string& out, const FrameHead& head, const ProgressEvent& progress) {
+  append_reply(out, head, "progress", [&](ObjectWriter& object) {
+    object.field("stage", stage_name(progress.stage));
+    object.field("done", progress.done);
+    object.field("total", progress.total);
+    object.field("position", progress.position);
+    object.field("eta_ms", progress.eta_ms);
+  });
+}
+
+void write_session_fields(ObjectWriter& object, const SessionInfo& session) {
+  object.field("session_id", session.id.value);
+  object.field("name", session.name);
+  object.field("model", session.model);
+  object.field("mode", mode_name(session.mode));
+  object.field("tokens", session.tokens);
+  object.field("pending_tokens", session.pending_tokens);
+  object.field("turns", session.turns);
+  object.field("busy", session.busy);
+  object.field("tier", tier_name(session.tier));
+  object.field("worker", session.worker);
+  object.field("created_s", session.created_s);
+  object.field("last_used_s", session.last_used_s);
+}
+
+void append_message(std::string& out, const ChatMessage& message) {
+  ObjectWriter object(out);
+  object.field("role", message.role);
+  object.field("content", message.content);
+  object.close();
+}
+
+void append_model(std::string& out, const ModelInfo& model) {
+  ObjectWriter object(out);
+  object.field("name", model.name);
+  object.field("description", model.description);
+  object.field("state", state_name(model.state));
+  object.field("load_progress", model.load_progress);
+  object.field("bytes", model.bytes);
+  object.field("parameters", model.parameters);
+  object.field("context_tokens", model.context_tokens);
+  object.field("sequence_tokens_max", model.sequence_tokens_max);
+  object.field("train_tokens", model.train_tokens);
+  object.field("vocabulary", model.vocabulary);
+  object.field("slots", model.slots);
+  object.field("workers", model.workers);
+  object.field("has_chat_template", model.has_chat_template);
+  object.field("kv_layout", model.kv_layout);
+  object.close();
+}
+
+void append_worker_metrics(std::string& out, const WorkerMetrics& worker) {
+  ObjectWriter object(out);
+  object.field("sequences_active", worker.sequences_active);
+  object.field("queue_depth", worker.queue_depth);
+  object.field("cells_used", worker.cells_used);
+  object.field("cells_total", worker.cells_total);
+  object.field("tokens_total", worker.tokens_total);
+  object.field("batch_calls_total", worker.batch_calls_total);
+  object.close();
+}
+
+void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
+  ObjectWriter object(out);
+  object.field("model", metrics.model);
+  object.field("uptime_s", metrics.uptime_s);
+  object.field("sessions", metrics.sessions);
+  object.field("requests_total", metrics.requests_total);
+  object.field("requests_failed_total", metrics.requests_failed_total);
+  object.field("requests_cancelled_total", metrics.requests_cancelled_total);
+  object.field("tokens_total", metrics.tokens_total);
+  object.field("prompt_tokens_total", metrics.prompt_tokens_total);
+  object.field("reused_tokens_total", metrics.reused_tokens_total);
+  object.field("avg_batch", metrics.avg_batch);
+  object.field("p50_ms", metrics.p50_ms);
+  object.field("p95_ms", metrics.p95_ms);
+  object.field("p99_ms", metrics.p99_ms);
+  object.field("ttft_p50_ms", metrics.ttft_p50_ms);
+  object.field("ttft_p95_ms", metrics.ttft_p95_ms);
+  object.field("per_token_latency_ms", metrics.per_token_latency_ms);
+  object.field("decode_ms_avg", metrics.decode_ms_avg);
+  object.field("prefill_ms_avg", metrics.prefill_ms_avg);
+  object.field("sample_ms_avg", metrics.sample_ms_avg);
+  object.field("queue_wait_ms_avg", metrics.queue_wait_ms_avg);
+  object.field("restore_ms_avg", metrics.restore_ms_avg);
+  object.field("batch_calls_total", metrics.batch_calls_total);
+  object.field("ticks_total", metrics.ticks_total);
+  object.field("sequences_active", metrics.sequences_active);
+  object.field("queue_depth", metrics.queue_depth);
+  object.field("preemptions_total", metrics.preemptions_total);
+  object.field("promises_kept_total", metrics.promises_kept_total);
+  object.field("promises_broken_total", metrics.promises_broken_total);
+  object.field("bmt_mb_per_token", metrics.bmt_mb_per_token);
+  object.field("copy_free_ratio", metrics.copy_free_ratio);
+  object.null_field("device_busy_ratio");  // libllama does not say
+  object.field("hot_sessions", metrics.hot_sessions);
+  object.field("hot_bytes", metrics.hot_bytes);
+  object.field("hot_hits_total", metrics.hot_hits_total);
+  object.field("warm_sessions", metrics.warm_sessions);
+  object.field("warm_bytes", metrics.warm_bytes);
+  object.field("warm_hits_total", metrics.warm_hits_total);
+  object.field("rss_bytes", metrics.rss_bytes);
+  append_json_array(object.begin("workers"), metrics.workers,
+                    [&](const WorkerMetrics& worker) { append_worker_metrics(out, worker); });
+  object.close();
+}
+
+}  // namespace
+
+FrameHead::FrameHead(std::optional<std::string_view> id) {
+  ObjectWriter object(bytes_);
+  if (id) {
+    object.field("id", *id);
+  } else {
+    object.null_field("id");
+  }
+}
+
+void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream) {
+  if (const auto* token = std::get_if<TokenEvent>(&event)) return append_token(out, head, *token);
+  if (const auto* progress = std::get_if<ProgressEvent>(&event)) return append_progress(out, head, *progress);
+  if (const auto* eos = std::get_if<EosEvent>(&event)) return append_eos(out, head, *eos, stream);
+  append_error(out, head, std::get<FailureEvent>(event).error);
+}
+
+void append_error(std::string& out, const FrameHead& head, const Error& error) {
+  append_reply(out, head, "error", [&](ObjectWriter& object) {
+    object.field("code", code_name(error.code));
+    object.field("message", error.message);
+  });
+}
+
+void append_ack(std::string& out, const FrameHead& head) {
+  append_reply(out, head, "ack", [](ObjectWriter&) {});
+}
+
+void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled) {
+  append_reply(out, head, "ack", [&](ObjectWriter& object) { object.field("cancelled", cancelled); });
+}
+
+void append_session_ack(std::string& out, const FrameHead& head, const SessionInfo& session) {
+  append_reply(out, head, "ack", [&](ObjectWriter& object) { write_session_fields(object, session); });
+}
+
+void append_session(std::string& out, const FrameHead& head, const SessionInfo& session) {
+  append_reply(out, head, "session", [&](ObjectWriter& object) { write_session_fields(object, session); });
+}
+
+void append_session_detail(std::string& out, const FrameHead& head, const SessionDetail& session) {
+  append_reply(out, head, "session", [&](ObjectWriter& object) {
+    write_session_fields(object, session.info);
+    if (session.info.mode == SessionMode::text) {
+      object.field("text", session.text);
+    } else {
+      append_json_array(object.begin("messages"), session.messages,
+                        [&](const ChatMessage& message) { append_message(out, message); });
+    }
+  });
+}
+
+void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions) {
+  append_reply(out, head, "sessions", [&](ObjectWriter& reply) {
+    append_json_array(reply.begin("sessions"), sessions, [&](const SessionInfo& session) {
+      ObjectWriter object(out);
+      write_session_fields(object, session);
+      object.close();
+    });
+  });
+}
+
+void append_models(std::string& out, const FrameHead& head, std::span<const ModelInfo> models) {
+  append_reply(out, head, "models", [&](ObjectWriter& object) {
+    append_json_array(object.begin("models"), models, [&](const ModelInfo& model) { append_model(out, model); });
+  });
+}
+
+void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics) {
+  append_reply(out, head, "metrics", [&](ObjectWriter& object) { append_metrics_object(object.begin("metrics"), metrics); });
+}
+
+void append_pong(std::string& out, const FrameHead& head) {
+  append_reply(out, head, "pong", [](ObjectWriter&) {});
+}
+
+std::string metrics_json(const MetricsSnapshot& metrics) {
+  std::string json;
+  append_metrics_object(json, metrics);
+  return json;
+}
+
+}  // namespace uma::wire

@@ -1,0 +1,45 @@
+// What the engine says, as frames appended to a byte buffer. docs/PROTOCOL.md shows each. Token events are written without any
+// allocation but the buffer's growth.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/event.h"
+#include "core/metrics_snapshot.h"
+#include "core/session_info.h"
+
+namespace uma::wire {
+
+// What every frame of one request begins with, {"id":"…" without the closing brace: made once per request.
+class FrameHead {
+ public:
+  // No id: the frame answers something that had none, and says "id":null.
+  explicit FrameHead(std::optional<std::string_view> id);
+  [[nodiscard]] std::string_view bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+// `stream` is the request's option: without it, eos always carries the text; with it, only a rest that was held back.
+void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream);
+
+void append_error(std::string& out, const FrameHead& head, const Error& error);
+void append_ack(std::string& out, const FrameHead& head);
+void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled);
+// An acknowledged change of a session, with the session as it is after it.
+void append_session_ack(std::string& out, const FrameHead& head, const SessionInfo& session);
+void append_session(std::string& out, const FrameHead& head, const SessionInfo& session);
+void append_session_detail(std::string& out, const FrameHead& head, const SessionDetail& session);
+void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions);
+void append_models(std::string& out, const FrameHead& head, std::span<const ModelInfo> models);
+void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
+void append_pong(std::string& out, const FrameHead& head);
+
+// The metrics object alone, without a frame.
+[[nodiscard]] std::string metrics_json(const MetricsSnapshot& metrics);
+
+}  // namespace uma::wire

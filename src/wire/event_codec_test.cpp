@@ -1,0 +1,230 @@
+#include "wire/event_codec.h"
+
+#include <vector>
+
+#include <boost/json.hpp>
+#include <gtest/gtest.h>
+
+#include "wire/frame.h"
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+
+// The one frame in `bytes`, parsed back.
+json::object parse_frame(const std::string& bytes) {
+  FrameReader reader(1'000'000);
+  reader.append(bytes);
+  const auto body = reader.next();
+  if (!body || !*body) {
+    ADD_FAILURE() << "no whole frame";
+    return {};
+  }
+  json::object object = json::parse(json::string_view((*body)->data(), (*body)->size())).as_object();
+  const auto rest = reader.next();
+  EXPECT_TRUE(rest.has_value() && !rest->has_value()) << "more than one frame";
+  return object;
+}
+
+json::object encoded(const Event& event, bool stream = true) {
+  std::string bytes;
+  append_event(bytes, FrameHead("r1"), event, stream);
+  return parse_frame(bytes);
+}
+
+TEST(EventCodec, TokenFrameIsExactlyTheseBytes) {
+  std::string bytes;
+  append_event(bytes, FrameHead("r1"), TokenEvent{" a\"b", 17}, true);
+  std::string expected;
+  append_frame(expected, R"({"id":"r1","event":"token","text":" a\"b","token_id":17})");
+  EXPECT_EQ(bytes, expected);
+}
+
+TEST(EventCodec, EscapesTheClientsId) {
+  std::string bytes;
+  append_pong(bytes, FrameHead("a\"\\\n\u20ac"));
+  const json::object frame = parse_frame(bytes);
+  EXPECT_EQ(frame.at("id").as_string(), "a\"\\\n\u20ac");
+  EXPECT_EQ(frame.at("event").as_string(), "pong");
+}
+
+TEST(EventCodec, TokenTextComesBackWhateverItHolds) {
+  for (const std::string_view text : {"", "\n\t\x01", "\u00e9\U0001F600", "</s>\\\""}) {
+    EXPECT_EQ(encoded(TokenEvent{text, 3}).at("text").as_string(), json::string_view(text.data(), text.size()));
+  }
+}
+
+TEST(EventCodec, EosCarriesReasonAndUsage) {
+  Usage usage;
+  usage.prompt_tokens = 10;
+  usage.reused_tokens = 4;
+  usage.recomputed_tokens = 6;
+  usage.completion_tokens = 3;
+  usage.tier = Tier::hot;
+  usage.reuse_reason = "session";
+  usage.restore_ms = 0.5;
+  usage.queue_ms = 1.25;
+  usage.ttft_ms = 20;
+  usage.tokens_per_s = 31.5;
+  usage.seed = 18'446'744'073'709'551'615u;
+  const json::object frame = encoded(EosEvent{FinishReason::length, usage, "", std::nullopt});
+  EXPECT_EQ(frame.at("event").as_string(), "eos");
+  EXPECT_EQ(frame.at("reason").as_string(), "length");
+  EXPECT_FALSE(frame.contains("text"));
+  EXPECT_FALSE(frame.contains("code"));
+  EXPECT_EQ(frame.at("usage"),
+            json::parse(R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,"tier":"hot",
+      "reuse_reason":"session","restore_ms":0.5,"queue_ms":1.25,"ttft_ms":20,"tokens_per_s":31.5,"seed":18446744073709551615})"));
+}
+
+TEST(EventCodec, EosTextIsTheHeldBackRestOrTheWholeReply) {
+  EXPECT_EQ(encoded(EosEvent{FinishReason::stop, {}, "rest", std::nullopt}).at("text").as_string(), "rest");
+  EXPECT_EQ(encoded(EosEvent{FinishReason::stop, {}, "", std::nullopt}, false).at("text").as_string(), "")
+      << "always there without stream";
+}
+
+TEST(EventCodec, EosWithAnErrorNamesIt) {
+  const json::object frame = encoded(EosEvent{FinishReason::error, {}, "", Error{ErrorCode::runtime_decode, "decode failed"}});
+  EXPECT_EQ(frame.at("reason").as_string(), "error");
+  EXPECT_EQ(frame.at("code").as_string(), "E_RUNTIME_001");
+  EXPECT_EQ(frame.at("message").as_string(), "decode failed");
+}
+
+TEST(EventCodec, FailureIsAnErrorEvent) {
+  EXPECT_EQ(json::value(encoded(FailureEvent{{ErrorCode::limit_wait, "too late"}})),
+            json::parse(R"({"id":"r1","event":"error","code":"E_LIMIT_003","message":"too late"})"));
+}
+
+TEST(EventCodec, ErrorWithoutAnIdSaysNull) {
+  std::string bytes;
+  append_error(bytes, FrameHead(std::nullopt), {ErrorCode::proto_frame, "too large"});
+  EXPECT_TRUE(parse_frame(bytes).at("id").is_null());
+}
+
+TEST(EventCodec, ProgressCarriesItsStage) {
+  EXPECT_EQ(json::value(encoded(ProgressEvent{ProgressStage::prefill, 5, 9, 0, 12.5})),
+            json::parse(R"({"id":"r1","event":"progress","stage":"prefill","done":5,"total":9,"position":0,"eta_ms":12.5})"));
+  EXPECT_EQ(encoded(ProgressEvent{ProgressStage::queued, 0, 0, 2, 0}).at("stage").as_string(), "queued");
+  EXPECT_EQ(encoded(ProgressEvent{ProgressStage::loading, 0, 0, 0, 0}).at("stage").as_string(), "loading");
+}
+
+SessionInfo sample_session() {
+  SessionInfo session;
+  session.id.value = "00ff";
+  session.name = "notes";
+  session.model = "tiny";
+  session.mode = SessionMode::chat;
+  session.tokens = 40;
+  session.pending_tokens = 5;
+  session.turns = 2;
+  session.busy = true;
+  session.tier = Tier::warm;
+  session.worker = 1;
+  session.created_s = 1'700'000'000;
+  session.last_used_s = 1'700'000'009;
+  return session;
+}
+
+constexpr const char* kSampleFields =
+    R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"busy":true,)"
+    R"("tier":"warm","worker":1,"created_s":1700000000,"last_used_s":1700000009)";
+
+TEST(EventCodec, SessionRepliesCarryTheSession) {
+  const std::string fields = kSampleFields;
+  std::string bytes;
+  append_session(bytes, FrameHead("r1"), sample_session());
+  EXPECT_EQ(json::value(parse_frame(bytes)), json::parse(R"({"id":"r1","event":"session",)" + fields + "}"));
+  bytes.clear();
+  append_session_ack(bytes, FrameHead("r1"), sample_session());
+  EXPECT_EQ(json::value(parse_frame(bytes)), json::parse(R"({"id":"r1","event":"ack",)" + fields + "}"));
+  bytes.clear();
+  append_sessions(bytes, FrameHead("r1"), std::vector<SessionInfo>{sample_session(), sample_session()});
+  EXPECT_EQ(json::value(parse_frame(bytes)),
+            json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" + fields + "},{" + fields + "}]}"));
+}
+
+TEST(EventCodec, SessionDetailShowsMessagesOrText) {
+  SessionDetail detail;
+  detail.info = sample_session();
+  detail.messages = {{"user", "hi"}, {"assistant", "hello"}};
+  std::string bytes;
+  append_session_detail(bytes, FrameHead("r1"), detail);
+  EXPECT_EQ(parse_frame(bytes).at("messages"),
+            json::parse(R"([{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}])"));
+  detail.info.mode = SessionMode::text;
+  detail.text = "Once";
+  bytes.clear();
+  append_session_detail(bytes, FrameHead("r1"), detail);
+  EXPECT_EQ(parse_frame(bytes).at("text").as_string(), "Once");
+}
+
+TEST(EventCodec, AcksSayWhatHappened) {
+  std::string bytes;
+  append_ack(bytes, FrameHead("r1"));
+  EXPECT_EQ(json::value(parse_frame(bytes)), json::parse(R"({"id":"r1","event":"ack"})"));
+  bytes.clear();
+  append_cancel_ack(bytes, FrameHead("r1"), false);
+  EXPECT_EQ(json::value(parse_frame(bytes)), json::parse(R"({"id":"r1","event":"ack","cancelled":false})"));
+}
+
+TEST(EventCodec, ModelsAreListedWithTheirState) {
+  ModelInfo model;
+  model.name = "tiny";
+  model.description = "llama \xff";
+  model.state = ModelState::ready;
+  model.bytes = 5'000'000'000;
+  std::string bytes;
+  append_models(bytes, FrameHead("r1"), std::vector<ModelInfo>{model});
+  const json::object shown = parse_frame(bytes).at("models").as_array().at(0).as_object();
+  EXPECT_EQ(shown.at("name").as_string(), "tiny");
+  EXPECT_EQ(shown.at("state").as_string(), "ready");
+  EXPECT_EQ(shown.at("bytes").as_int64(), 5'000'000'000);
+  EXPECT_EQ(shown.at("description").as_string(), "llama \ufffd") << "a model file may hold any bytes";
+}
+
+TEST(EventCodec, MetricsHaveTheNamesOfTheProtocol) {
+  MetricsSnapshot metrics;
+  metrics.model = "tiny";
+  metrics.avg_batch = 1.75;
+  metrics.tokens_total = 12;
+  metrics.workers.resize(2);
+  metrics.workers[1].cells_total = 4096;
+  std::string bytes;
+  append_metrics(bytes, FrameHead("r1"), metrics);
+  const json::object shown = parse_frame(bytes).at("metrics").as_object();
+  for (const char* name : {"model",
+                           "sessions",
+                           "tokens_total",
+                           "avg_batch",
+                           "p50_ms",
+                           "p95_ms",
+                           "p99_ms",
+                           "decode_ms_avg",
+                           "sample_ms_avg",
+                           "batch_calls_total",
+                           "sequences_active",
+                           "queue_depth",
+                           "per_token_latency_ms",
+                           "bmt_mb_per_token",
+                           "copy_free_ratio",
+                           "device_busy_ratio",
+                           "promises_kept_total",
+                           "promises_broken_total",
+                           "hot_sessions",
+                           "hot_bytes",
+                           "hot_hits_total",
+                           "warm_sessions",
+                           "warm_bytes",
+                           "warm_hits_total",
+                           "restore_ms_avg"}) {
+    EXPECT_TRUE(shown.contains(name)) << name;
+  }
+  EXPECT_EQ(shown.at("avg_batch").as_double(), 1.75);
+  EXPECT_TRUE(shown.at("device_busy_ratio").is_null());
+  EXPECT_EQ(shown.at("workers").as_array().at(1).at("cells_total").as_int64(), 4096);
+  EXPECT_EQ(json::parse(metrics_json(metrics)), json::value(shown)) << "the file of SIGUSR1 holds the same object";
+}
+
+}  // namespace
+}  // namespace uma::wire

@@ -1,0 +1,201 @@
+#include "wire/field_reader.h"
+
+#include <cmath>
+#include <format>
+#include <limits>
+
+#include <boost/json/value.hpp>
+
+#include "base/check.h"
+#include "base/utf8.h"
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+
+std::string_view kind_name(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return "null";
+    case json::kind::bool_:
+      return "boolean";
+    case json::kind::int64:
+    case json::kind::uint64:
+    case json::kind::double_:
+      return "number";
+    case json::kind::string:
+      return "string";
+    case json::kind::array:
+      return "array";
+    case json::kind::object:
+      break;
+  }
+  return "object";
+}
+
+// The whole number that `value` is, one beyond int64 as the nearest int64; nothing for other values and fractions.
+std::optional<std::int64_t> saturated_integer(const json::value& value) {
+  constexpr std::int64_t kMin = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  if (value.is_int64()) return value.get_int64();
+  if (value.is_uint64()) return kMax;  // the parser makes a uint64 only of what int64 cannot hold
+  if (!value.is_double()) return std::nullopt;
+  const double number = value.get_double();
+  if (std::isnan(number) || (std::isfinite(number) && number != std::trunc(number))) return std::nullopt;
+  if (number >= 0x1.0p63) return kMax;
+  if (number < -0x1.0p63) return kMin;
+  return static_cast<std::int64_t>(number);
+}
+
+std::optional<double> as_double(const json::value& value) {
+  if (value.is_int64()) return static_cast<double>(value.get_int64());
+  if (value.is_uint64()) return static_cast<double>(value.get_uint64());
+  if (value.is_double()) return value.get_double();
+  return std::nullopt;
+}
+
+std::string describe(NumberRange range) {
+  return std::format("{} {} {} {}", range.low_excluded ? "above" : "at least", range.low,
+                     range.high_excluded ? "and below" : "and at most", range.high);
+}
+
+bool is_within(double value, NumberRange range) {
+  const bool above = range.low_excluded ? value > range.low : value >= range.low;
+  const bool below = range.high_excluded ? value < range.high : value <= range.high;
+  return above && below;  // false for NaN
+}
+
+}  // namespace
+
+Error FieldReader::take_error() {
+  UMA_CHECK(error_.has_value());
+  return std::move(*error_);
+}
+
+void FieldReader::fail_with(Error error) {
+  if (ok()) error_ = std::move(error);
+}
+
+void FieldReader::fail_field(std::string_view name, std::string_view what_is_wrong) {
+  fail_with({ErrorCode::proto_field, std::format("field \"{}{}\" {}", path_, name, what_is_wrong)});
+}
+
+void FieldReader::fail_type(std::string_view name, std::string_view wanted, const json::value& got) {
+  fail_field(name, std::format("must be {}, got {}", wanted, kind_name(got)));
+}
+
+const json::value* FieldReader::find(std::string_view name) const {
+  if (!ok()) return nullptr;
+  const json::value* value = object_.if_contains(json::string_view(name.data(), name.size()));
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::optional<std::string> FieldReader::text(std::string_view name, TextBytes bytes) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return checked_text(name, *value, bytes);
+}
+
+std::string FieldReader::required_text(std::string_view name, TextBytes bytes) {
+  if (ok() && find(name) == nullptr) fail_field(name, "is required");
+  return text(name, bytes).value_or("");
+}
+
+std::optional<std::string> FieldReader::checked_text(std::string_view name, const json::value& value, TextBytes bytes) {
+  const json::string* string = value.if_string();
+  if (string == nullptr) {
+    fail_type(name, "a string", value);
+    return std::nullopt;
+  }
+  const std::string_view text(string->data(), string->size());
+  if (text.size() < bytes.min) {
+    fail_field(name, "must not be empty");
+  } else if (text.size() > bytes.max) {
+    fail_field(name, std::format("is {} bytes, at most {} are accepted", text.size(), bytes.max));
+  } else if (text.contains('\0')) {
+    fail_field(name, "must not contain NUL characters");
+  } else if (!is_utf8(text)) {
+    fail_field(name, "is not valid UTF-8");
+  } else {
+    return std::string(text);
+  }
+  return std::nullopt;
+}
+
+std::optional<bool> FieldReader::boolean(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_bool()) return value->get_bool();
+  fail_type(name, "true or false", *value);
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> FieldReader::integer(std::string_view name, std::int64_t low, std::int64_t high) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  const std::optional<std::int64_t> whole = saturated_integer(*value);
+  if (!whole) {
+    if (value->is_double()) {
+      fail_field(name, "must be an integer, got a number with a fraction");
+    } else {
+      fail_type(name, "an integer", *value);
+    }
+    return std::nullopt;
+  }
+  if (*whole < low || *whole > high) {
+    fail_field(name, high == std::numeric_limits<std::int64_t>::max() ? std::format("must be at least {}", low)
+                                                                      : std::format("must be {} to {}", low, high));
+    return std::nullopt;
+  }
+  return whole;
+}
+
+std::optional<std::uint64_t> FieldReader::unsigned_integer(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (value->is_uint64()) return value->get_uint64();
+  const std::optional<std::int64_t> whole =
+      integer(name, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+  if (!whole) return std::nullopt;
+  if (*whole < 0 || (value->is_double() && *whole == std::numeric_limits<std::int64_t>::max())) {
+    fail_field(name, std::format("must be 0 to {}", std::numeric_limits<std::uint64_t>::max()));
+    return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(*whole);
+}
+
+std::optional<double> FieldReader::number(std::string_view name, NumberRange range) {
+  const json::value* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return checked_number(name, *value, range);
+}
+
+std::optional<double> FieldReader::checked_number(std::string_view name, const json::value& value, NumberRange range) {
+  const std::optional<double> number = as_double(value);
+  if (!number) {
+    fail_type(name, "a number", value);
+    return std::nullopt;
+  }
+  if (!is_within(*number, range)) {
+    fail_field(name, std::format("must be {}", describe(range)));
+    return std::nullopt;
+  }
+  return number;
+}
+
+const json::array* FieldReader::array(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return nullptr;
+  if (!value->is_array()) fail_type(name, "an array", *value);
+  return value->if_array();
+}
+
+const json::object* FieldReader::object(std::string_view name) {
+  const json::value* value = find(name);
+  if (value == nullptr) return nullptr;
+  if (!value->is_object()) fail_type(name, "an object", *value);
+  return value->if_object();
+}
+
+}  // namespace uma::wire

@@ -1,0 +1,63 @@
+// One request of a client, as a value. Every field was checked: what a Request holds can be acted on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "core/error.h"
+#include "core/request.h"
+
+namespace uma::wire {
+
+// Ends one generation: by the client's id of the request on the same connection, or by its session. Exactly one is set.
+struct CancelRequest {
+  std::string target;
+  std::string session;
+};
+
+struct EndSessionRequest {
+  std::string session;
+};
+
+struct ForkSessionRequest {
+  std::string session;
+  std::string name;  // of the new session; empty: none
+};
+
+struct RewindSessionRequest {
+  std::string session;
+  std::int32_t turn = 0;  // the last turn that is kept
+};
+
+struct TouchRequest {
+  std::string session;
+};
+
+struct GetSessionRequest {
+  std::string session;
+};
+
+struct ListSessionsRequest {};
+struct ModelsRequest {};
+struct MetricsRequest {};
+struct PingRequest {};
+
+// generate, generate_stream and regenerate are all a core GenerateRequest.
+using RequestBody = std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
+                                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
+                                 ModelsRequest, MetricsRequest, PingRequest>;
+
+struct Request {
+  std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL
+  RequestBody body;
+};
+
+// A frame that holds no valid request: what to answer, and under which id (none: null).
+struct RejectedRequest {
+  std::optional<std::string> id;
+  Error error;
+};
+
+}  // namespace uma::wire

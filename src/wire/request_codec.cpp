@@ -1,0 +1,408 @@
+#include "wire/request_codec.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <format>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <boost/json/monotonic_resource.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/value.hpp>
+
+#include "wire/field_reader.h"
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
+constexpr TextBytes kSessionBytes{1, kSessionBytesMax};
+
+std::string session_field(FieldReader& fields) {
+  return fields.required_text("session_id", kSessionBytes);
+}
+
+// --- input: a text, or messages
+
+// OpenAI's two forms of a message's content: a string, or an array of {type: "text", text}.
+std::string content_field(FieldReader& message) {
+  const json::value* content = message.find("content");
+  if (content == nullptr || !content->is_array()) return message.required_text("content");
+  std::string text;
+  for (const json::value& part : content->get_array()) {
+    const json::object* object = part.if_object();
+    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
+    if (type == nullptr || *type != "text" || part_text == nullptr) {
+      message.fail_field("content",
+                         R"(must be a string or an array of {"type": "text", "text": ...}: this version reads only text)");
+      return "";
+    }
+    text += message.checked_text("content", *part_text, {}).value_or("");
+  }
+  return text;
+}
+
+std::string role_field(FieldReader& message) {
+  std::string role = message.required_text("role");
+  if (role == "developer") return "system";  // the newer name of the same role
+  constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
+  if (std::ranges::find(kRoles, role) == kRoles.end()) {
+    message.fail_field("role", R"(must be "system", "user", "assistant", "tool" or "developer")");
+  }
+  return role;
+}
+
+std::vector<ChatMessage> messages_field(FieldReader& fields) {
+  std::vector<ChatMessage> messages;
+  const json::array* array = fields.array("messages");
+  if (array == nullptr) return messages;
+  if (array->empty()) fields.fail_field("messages", "must hold at least one message");
+  for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
+    const json::object* object = (*array)[i].if_object();
+    if (object == nullptr) {
+      fields.fail_field(std::format("messages[{}]", i), "must be an object");
+      break;
+    }
+    FieldReader message(*object, std::format("messages[{}].", i));
+    std::string role = role_field(message);
+    std::string content = content_field(message);
+    if (!message.ok()) fields.fail_with(message.take_error());
+    messages.push_back({std::move(role), std::move(content)});
+  }
+  return messages;
+}
+
+// Input under `text_name` ("prompt" or "text") or "messages". Missing input is a failure when it is `required`.
+Input input_fields(FieldReader& fields, std::string_view text_name, bool required) {
+  Input input;
+  const bool has_text = fields.find(text_name) != nullptr;
+  const bool has_messages = fields.find("messages") != nullptr;
+  if (has_text && has_messages) fields.fail_field(text_name, "and field \"messages\" exclude each other");
+  if (required && !has_text && !has_messages) fields.fail_field(text_name, "or field \"messages\" is required");
+  input.text = fields.text(text_name, {.min = required ? 1u : 0u}).value_or("");
+  input.messages = messages_field(fields);
+  return input;
+}
+
+void refuse_input(FieldReader& fields, std::string_view type) {
+  for (const std::string_view name : {"prompt", "messages"}) {
+    if (fields.find(name) != nullptr) {
+      fields.fail_field(name, std::format("does not belong to {}: send it with generate or append_input", type));
+    }
+  }
+}
+
+// --- options of a generation
+
+std::vector<std::string> stop_field(FieldReader& fields) {
+  std::vector<std::string> stop;
+  const json::value* value = fields.find("stop");
+  if (value == nullptr) return stop;
+  const auto add = [&](const json::value& text) {
+    stop.push_back(fields.checked_text("stop", text, {1, kStopBytesMax}).value_or(""));
+  };
+  if (!value->is_array()) {
+    add(*value);
+    return stop;
+  }
+  if (value->get_array().size() > kStopStringsMax) {
+    fields.fail_field("stop",
+                      std::format("holds {} strings, at most {} are accepted", value->get_array().size(), kStopStringsMax));
+    return stop;
+  }
+  for (const json::value& text : value->get_array()) add(text);
+  return stop;
+}
+
+// The bias of one token: a number that is added to its logit, where false, and -100 and less, forbid the token.
+float bias_value(FieldReader& fields, const json::value& value) {
+  constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+  if (value.is_bool() && !value.get_bool()) return kForbidden;
+  const double bias = fields.checked_number("logit_bias", value, {-std::numeric_limits<double>::max(), 100}).value_or(0);
+  return bias <= -100 ? kForbidden : static_cast<float>(bias);
+}
+
+std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
+  std::vector<std::pair<Token, float>> biases;
+  const json::object* object = fields.object("logit_bias");
+  if (object == nullptr) return biases;
+  for (const auto& [key, value] : *object) {
+    Token token = kNoToken;
+    const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (problem != std::errc() || end != key.data() + key.size() || token < 0) {
+      fields.fail_field("logit_bias", "must have token ids as its names, such as {\"15\": -100}");
+      break;
+    }
+    biases.emplace_back(token, bias_value(fields, value));
+    if (!fields.ok()) break;
+  }
+  return biases;
+}
+
+RequestClass class_field(FieldReader& fields) {
+  const std::string name = fields.text("class").value_or("interactive");
+  if (name == "background") return RequestClass::background;
+  if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
+  return RequestClass::interactive;
+}
+
+// Options of later versions: their empty values are accepted, any other is refused, because to ignore a constraint would give
+// the client an answer it did not ask for.
+void refuse_unserved_options(FieldReader& fields) {
+  if (!fields.text("grammar").value_or("").empty()) {
+    fields.fail_field("grammar", "is not served by this version: leave it out");
+  }
+  if (const json::array* tools = fields.array("tools"); tools != nullptr && !tools->empty()) {
+    fields.fail_field("tools", "is not served by this version: leave it out");
+  }
+  if (const json::object* format = fields.object("response_format"); format != nullptr) {
+    const json::value* type = format->if_contains("type");
+    if (type == nullptr || *type != "text") {
+      fields.fail_field("response_format", R"(is served only as {"type": "text"} by this version)");
+    }
+  }
+}
+
+SamplingParams sampling_fields(FieldReader& fields) {
+  SamplingParams sampling;
+  sampling.temperature = fields.number("temperature", {0, kTemperatureMax}).value_or(sampling.temperature);
+  // 0 keeps the one most likely token, as it does for OpenAI's clients.
+  sampling.top_p = std::max(fields.number("top_p", {0, 1}).value_or(sampling.top_p), std::numeric_limits<double>::min());
+  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, kInt32Max).value_or(sampling.top_k));
+  sampling.min_p = fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(sampling.min_p);
+  sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
+                                .value_or(sampling.repeat_penalty);
+  sampling.presence_penalty = fields.number("presence_penalty", {-2, 2}).value_or(sampling.presence_penalty);
+  sampling.frequency_penalty = fields.number("frequency_penalty", {-2, 2}).value_or(sampling.frequency_penalty);
+  sampling.seed = fields.unsigned_integer("seed");
+  sampling.logit_bias = logit_bias_field(fields);
+  sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+  return sampling;
+}
+
+GenerateOptions option_fields(FieldReader& fields) {
+  GenerateOptions options;
+  options.sampling = sampling_fields(fields);
+  // No upper bound: the engine clamps to limits.max_tokens.
+  if (const auto count = fields.integer("max_tokens", 1, std::numeric_limits<std::int64_t>::max())) {
+    options.max_tokens = static_cast<std::int32_t>(std::min(*count, kInt32Max));
+  }
+  options.stop = stop_field(fields);
+  options.stream = fields.boolean("stream").value_or(true);
+  options.request_class = class_field(fields);
+  options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
+  options.timeout_ms = fields.integer("timeout_ms", 0, kTimeMsMax).value_or(0);
+  options.progress = fields.boolean("progress").value_or(false);
+  // Checked for clients that send them already; the scheduler's own targets apply until it reads these.
+  constexpr double kTargetMax = static_cast<double>(kTargetMsMax);
+  (void)fields.number("target_ttft_ms", {0, kTargetMax});
+  (void)fields.number("target_tbt_ms", {0, kTargetMax});
+  refuse_unserved_options(fields);
+  return options;
+}
+
+// --- one decoder per type
+
+RequestBody decode_generate(FieldReader& fields) {
+  GenerateRequest request;
+  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.session = fields.text("session_id", kSessionBytes).value_or("");
+  request.input = input_fields(fields, "prompt", request.session.empty());
+  request.options = option_fields(fields);
+  return request;
+}
+
+RequestBody decode_generate_stream(FieldReader& fields) {
+  GenerateRequest request;
+  request.session = session_field(fields);
+  refuse_input(fields, "generate_stream");
+  request.options = option_fields(fields);
+  return request;
+}
+
+RequestBody decode_regenerate(FieldReader& fields) {
+  GenerateRequest request;
+  request.session = session_field(fields);
+  request.regenerate = true;
+  refuse_input(fields, "regenerate");
+  request.options = option_fields(fields);
+  return request;
+}
+
+SessionMode mode_field(FieldReader& fields) {
+  const std::string mode = fields.text("mode").value_or("auto");
+  if (mode == "text") return SessionMode::text;
+  if (mode == "chat") return SessionMode::chat;
+  if (mode != "auto") fields.fail_field("mode", R"(must be "auto", "chat" or "text")");
+  return SessionMode::automatic;
+}
+
+void refuse_context_shift(FieldReader& fields) {
+  const std::string on_full = fields.text("on_full").value_or("error");
+  if (on_full == "shift") {
+    fields.fail_field("on_full",
+                      R"(is served only as "error" by this version: a full context ends the reply, nothing is dropped)");
+  } else if (on_full != "error") {
+    fields.fail_field("on_full", R"(must be "error")");
+  }
+  if (fields.find("n_keep") != nullptr) {
+    fields.fail_field("n_keep", R"(is not served by this version: it belongs to on_full "shift")");
+  }
+}
+
+RequestBody decode_create_session(FieldReader& fields) {
+  CreateSessionRequest request;
+  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.system = fields.text("system").value_or("");
+  request.name = fields.text("name", kSessionBytes).value_or("");
+  request.mode = mode_field(fields);
+  request.ttl_s = fields.integer("ttl_s", 0, kTtlSecondsMax).value_or(0);
+  refuse_context_shift(fields);
+  // Nothing is durable or shared between tenants yet, so both values of these mean the same.
+  (void)fields.boolean("ephemeral");
+  (void)fields.boolean("public");
+  return request;
+}
+
+RequestBody decode_append_input(FieldReader& fields) {
+  AppendRequest request;
+  request.session = session_field(fields);
+  request.input = input_fields(fields, "text", true);
+  return request;
+}
+
+RequestBody decode_cancel(FieldReader& fields) {
+  CancelRequest request;
+  request.target = fields.text("target", {1, kIdBytesMax}).value_or("");
+  request.session = fields.text("session_id", kSessionBytes).value_or("");
+  if (request.target.empty() == request.session.empty()) {
+    fields.fail_field("target", "or field \"session_id\" is required, and not both");
+  }
+  return request;
+}
+
+RequestBody decode_end_session(FieldReader& fields) {
+  return EndSessionRequest{session_field(fields)};
+}
+
+RequestBody decode_fork_session(FieldReader& fields) {
+  std::string session = session_field(fields);
+  return ForkSessionRequest{std::move(session), fields.text("name", kSessionBytes).value_or("")};
+}
+
+RequestBody decode_rewind_session(FieldReader& fields) {
+  RewindSessionRequest request;
+  request.session = session_field(fields);
+  if (fields.ok() && fields.find("turn") == nullptr) fields.fail_field("turn", "is required");
+  request.turn = static_cast<std::int32_t>(fields.integer("turn", 0, kInt32Max).value_or(0));
+  return request;
+}
+
+RequestBody decode_touch(FieldReader& fields) {
+  return TouchRequest{session_field(fields)};
+}
+RequestBody decode_get_session(FieldReader& fields) {
+  return GetSessionRequest{session_field(fields)};
+}
+
+template <class BodyT>
+RequestBody decode_plain(FieldReader&) {
+  return BodyT{};
+}
+
+struct TypeDecoder {
+  std::string_view type;
+  RequestBody (*decode)(FieldReader& fields);
+};
+
+constexpr std::array<TypeDecoder, 15> kDecoders = {{
+    {"generate", decode_generate},
+    {"generate_stream", decode_generate_stream},
+    {"regenerate", decode_regenerate},
+    {"create_session", decode_create_session},
+    {"append_input", decode_append_input},
+    {"cancel", decode_cancel},
+    {"end_session", decode_end_session},
+    {"fork_session", decode_fork_session},
+    {"rewind_session", decode_rewind_session},
+    {"touch", decode_touch},
+    {"get_session", decode_get_session},
+    {"list_sessions", decode_plain<ListSessionsRequest>},
+    {"models", decode_plain<ModelsRequest>},
+    {"metrics", decode_plain<MetricsRequest>},
+    {"ping", decode_plain<PingRequest>},
+}};
+
+constexpr std::array<std::string_view, 5> kCapabilityTypes = {"embed", "rerank", "embed_image", "describe_image",
+                                                              "generate_image"};
+constexpr std::array<std::string_view, 4> kLaterTypes = {"load_model", "unload_model", "export_session", "import_session"};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+Error type_error(std::string_view type) {
+  if (contains(kCapabilityTypes, type)) {
+    return {ErrorCode::model_capability, std::format("this version serves text generation only, {} comes later", type)};
+  }
+  if (contains(kLaterTypes, type)) {
+    return {ErrorCode::proto_type, std::format("request type \"{}\" is not served by this version", type)};
+  }
+  return {ErrorCode::proto_type, type.size() <= 64 ? std::format("unknown request type \"{}\"", type) : "unknown request type"};
+}
+
+std::string type_field(FieldReader& fields) {
+  if (fields.find("type") != nullptr) return fields.text("type").value_or("");
+  if (fields.find("prompt") == nullptr && fields.find("messages") == nullptr) fields.fail_field("type", "is required");
+  return "generate";
+}
+
+RequestBody body_fields(FieldReader& fields) {
+  const std::string type = type_field(fields);
+  if (!fields.ok()) return PingRequest{};
+  const auto decoder = std::ranges::find(kDecoders, type, &TypeDecoder::type);
+  if (decoder == kDecoders.end()) {
+    fields.fail_with(type_error(type));
+    return PingRequest{};
+  }
+  return decoder->decode(fields);
+}
+
+std::expected<Request, RejectedRequest> decode_object(const json::object& object) {
+  FieldReader fields(object);
+  std::string id = fields.required_text("id", {1, kIdBytesMax});
+  if (!fields.ok()) return std::unexpected(RejectedRequest{std::nullopt, fields.take_error()});
+  RequestBody body = body_fields(fields);
+  if (!fields.ok()) return std::unexpected(RejectedRequest{std::move(id), fields.take_error()});
+  return Request{std::move(id), std::move(body)};
+}
+
+}  // namespace
+
+std::expected<Request, RejectedRequest> decode_request(std::string_view body) {
+  // Most requests fit into this buffer, so that parsing them allocates nothing.
+  std::array<unsigned char, 4096> buffer;
+  json::monotonic_resource memory(buffer.data(), buffer.size());
+  json::parse_options options;
+  options.max_depth = kJsonDepthMax;
+  options.allow_invalid_utf8 = true;  // each string that is used is checked, so that the answer can name the field
+  boost::system::error_code problem;
+  const json::value root = json::parse(json::string_view(body.data(), body.size()), problem, &memory, options);
+  if (problem) {
+    return std::unexpected(
+        RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame is not JSON: " + problem.message()}});
+  }
+  if (!root.is_object()) {
+    return std::unexpected(RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame must hold one JSON object"}});
+  }
+  return decode_object(root.get_object());
+}
+
+}  // namespace uma::wire

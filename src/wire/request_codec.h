@@ -1,0 +1,28 @@
+// The JSON of one frame as a typed request. docs/PROTOCOL.md lists every type, field and range.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <string_view>
+
+#include "wire/request.h"
+
+namespace uma::wire {
+
+inline constexpr std::size_t kIdBytesMax = 128;       // of the client's request id
+inline constexpr std::size_t kSessionBytesMax = 128;  // of a session's id or name
+inline constexpr std::size_t kModelBytesMax = 1024;   // of a model's name
+inline constexpr std::size_t kStopStringsMax = 16;
+inline constexpr std::size_t kStopBytesMax = 1024;  // of one stop string
+inline constexpr std::size_t kJsonDepthMax = 32;
+inline constexpr double kTemperatureMax = 100;
+inline constexpr double kRepeatPenaltyMax = 100;
+inline constexpr std::int64_t kTimeMsMax = 31'536'000'000;   // deadline_ms, timeout_ms: a year
+inline constexpr std::int64_t kTargetMsMax = 3'600'000;      // target_ttft_ms, target_tbt_ms: an hour
+inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;  // ten years
+
+// Pure. `body` is a frame without its header.
+[[nodiscard]] std::expected<Request, RejectedRequest> decode_request(std::string_view body);
+
+}  // namespace uma::wire

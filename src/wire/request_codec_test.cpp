@@ -1,0 +1,419 @@
+#include "wire/request_codec.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace uma::wire {
+namespace {
+
+// Decodes {"id":"r1",FIELDS} and returns its body, which must be a BodyT.
+template <class BodyT>
+BodyT decode(const std::string& fields) {
+  auto request = decode_request(R"({"id":"r1",)" + fields + "}");
+  if (!request) {
+    ADD_FAILURE() << fields << ": " << request.error().error.message;
+    return BodyT{};
+  }
+  EXPECT_EQ(request->id, "r1");
+  auto* body = std::get_if<BodyT>(&request->body);
+  if (body == nullptr) {
+    ADD_FAILURE() << fields << ": another type";
+    return BodyT{};
+  }
+  return std::move(*body);
+}
+
+GenerateRequest generate(const std::string& fields) {
+  return decode<GenerateRequest>(R"("prompt":"hi",)" + fields);
+}
+
+// "CODE message" of a refused {"id":"r1",FIELDS}, which must keep its id.
+std::string refusal(const std::string& fields) {
+  const auto request = decode_request(R"({"id":"r1",)" + fields + "}");
+  if (request) return "accepted";
+  EXPECT_EQ(request.error().id, "r1") << fields;
+  return std::string(code_name(request.error().error.code)) + " " + request.error().error.message;
+}
+
+// The same for a whole body that has no usable id.
+std::string refusal_without_id(std::string_view body) {
+  const auto request = decode_request(body);
+  if (request) return "accepted";
+  EXPECT_EQ(request.error().id, std::nullopt) << body;
+  return std::string(code_name(request.error().error.code)) + " " + request.error().error.message;
+}
+
+struct Refusal {
+  std::string fields;
+  std::string answer;
+};
+
+void expect_refusals(const std::vector<Refusal>& table) {
+  for (const Refusal& row : table) EXPECT_EQ(refusal(row.fields), row.answer) << row.fields;
+}
+
+// --- the frame and its id
+
+TEST(DecodeRequest, RefusesWhatIsNotAJsonObject) {
+  for (const std::string body :
+       {"", "{", "{]", "nul", "{\"id\":\"a\"} x", "\xff\xfe", "{\"id\":\"a\",\"prompt\":\"\\ud800\"}"}) {
+    EXPECT_EQ(refusal_without_id(body).substr(0, 33), "E_PROTO_001 the frame is not JSON") << body;
+  }
+  for (const char* body : {"[]", "1", "\"text\"", "null", "true"}) {
+    EXPECT_EQ(refusal_without_id(body), "E_PROTO_001 the frame must hold one JSON object") << body;
+  }
+}
+
+TEST(DecodeRequest, RefusesJsonThatIsTooDeep) {
+  const std::string deep = R"({"id":"a","x":)" + std::string(100'000, '[');
+  EXPECT_EQ(refusal_without_id(deep).substr(0, 33), "E_PROTO_001 the frame is not JSON");
+}
+
+TEST(DecodeRequest, RefusesABadIdWithoutRepeatingIt) {
+  const std::vector<Refusal> table = {
+      {R"({"type":"ping"})", "E_PROTO_003 field \"id\" is required"},
+      {R"({"id":null,"type":"ping"})", "E_PROTO_003 field \"id\" is required"},
+      {R"({"id":7,"type":"ping"})", "E_PROTO_003 field \"id\" must be a string, got number"},
+      {R"({"id":"","type":"ping"})", "E_PROTO_003 field \"id\" must not be empty"},
+      {R"({"id":")" + std::string(129, 'x') + R"(","type":"ping"})",
+       "E_PROTO_003 field \"id\" is 129 bytes, at most 128 are accepted"},
+      {R"({"id":"a\u0000b","type":"ping"})", "E_PROTO_003 field \"id\" must not contain NUL characters"},
+      {"{\"id\":\"a\xff\",\"type\":\"ping\"}", "E_PROTO_003 field \"id\" is not valid UTF-8"},
+  };
+  for (const Refusal& row : table) EXPECT_EQ(refusal_without_id(row.fields), row.answer) << row.fields;
+}
+
+TEST(DecodeRequest, AcceptsTheLongestId) {
+  const std::string id(128, 'x');
+  const auto request = decode_request(R"({"type":"ping","id":")" + id + "\"}");
+  ASSERT_TRUE(request.has_value());
+  EXPECT_EQ(request->id, id);
+}
+
+// --- the type
+
+TEST(DecodeRequest, TypeIsGenerateWhenOnlyInputIsThere) {
+  EXPECT_EQ(decode<GenerateRequest>(R"("prompt":"hello")").input.text, "hello");
+  EXPECT_EQ(decode<GenerateRequest>(R"("messages":[{"role":"user","content":"hello"}])").input.messages.size(), 1u);
+}
+
+TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
+  expect_refusals({
+      {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
+      {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
+      {R"("type":5)", "E_PROTO_003 field \"type\" must be a string, got number"},
+      {R"("type":"")", "E_PROTO_004 unknown request type \"\""},
+      {R"("type":"generat","prompt":"hi")", "E_PROTO_004 unknown request type \"generat\""},
+      {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type"},
+      {R"("type":"load_model")", "E_PROTO_004 request type \"load_model\" is not served by this version"},
+      {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
+      {R"("type":"export_session")", "E_PROTO_004 request type \"export_session\" is not served by this version"},
+      {R"("type":"import_session")", "E_PROTO_004 request type \"import_session\" is not served by this version"},
+      {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
+      {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
+      {R"("type":"embed_image")", "E_MODEL_003 this version serves text generation only, embed_image comes later"},
+      {R"("type":"describe_image")", "E_MODEL_003 this version serves text generation only, describe_image comes later"},
+      {R"("type":"generate_image")", "E_MODEL_003 this version serves text generation only, generate_image comes later"},
+  });
+}
+
+TEST(DecodeRequest, IgnoresUnknownFieldsWhateverTheyHold) {
+  const GenerateRequest request =
+      decode<GenerateRequest>("\"prompt\":\"hi\",\"tool_choice\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
+  EXPECT_EQ(request.input.text, "hi");
+}
+
+// --- input
+
+TEST(DecodeRequest, ReadsMessagesInBothForms) {
+  const GenerateRequest request = decode<GenerateRequest>(
+      R"("messages":[{"role":"developer","content":"be kind"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+      R"({"role":"assistant","content":""},{"role":"tool","content":"4"}])");
+  ASSERT_EQ(request.input.messages.size(), 4u);
+  EXPECT_EQ(request.input.messages[0].role, "system") << "developer is the newer name of system";
+  EXPECT_EQ(request.input.messages[1].content, "ab");
+  EXPECT_EQ(request.input.messages[2].content, "");
+  EXPECT_EQ(request.input.messages[3].role, "tool");
+}
+
+TEST(DecodeRequest, RefusesBadInput) {
+  const std::string parts = R"( must be a string or an array of {"type": "text", "text": ...}: this version reads only text)";
+  expect_refusals({
+      {R"("type":"generate")", "E_PROTO_003 field \"prompt\" or field \"messages\" is required"},
+      {R"("prompt":"")", "E_PROTO_003 field \"prompt\" must not be empty"},
+      {R"("prompt":["a"])", "E_PROTO_003 field \"prompt\" must be a string, got array"},
+      {R"("prompt":"a\u0000")", "E_PROTO_003 field \"prompt\" must not contain NUL characters"},
+      {"\"prompt\":\"\xe2\x82\"", "E_PROTO_003 field \"prompt\" is not valid UTF-8"},
+      {R"("prompt":"a","messages":[])", "E_PROTO_003 field \"prompt\" and field \"messages\" exclude each other"},
+      {R"("messages":[])", "E_PROTO_003 field \"messages\" must hold at least one message"},
+      {R"("messages":{})", "E_PROTO_003 field \"messages\" must be an array, got object"},
+      {R"("messages":["a"])", "E_PROTO_003 field \"messages[0]\" must be an object"},
+      {R"("messages":[{"content":"a"}])", "E_PROTO_003 field \"messages[0].role\" is required"},
+      {R"("messages":[{"role":"user","content":"a"},{"role":"robot","content":"a"}])",
+       "E_PROTO_003 field \"messages[1].role\" must be \"system\", \"user\", \"assistant\", \"tool\" or \"developer\""},
+      {R"("messages":[{"role":"user"}])", "E_PROTO_003 field \"messages[0].content\" is required"},
+      {R"("messages":[{"role":"user","content":5}])", "E_PROTO_003 field \"messages[0].content\" must be a string, got number"},
+      {R"("messages":[{"role":"user","content":"\u0000"}])",
+       "E_PROTO_003 field \"messages[0].content\" must not contain NUL characters"},
+      {R"("messages":[{"role":"user","content":[{"type":"image_url"}]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
+      {R"("messages":[{"role":"user","content":["a"]}])", "E_PROTO_003 field \"messages[0].content\"" + parts},
+      {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}]",
+       "E_PROTO_003 field \"messages[0].content\" is not valid UTF-8"},
+  });
+}
+
+TEST(DecodeRequest, InputMayBeMissingOnlyWithASession) {
+  const GenerateRequest request = decode<GenerateRequest>(R"("type":"generate","session_id":"notes")");
+  EXPECT_EQ(request.session, "notes");
+  EXPECT_TRUE(request.input.empty());
+  EXPECT_EQ(refusal(R"("type":"generate","session_id":"")"), "E_PROTO_003 field \"session_id\" must not be empty");
+}
+
+// --- options
+
+TEST(DecodeRequest, OptionsHaveTheDocumentedDefaults) {
+  const GenerateOptions options = decode<GenerateRequest>(R"("prompt":"hi")").options;
+  EXPECT_EQ(options.max_tokens, std::nullopt);
+  EXPECT_EQ(options.sampling.temperature, 0);
+  EXPECT_EQ(options.sampling.top_p, 1);
+  EXPECT_EQ(options.sampling.seed, std::nullopt);
+  EXPECT_TRUE(options.stream);
+  EXPECT_EQ(options.deadline_ms, std::nullopt);
+  EXPECT_EQ(options.timeout_ms, 0);
+  EXPECT_EQ(options.request_class, RequestClass::interactive);
+  EXPECT_FALSE(options.progress);
+}
+
+TEST(DecodeRequest, ReadsEveryOption) {
+  const GenerateRequest request = generate(
+      R"("model":"m","max_tokens":7,"temperature":0.8,"top_p":0.9,"top_k":40,"min_p":0.05,"seed":18446744073709551615,)"
+      R"("stop":["a","b"],"repeat_penalty":1.1,"presence_penalty":-2,"frequency_penalty":2,"ignore_eos":true,"stream":false,)"
+      R"("class":"background","target_ttft_ms":100,"target_tbt_ms":30.5,"deadline_ms":0,"timeout_ms":1000,"progress":true)");
+  EXPECT_EQ(request.model, "m");
+  const GenerateOptions& options = request.options;
+  EXPECT_EQ(options.max_tokens, 7);
+  EXPECT_EQ(options.sampling.temperature, 0.8);
+  EXPECT_EQ(options.sampling.top_p, 0.9);
+  EXPECT_EQ(options.sampling.top_k, 40);
+  EXPECT_EQ(options.sampling.min_p, 0.05);
+  EXPECT_EQ(options.sampling.seed, std::numeric_limits<std::uint64_t>::max());
+  EXPECT_EQ(options.sampling.repeat_penalty, 1.1);
+  EXPECT_EQ(options.sampling.presence_penalty, -2);
+  EXPECT_EQ(options.sampling.frequency_penalty, 2);
+  EXPECT_TRUE(options.sampling.ignore_eos);
+  EXPECT_EQ(options.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_FALSE(options.stream);
+  EXPECT_EQ(options.request_class, RequestClass::background);
+  EXPECT_EQ(options.deadline_ms, 0);
+  EXPECT_EQ(options.timeout_ms, 1000);
+  EXPECT_TRUE(options.progress);
+}
+
+TEST(DecodeRequest, NullMeansAbsent) {
+  const GenerateRequest request = generate(
+      R"("messages":null,"max_tokens":null,"stop":null,"seed":null,"logit_bias":null,"grammar":null,"tools":null,"response_format":null,"stream":null)");
+  EXPECT_EQ(request.input.text, "hi");
+  EXPECT_TRUE(request.options.stream);
+}
+
+TEST(DecodeRequest, MaxTokensAboveAnyLimitIsLeftToTheEngine) {
+  constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
+  EXPECT_EQ(generate(R"("max_tokens":999999999)").options.max_tokens, 999'999'999);
+  EXPECT_EQ(generate(R"("max_tokens":4294967296)").options.max_tokens, kMax);
+  EXPECT_EQ(generate(R"("max_tokens":18446744073709551615)").options.max_tokens, kMax);
+  EXPECT_EQ(generate(R"("max_tokens":99999999999999999999999)").options.max_tokens, kMax);
+}
+
+TEST(DecodeRequest, WholeNumbersMayBeWrittenAsFractionsAndPowers) {
+  EXPECT_EQ(generate(R"("max_tokens":10.0)").options.max_tokens, 10);
+  EXPECT_EQ(generate(R"("max_tokens":1e2)").options.max_tokens, 100);
+  EXPECT_EQ(generate(R"("seed":5.0)").options.sampling.seed, 5u);
+}
+
+TEST(DecodeRequest, RefusesOptionsByName) {
+  const auto row = [](const std::string& field, const std::string& problem) {
+    return Refusal{R"("prompt":"hi",)" + field, "E_PROTO_003 field " + problem};
+  };
+  expect_refusals({
+      row(R"("max_tokens":"5")", "\"max_tokens\" must be an integer, got string"),
+      row(R"("max_tokens":0)", "\"max_tokens\" must be at least 1"),
+      row(R"("max_tokens":-99999999999999999999)", "\"max_tokens\" must be at least 1"),
+      row(R"("max_tokens":1.5)", "\"max_tokens\" must be an integer, got a number with a fraction"),
+      row(R"("temperature":-0.1)", "\"temperature\" must be at least 0 and at most 100"),
+      row(R"("temperature":1e400)", "\"temperature\" must be at least 0 and at most 100"),
+      row(R"("temperature":"hot")", "\"temperature\" must be a number, got string"),
+      row(R"("temperature":true)", "\"temperature\" must be a number, got boolean"),
+      row(R"("top_p":1.01)", "\"top_p\" must be at least 0 and at most 1"),
+      row(R"("top_k":-1)", "\"top_k\" must be 0 to 2147483647"),
+      row(R"("top_k":2147483648)", "\"top_k\" must be 0 to 2147483647"),
+      row(R"("min_p":1)", "\"min_p\" must be at least 0 and below 1"),
+      row(R"("repeat_penalty":0)", "\"repeat_penalty\" must be above 0 and at most 100"),
+      row(R"("presence_penalty":2.1)", "\"presence_penalty\" must be at least -2 and at most 2"),
+      row(R"("frequency_penalty":-3)", "\"frequency_penalty\" must be at least -2 and at most 2"),
+      row(R"("seed":-1)", "\"seed\" must be 0 to 18446744073709551615"),
+      row(R"("seed":1e30)", "\"seed\" must be 0 to 18446744073709551615"),
+      row(R"("seed":"x")", "\"seed\" must be an integer, got string"),
+      row(R"("stop":"")", "\"stop\" must not be empty"),
+      row(R"("stop":["a",""])", "\"stop\" must not be empty"),
+      row(R"("stop":["a",1])", "\"stop\" must be a string, got number"),
+      row(R"("stop":{})", "\"stop\" must be a string, got object"),
+      row(R"("stop":["1","2","3","4","5","6","7","8","9","0","1","2","3","4","5","6","7"])",
+          "\"stop\" holds 17 strings, at most 16 are accepted"),
+      row(R"("stop":")" + std::string(1025, 'x') + "\"", "\"stop\" is 1025 bytes, at most 1024 are accepted"),
+      row(R"("stop":"\u0000")", "\"stop\" must not contain NUL characters"),
+      row(R"("stream":1)", "\"stream\" must be true or false, got number"),
+      row(R"("ignore_eos":"yes")", "\"ignore_eos\" must be true or false, got string"),
+      row(R"("progress":[])", "\"progress\" must be true or false, got array"),
+      row(R"("class":"urgent")", "\"class\" must be \"interactive\" or \"background\""),
+      row(R"("deadline_ms":-1)", "\"deadline_ms\" must be 0 to 31536000000"),
+      row(R"("timeout_ms":31536000001)", "\"timeout_ms\" must be 0 to 31536000000"),
+      row(R"("target_ttft_ms":-1)", "\"target_ttft_ms\" must be at least 0 and at most 3600000"),
+      row(R"("target_tbt_ms":"30")", "\"target_tbt_ms\" must be a number, got string"),
+      row(R"("model":5)", "\"model\" must be a string, got number"),
+      row(R"("logit_bias":[])", "\"logit_bias\" must be an object, got array"),
+      row(R"("logit_bias":{"a":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
+      row(R"("grammar":"root ::= x")", "\"grammar\" is not served by this version: leave it out"),
+      row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
+      row(R"("tools":[{}])", "\"tools\" is not served by this version: leave it out"),
+      row(R"("response_format":{"type":"json_object"})",
+          "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
+      row(R"("response_format":{})", "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
+      row(R"("response_format":"text")", "\"response_format\" must be an object, got string"),
+  });
+  EXPECT_EQ(refusal(R"("prompt":"hi","logit_bias":{"5":100.5})").substr(0, 43),
+            "E_PROTO_003 field \"logit_bias\" must be at l");
+}
+
+TEST(DecodeRequest, AcceptsTheEmptyValuesOfUnservedOptions) {
+  generate(R"("grammar":"","tools":[],"response_format":{"type":"text"})");
+}
+
+TEST(DecodeRequest, LogitBiasForbidsWithFalseAndFromMinusAHundred) {
+  const auto bias = generate(R"("logit_bias":{"1":false,"2":-100,"3":-1e9,"4":-99.5,"5":100})").options.sampling.logit_bias;
+  ASSERT_EQ(bias.size(), 5u);
+  for (const auto& [token, value] : bias) EXPECT_EQ(std::isinf(value), token <= 3) << token;
+  EXPECT_EQ(bias[3], (std::pair<Token, float>{4, -99.5f}));
+  EXPECT_EQ(bias[4], (std::pair<Token, float>{5, 100.0f}));
+}
+
+TEST(DecodeRequest, TopPOfZeroKeepsTheMostLikelyToken) {
+  const double top_p = generate(R"("top_p":0)").options.sampling.top_p;
+  EXPECT_GT(top_p, 0);
+  EXPECT_LT(top_p, 1e-9);
+}
+
+TEST(DecodeRequest, StopMayBeOneString) {
+  EXPECT_EQ(generate(R"("stop":"\n")").options.stop, std::vector<std::string>{"\n"});
+}
+
+// --- the other types
+
+TEST(DecodeRequest, GenerateStreamAndRegenerateTakeASessionAndNoInput) {
+  const GenerateRequest stream = decode<GenerateRequest>(R"("type":"generate_stream","session_id":"s","max_tokens":3)");
+  EXPECT_EQ(stream.session, "s");
+  EXPECT_EQ(stream.options.max_tokens, 3);
+  EXPECT_FALSE(stream.regenerate);
+  EXPECT_TRUE(decode<GenerateRequest>(R"("type":"regenerate","session_id":"s")").regenerate);
+  expect_refusals({
+      {R"("type":"generate_stream")", "E_PROTO_003 field \"session_id\" is required"},
+      {R"("type":"regenerate","session_id":5)", "E_PROTO_003 field \"session_id\" must be a string, got number"},
+      {R"("type":"regenerate","session_id":"s","prompt":"x")",
+       "E_PROTO_003 field \"prompt\" does not belong to regenerate: send it with generate or append_input"},
+      {R"("type":"generate_stream","session_id":"s","messages":[])",
+       "E_PROTO_003 field \"messages\" does not belong to generate_stream: send it with generate or append_input"},
+      {R"("type":"generate_stream","session_id":"s","stop":5)", "E_PROTO_003 field \"stop\" must be a string, got number"},
+  });
+}
+
+TEST(DecodeRequest, CreateSessionReadsItsFields) {
+  const CreateSessionRequest request = decode<CreateSessionRequest>(
+      R"("type":"create_session","model":"m","system":"s","name":"n","mode":"chat","ttl_s":60,"on_full":"error","ephemeral":true,"public":false)");
+  EXPECT_EQ(request.model, "m");
+  EXPECT_EQ(request.system, "s");
+  EXPECT_EQ(request.name, "n");
+  EXPECT_EQ(request.mode, SessionMode::chat);
+  EXPECT_EQ(request.ttl_s, 60);
+  EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session")").mode, SessionMode::automatic);
+  EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session","mode":"text")").mode, SessionMode::text);
+}
+
+TEST(DecodeRequest, CreateSessionRefusesByName) {
+  expect_refusals({
+      {R"("type":"create_session","mode":"poem")", "E_PROTO_003 field \"mode\" must be \"auto\", \"chat\" or \"text\""},
+      {R"("type":"create_session","ttl_s":-1)", "E_PROTO_003 field \"ttl_s\" must be 0 to 315360000"},
+      {R"("type":"create_session","name":")" + std::string(129, 'n') + "\"",
+       "E_PROTO_003 field \"name\" is 129 bytes, at most 128 are accepted"},
+      {R"("type":"create_session","on_full":"shift")",
+       "E_PROTO_003 field \"on_full\" is served only as \"error\" by this version: a full context ends the reply, nothing is "
+       "dropped"},
+      {R"("type":"create_session","on_full":"explode")", "E_PROTO_003 field \"on_full\" must be \"error\""},
+      {R"("type":"create_session","n_keep":4)",
+       "E_PROTO_003 field \"n_keep\" is not served by this version: it belongs to on_full \"shift\""},
+      {R"("type":"create_session","ephemeral":1)", "E_PROTO_003 field \"ephemeral\" must be true or false, got number"},
+      {R"("type":"create_session","public":"no")", "E_PROTO_003 field \"public\" must be true or false, got string"},
+  });
+}
+
+TEST(DecodeRequest, AppendInputTakesTextOrMessages) {
+  const AppendRequest text = decode<AppendRequest>(R"("type":"append_input","session_id":"s","text":"more")");
+  EXPECT_EQ(text.session, "s");
+  EXPECT_EQ(text.input.text, "more");
+  EXPECT_EQ(decode<AppendRequest>(R"("type":"append_input","session_id":"s","messages":[{"role":"user","content":"x"}])")
+                .input.messages.size(),
+            1u);
+  expect_refusals({
+      {R"("type":"append_input","text":"x")", "E_PROTO_003 field \"session_id\" is required"},
+      {R"("type":"append_input","session_id":"s")", "E_PROTO_003 field \"text\" or field \"messages\" is required"},
+      {R"("type":"append_input","session_id":"s","text":"")", "E_PROTO_003 field \"text\" must not be empty"},
+      {R"("type":"append_input","session_id":"s","text":"x","messages":[])",
+       "E_PROTO_003 field \"text\" and field \"messages\" exclude each other"},
+  });
+}
+
+TEST(DecodeRequest, CancelTakesATargetOrASession) {
+  EXPECT_EQ(decode<CancelRequest>(R"("type":"cancel","target":"r9")").target, "r9");
+  EXPECT_EQ(decode<CancelRequest>(R"("type":"cancel","session_id":"s")").session, "s");
+  expect_refusals({
+      {R"("type":"cancel")", "E_PROTO_003 field \"target\" or field \"session_id\" is required, and not both"},
+      {R"("type":"cancel","target":"a","session_id":"b")",
+       "E_PROTO_003 field \"target\" or field \"session_id\" is required, and not both"},
+      {R"("type":"cancel","target":9)", "E_PROTO_003 field \"target\" must be a string, got number"},
+  });
+}
+
+TEST(DecodeRequest, SessionCommandsReadTheirFields) {
+  EXPECT_EQ(decode<EndSessionRequest>(R"("type":"end_session","session_id":"s")").session, "s");
+  EXPECT_EQ(decode<TouchRequest>(R"("type":"touch","session_id":"s")").session, "s");
+  EXPECT_EQ(decode<GetSessionRequest>(R"("type":"get_session","session_id":"s")").session, "s");
+  const auto fork = decode<ForkSessionRequest>(R"("type":"fork_session","session_id":"s","name":"branch")");
+  EXPECT_EQ(fork.session, "s");
+  EXPECT_EQ(fork.name, "branch");
+  const auto rewind = decode<RewindSessionRequest>(R"("type":"rewind_session","session_id":"s","turn":2)");
+  EXPECT_EQ(rewind.session, "s");
+  EXPECT_EQ(rewind.turn, 2);
+  expect_refusals({
+      {R"("type":"end_session")", "E_PROTO_003 field \"session_id\" is required"},
+      {R"("type":"touch","session_id":null)", "E_PROTO_003 field \"session_id\" is required"},
+      {R"("type":"get_session","session_id":[])", "E_PROTO_003 field \"session_id\" must be a string, got array"},
+      {R"("type":"fork_session","session_id":"s","name":1)", "E_PROTO_003 field \"name\" must be a string, got number"},
+      {R"("type":"rewind_session","session_id":"s")", "E_PROTO_003 field \"turn\" is required"},
+      {R"("type":"rewind_session","session_id":"s","turn":-1)", "E_PROTO_003 field \"turn\" must be 0 to 2147483647"},
+  });
+}
+
+TEST(DecodeRequest, PlainTypesNeedNothingElse) {
+  decode<ListSessionsRequest>(R"("type":"list_sessions")");
+  decode<ModelsRequest>(R"("type":"models")");
+  decode<MetricsRequest>(R"("type":"metrics")");
+  decode<PingRequest>(R"("type":"ping")");
+}
+
+}  // namespace
+}  // namespace uma::wire

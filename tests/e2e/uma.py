@@ -1,0 +1,426 @@
+"""What the end-to-end tests stand on: a daemon that is started, watched and ended, and a client of its protocol.
+
+Python's standard library only. Every wait has a bound, every process is ended by its id, every file lies in a temporary folder.
+
+Environment:
+  UMA_E2E_BUILD    build folder with bin/umad and models/tiny.gguf (default: build/release)
+  UMA_E2E_MODELS   folder with stories260K.gguf (default: ../shared/models beside the repository); tests that need it are skipped
+                   where it is absent
+  UMA_E2E_SLOW     factor on every bound, for sanitizer builds (default: 1)
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BUILD = pathlib.Path(os.environ.get("UMA_E2E_BUILD", ROOT / "build" / "release")).resolve()
+MODELS = pathlib.Path(os.environ.get("UMA_E2E_MODELS", ROOT.parent / "shared" / "models")).resolve()
+SLOW = float(os.environ.get("UMA_E2E_SLOW", "1"))
+
+UMAD = BUILD / "bin" / "umad"
+MAKE_MODEL = BUILD / "bin" / "make_model"
+TINY = BUILD / "models" / "tiny.gguf"
+TINY_CHAT = BUILD / "models" / "tiny-chat.gguf"
+STORIES = MODELS / "stories260K.gguf"
+
+IS_SANITIZED = "asan" in BUILD.name or "tsan" in BUILD.name
+WAIT_S = 60 * SLOW  # for what takes milliseconds: long enough that only a hang reaches it
+
+needs_stories = unittest.skipUnless(STORIES.exists(), f"{STORIES} is absent")
+
+
+def until(condition, what, timeout_s=WAIT_S):
+    """Waits until condition() is true and returns its value; fails with `what` when it never is."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never happened within {timeout_s:.0f} s: {what}")
+        time.sleep(0.01)
+
+
+def parallel(*calls):
+    """Runs the calls at the same time, returns their results in order; the first exception is raised here."""
+    results = [None] * len(calls)
+    problems = []
+
+    def run(index):
+        try:
+            results[index] = calls[index]()
+        except BaseException as problem:  # noqa: B902 - handed to the caller
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S * 4)
+        if thread.is_alive():
+            raise AssertionError("a parallel call hangs")
+    if problems:
+        raise problems[0]
+    return results
+
+
+def frame(body):
+    """One frame: a length and the bytes, or the JSON of an object."""
+    if not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    return struct.pack("<I", len(body)) + body
+
+
+class ConnectionClosed(Exception):
+    """The daemon closed the connection."""
+
+
+class Reply:
+    """All events of one request."""
+
+    def __init__(self, request_id):
+        self.id = request_id
+        self.events = []
+        self.times = []  # arrival of each event, monotonic seconds
+
+    def add(self, event):
+        self.events.append(event)
+        self.times.append(time.monotonic())
+
+    @property
+    def last(self):
+        return self.events[-1]
+
+    @property
+    def tokens(self):
+        return [event for event in self.events if event["event"] == "token"]
+
+    @property
+    def text(self):
+        """What the model said: the tokens' text, then what eos brings."""
+        return "".join(event["text"] for event in self.tokens) + self.last.get("text", "")
+
+    @property
+    def reason(self):
+        return self.last.get("reason")
+
+    @property
+    def code(self):
+        return self.last.get("code")
+
+    @property
+    def message(self):
+        return self.last.get("message")
+
+    @property
+    def usage(self):
+        return self.last["usage"]
+
+    def gaps_s(self):
+        """Times between the tokens."""
+        times = [when for when, event in zip(self.times, self.events) if event["event"] == "token"]
+        return [later - earlier for earlier, later in zip(times, times[1:])]
+
+
+class Client:
+    """One connection. Requests are started and finished separately, so that many can be in flight; events of other requests
+    that arrive meanwhile are kept for them. Used by one thread at a time."""
+
+    CONTINUES = {"token", "progress", "context_shift"}  # every other event ends its request
+
+    def __init__(self, path, timeout_s=WAIT_S):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(timeout_s)
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
+        self.received = b""
+        self.replies = {}  # by request id; the id None collects answers to what had no id
+        self.count = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.socket.close()
+
+    # Bytes and frames
+
+    def send_bytes(self, data):
+        self.socket.sendall(data)
+
+    def send(self, request):
+        self.send_bytes(frame(request))
+
+    def receive(self):
+        """The next frame's object, whosever it is. Raises ConnectionClosed at the end of the stream."""
+        while True:
+            if len(self.received) >= 4:
+                (length,) = struct.unpack_from("<I", self.received)
+                if len(self.received) >= 4 + length:
+                    body = self.received[4:4 + length]
+                    self.received = self.received[4 + length:]
+                    return json.loads(body.decode("utf-8"))
+            try:
+                data = self.socket.recv(1 << 16)
+            except (ConnectionResetError, BrokenPipeError) as problem:
+                raise ConnectionClosed from problem
+            if not data:
+                raise ConnectionClosed
+            self.received += data
+
+    def is_closed_by_peer(self):
+        """Waits for the end of the stream; what still arrives before it is dropped."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                self.receive()
+        return True
+
+    def is_quiet(self, seconds=0.05):
+        """True when nothing arrives for a short while (a lower bound only: something may come later)."""
+        readable, _, _ = select.select([self.socket], [], [], seconds)
+        return not readable and not self.received
+
+    # Requests
+
+    def start(self, request=None, **fields):
+        """Sends a request under a new id, or its own, and returns the id."""
+        request = dict(request or {}, **fields)
+        if "id" not in request:
+            self.count += 1
+            request["id"] = f"r{self.count}"
+        self.replies[request["id"]] = Reply(request["id"])
+        self.send(request)
+        return request["id"]
+
+    def pump(self):
+        """Reads one event and files it under its request; returns it."""
+        event = self.receive()
+        self.replies.setdefault(event["id"], Reply(event["id"])).add(event)
+        return event
+
+    def wait_token(self, request_id, count=1):
+        """Waits until the request has sent `count` tokens."""
+        reply = self.replies[request_id]
+        while len(reply.tokens) < count:
+            if reply.events and reply.last["event"] not in self.CONTINUES:
+                raise AssertionError(f"ended before token {count}: {reply.last}")
+            self.pump()
+
+    def finish(self, request_id):
+        """Waits for the last event of a request and returns its Reply."""
+        reply = self.replies[request_id]
+        while not reply.events or reply.last["event"] in self.CONTINUES:
+            self.pump()
+        return self.replies.pop(request_id)
+
+    def call(self, request=None, **fields):
+        """A request and its one answer, as the event's object."""
+        return self.finish(self.start(request, **fields)).last
+
+    def generate(self, prompt=None, **fields):
+        """A generation from start to end."""
+        if prompt is not None:
+            fields["prompt"] = prompt
+        return self.finish(self.start(type="generate", **fields))
+
+    def create_session(self, **fields):
+        answer = self.call(type="create_session", **fields)
+        assert answer["event"] == "session", answer
+        return answer["session_id"]
+
+    def append(self, session_id, text=None, **fields):
+        if text is not None:
+            fields["text"] = text
+        return self.call(type="append_input", session_id=session_id, **fields)
+
+    def generate_stream(self, session_id, **fields):
+        return self.finish(self.start(type="generate_stream", session_id=session_id, **fields))
+
+    def session(self, session_id):
+        return self.call(type="get_session", session_id=session_id)
+
+    def metrics(self):
+        return self.call(type="metrics")["metrics"]
+
+    def models(self):
+        return self.call(type="models")["models"]
+
+
+def clean_environment(**extra):
+    """The environment of a daemon: this process's without settings of ours, then `extra`."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
+    kept.update({name: str(value) for name, value in extra.items()})
+    return kept
+
+
+def run_umad(*flags, timeout_s=WAIT_S, environment=None):
+    """Runs umad to its end, for starts that must fail or only print. Returns subprocess.CompletedProcess."""
+    return subprocess.run([str(UMAD), *map(str, flags)], capture_output=True, text=True, timeout=timeout_s,
+                          env=environment or clean_environment(), stdin=subprocess.DEVNULL, check=False)
+
+
+class Daemon:
+    """One umad on a socket, a data folder and a log of its own. As a context manager it is ready inside, and gone after."""
+
+    def __init__(self, model=TINY, *flags, config=None, environment=None, own_paths=True):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-"))
+        self.socket_path = self.folder / "s"
+        self.data_dir = self.folder / "data"
+        self.log_path = self.folder / "log"
+        self.process = None
+        self.arguments = [str(UMAD)]
+        if model is not None:
+            self.arguments += ["--model", str(model)]
+        if own_paths:
+            self.arguments += ["--socket", str(self.socket_path), "--data-dir", str(self.data_dir)]
+        if config is not None:
+            config_path = self.folder / "umad.yaml"
+            config_path.write_text(config)
+            self.arguments += ["--config", str(config_path)]
+        self.arguments += map(str, flags)
+        self.environment = clean_environment(**(environment or {}))
+
+    def start(self):
+        """Starts the process without waiting for anything."""
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(self.arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment)
+        return self
+
+    def wait_ready(self):
+        """Waits until the socket answers and the model is loaded."""
+        def answers():
+            if self.process.poll() is not None:
+                raise AssertionError(f"umad ended with {self.process.returncode} at its start:\n{self.log()}")
+            with contextlib.suppress(OSError, ConnectionClosed), self.client() as client:
+                return client.models()[0]["state"] == "ready"
+            return False
+        until(answers, f"umad ready; its log:\n{self.log()}")
+        return self
+
+    def __enter__(self):
+        try:
+            return self.start().wait_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, kind, *_):
+        try:
+            if kind is not None:
+                sys.stderr.write(f"\nlog of umad (process {self.process.pid}):\n{self.log()[-4000:]}\n")
+                return
+            if self.is_running():
+                status = self.terminate()
+                assert status == 0, f"umad ended with {status}:\n{self.log()[-8000:]}"
+        finally:
+            self.kill()
+
+    def client(self, timeout_s=WAIT_S):
+        return Client(self.socket_path, timeout_s)
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s=WAIT_S):
+        """Waits for the end of the process; returns its status."""
+        return self.process.wait(timeout_s)
+
+    def terminate(self):
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self):
+        """Ends the process if it still runs, and removes the folder."""
+        if self.is_running():
+            self.process.kill()
+        if self.process is not None:
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    # What the system knows about the process
+
+    def _memory(self, name, field):
+        text = pathlib.Path(f"/proc/{self.process.pid}/{name}").read_text()
+        return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+
+    def rss_bytes(self):
+        return self._memory("status", "VmRSS")
+
+    def pss_bytes(self):
+        return self._memory("smaps_rollup", "Pss")
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+class DaemonTest(unittest.TestCase):
+    """Tests that share one daemon: started before the first, ended after the last, and checked after each."""
+
+    model = TINY
+    flags = ()
+    config = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.daemon = Daemon(cls.model, *cls.flags, config=cls.config)
+        cls.addClassCleanup(cls.daemon.kill)
+        cls.daemon.start().wait_ready()
+
+    @classmethod
+    def tearDownClass(cls):
+        status = cls.daemon.terminate()
+        assert status == 0, f"umad ended with {status}:\n{cls.daemon.log()[-8000:]}"
+
+    def setUp(self):
+        self.client = self.daemon.client()
+        self.addCleanup(self.client.close)
+
+    def tearDown(self):
+        self.assertTrue(self.daemon.is_running(), f"umad is gone:\n{self.daemon.log()[-8000:]}")
+
+    def another_client(self):
+        client = self.daemon.client()
+        self.addCleanup(client.close)
+        return client
+
+    def wait_idle(self):
+        """Waits until no request runs or waits: what was cancelled or dropped has left the engine."""
+        def is_idle():
+            metrics = self.client.metrics()
+            return metrics["sequences_active"] == 0 and metrics["queue_depth"] == 0
+        until(is_idle, "no active sequences and an empty queue")
+
+    def assert_error(self, answer, code, *parts):
+        """`answer` is an error event with this code whose message has these parts."""
+        if isinstance(answer, Reply):
+            answer = answer.last
+        self.assertEqual("error", answer["event"], answer)
+        self.assertEqual(code, answer["code"], answer)
+        for part in parts:
+            self.assertIn(str(part), answer["message"])

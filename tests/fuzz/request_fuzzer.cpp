@@ -1,0 +1,145 @@
+// Property: decode_request never crashes, what it accepts keeps every promise of core/request.h, and what it refuses is refused
+// with a sentence that can be sent back.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "wire/event_codec.h"
+#include "wire/request_codec.h"
+
+namespace {
+
+using namespace uma;
+
+void check_text(std::string_view text) {
+  UMA_CHECK(is_utf8(text));
+  UMA_CHECK(!text.contains('\0'));
+}
+
+void check_name(std::string_view name, std::size_t bytes_max) {
+  check_text(name);
+  UMA_CHECK(name.size() <= bytes_max);
+}
+
+void check_session(std::string_view session) {
+  check_name(session, wire::kSessionBytesMax);
+  UMA_CHECK(!session.empty());
+}
+
+void check_input(const Input& input) {
+  check_text(input.text);
+  UMA_CHECK(input.text.empty() || input.messages.empty());
+  for (const ChatMessage& message : input.messages) {
+    UMA_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool");
+    check_text(message.content);
+  }
+}
+
+void check_sampling(const SamplingParams& sampling) {
+  UMA_CHECK(sampling.temperature >= 0 && sampling.temperature <= wire::kTemperatureMax);
+  UMA_CHECK(sampling.top_p > 0 && sampling.top_p <= 1);
+  UMA_CHECK(sampling.top_k >= 0);
+  UMA_CHECK(sampling.min_p >= 0 && sampling.min_p < 1);
+  UMA_CHECK(sampling.repeat_penalty > 0 && sampling.repeat_penalty <= wire::kRepeatPenaltyMax);
+  UMA_CHECK(std::abs(sampling.presence_penalty) <= 2);
+  UMA_CHECK(std::abs(sampling.frequency_penalty) <= 2);
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    UMA_CHECK(token >= 0);
+    UMA_CHECK(bias == -std::numeric_limits<float>::infinity() || (bias > -100.01f && bias <= 100.0f));
+  }
+}
+
+void check(const GenerateRequest& request) {
+  check_name(request.model, wire::kModelBytesMax);
+  check_name(request.session, wire::kSessionBytesMax);
+  check_input(request.input);
+  UMA_CHECK(!request.session.empty() || !request.input.empty());
+  UMA_CHECK(!request.regenerate || (!request.session.empty() && request.input.empty()));
+  const GenerateOptions& options = request.options;
+  check_sampling(options.sampling);
+  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.stop.size() <= wire::kStopStringsMax);
+  for (const std::string& stop : options.stop) {
+    check_name(stop, wire::kStopBytesMax);
+    UMA_CHECK(!stop.empty());
+  }
+  UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
+  UMA_CHECK(options.timeout_ms >= 0 && options.timeout_ms <= wire::kTimeMsMax);
+}
+
+void check(const CreateSessionRequest& request) {
+  check_name(request.model, wire::kModelBytesMax);
+  check_text(request.system);
+  check_name(request.name, wire::kSessionBytesMax);
+  UMA_CHECK(request.ttl_s >= 0 && request.ttl_s <= wire::kTtlSecondsMax);
+}
+
+void check(const AppendRequest& request) {
+  check_session(request.session);
+  check_input(request.input);
+  UMA_CHECK(!request.input.empty());
+}
+
+void check(const wire::CancelRequest& request) {
+  check_name(request.target, wire::kIdBytesMax);
+  check_name(request.session, wire::kSessionBytesMax);
+  UMA_CHECK(request.target.empty() != request.session.empty());
+}
+
+void check(const wire::EndSessionRequest& request) {
+  check_session(request.session);
+}
+void check(const wire::TouchRequest& request) {
+  check_session(request.session);
+}
+void check(const wire::GetSessionRequest& request) {
+  check_session(request.session);
+}
+
+void check(const wire::ForkSessionRequest& request) {
+  check_session(request.session);
+  check_name(request.name, wire::kSessionBytesMax);
+}
+
+void check(const wire::RewindSessionRequest& request) {
+  check_session(request.session);
+  UMA_CHECK(request.turn >= 0);
+}
+
+void check(const wire::ListSessionsRequest&) {}
+void check(const wire::ModelsRequest&) {}
+void check(const wire::MetricsRequest&) {}
+void check(const wire::PingRequest&) {}
+
+void check_id(std::string_view id) {
+  check_name(id, wire::kIdBytesMax);
+  UMA_CHECK(!id.empty());
+}
+
+void check(const wire::RejectedRequest& rejected) {
+  if (rejected.id) check_id(*rejected.id);
+  check_text(rejected.error.message);
+  std::string frame;
+  wire::append_error(frame, wire::FrameHead(rejected.id), rejected.error);
+  UMA_CHECK(is_utf8(std::string_view(frame).substr(4)));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto request = wire::decode_request({reinterpret_cast<const char*>(data), size});
+  if (!request) {
+    check(request.error());
+    return 0;
+  }
+  check_id(request->id);
+  std::visit([](const auto& body) { check(body); }, request->body);
+  return 0;
+}

@@ -1,0 +1,103 @@
+// make_model: writes a random-weight model. Exit codes: 0 written, 1 usage, 2 not written.
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <print>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "make_model/model_file.h"
+#include "make_model/words.h"
+
+namespace {
+
+uma::ModelSpec tiny_spec() {
+  return {.name = "uma tiny",
+          .type = GGML_TYPE_F16,
+          .layers = 2,
+          .width = 64,
+          .heads = 4,
+          .kv_heads = 2,
+          .feed_forward = 192,
+          .n_ctx = 4096,
+          .vocabulary_size = 1536};
+}
+
+uma::ModelSpec spec_134m() {
+  return {.name = "uma 134m",
+          .type = GGML_TYPE_Q8_0,
+          .layers = 12,
+          .width = 768,
+          .heads = 12,
+          .kv_heads = 12,
+          .feed_forward = 2048,
+          .n_ctx = 32768,
+          .vocabulary_size = 32000};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Writes a llama-architecture GGUF model with random weights; the same flags give the same bytes.");
+  std::string preset = "tiny";
+  std::string out;
+  std::size_t words_count = 0;
+  std::optional<ggml_type> type;
+  std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size;
+  std::uint64_t seed = 1;
+  bool chat_template = false;
+  const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
+
+  app.add_option("--preset", preset, "shape to start from")
+      ->check(CLI::IsMember({"tiny", "tiny-chat", "134m"}))
+      ->capture_default_str();
+  app.add_option("--type", type, "type of the matrices: f16, q8_0, q4_0")->transform(CLI::CheckedTransformer(types));
+  app.add_option("--layers", layers, "transformer blocks");
+  app.add_option("--width", width, "embedding length");
+  app.add_option("--heads", heads, "attention heads");
+  app.add_option("--kv-heads", kv_heads, "key and value heads");
+  app.add_option("--ff", feed_forward, "inner width of the feed-forward block");
+  app.add_option("--n-ctx", n_ctx, "context length the model claims");
+  app.add_option("--vocab", vocabulary_size, "entries of the vocabulary");
+  app.add_option("--seed", seed, "of the weights")->capture_default_str();
+  app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
+  CLI::Option* out_option = app.add_option("--out", out, "file to write");
+  app.add_option("--words", words_count, "print the first N words of the bench instead")
+      ->check(CLI::Range(std::size_t{1}, uma::kWordsCountMax))
+      ->excludes(out_option);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  }
+
+  for (std::size_t index = 0; index < words_count; ++index) {
+    std::println("{}", uma::make_word(index));
+  }
+  if (words_count > 0) {
+    return 0;
+  }
+  if (out.empty()) {
+    std::println(stderr, "make_model: --out FILE or --words N is needed (--help tells more)");
+    return 1;
+  }
+
+  uma::ModelSpec spec = preset == "134m" ? spec_134m() : tiny_spec();
+  spec.type = type.value_or(spec.type);
+  spec.layers = layers.value_or(spec.layers);
+  spec.width = width.value_or(spec.width);
+  spec.heads = heads.value_or(spec.heads);
+  spec.kv_heads = kv_heads.value_or(heads ? *heads : spec.kv_heads);
+  spec.feed_forward = feed_forward.value_or(spec.feed_forward);
+  spec.n_ctx = n_ctx.value_or(spec.n_ctx);
+  spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
+  spec.chat_template = chat_template || preset == "tiny-chat";
+  spec.seed = seed;
+
+  if (auto written = uma::write_model(spec, out); !written) {
+    std::println(stderr, "make_model: {}", written.error());
+    return 2;
+  }
+  return 0;
+}

@@ -1,0 +1,207 @@
+// Made models against the real libllama: what the bench and the other rooms' tests rely on.
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <ggml-backend.h>
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include "make_model/model_file.h"
+#include "make_model/vocabulary.h"
+#include "make_model/words.h"
+
+namespace uma {
+namespace {
+
+struct ModelFree {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+};
+struct ContextFree {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using ModelPtr = std::unique_ptr<llama_model, ModelFree>;
+using ContextPtr = std::unique_ptr<llama_context, ContextFree>;
+
+ModelPtr load(const std::filesystem::path& path, bool vocabulary_only) {
+  llama_model_params params = llama_model_default_params();
+  params.vocab_only = vocabulary_only;
+  return ModelPtr(llama_model_load_from_file(path.c_str(), params));
+}
+
+std::vector<llama_token> tokenize(const llama_model& model, const std::string& text) {
+  std::vector<llama_token> tokens(text.size() + 8);
+  const int count = llama_tokenize(llama_model_get_vocab(&model), text.data(), static_cast<int>(text.size()), tokens.data(),
+                                   static_cast<int>(tokens.size()), /*add_special=*/false, /*parse_special=*/false);
+  tokens.resize(static_cast<std::size_t>(std::max(count, 0)));
+  return tokens;
+}
+
+std::string detokenize(const llama_model& model, const std::vector<llama_token>& tokens) {
+  std::string text(tokens.size() * 64 + 64, '\0');
+  const int bytes = llama_detokenize(llama_model_get_vocab(&model), tokens.data(), static_cast<int>(tokens.size()), text.data(),
+                                     static_cast<int>(text.size()), /*remove_special=*/false, /*unparse_special=*/false);
+  text.resize(static_cast<std::size_t>(std::max(bytes, 0)));
+  return text;
+}
+
+std::vector<llama_token> generate_greedy(llama_model& model, const std::string& prompt, int tokens_count) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = 512;
+  params.n_threads = 1;
+  params.n_threads_batch = 1;
+  const ContextPtr context(llama_init_from_model(&model, params));
+  std::vector<llama_token> batch = tokenize(model, prompt);
+  const int vocabulary_size = llama_vocab_n_tokens(llama_model_get_vocab(&model));
+  std::vector<llama_token> generated;
+  for (int step = 0; step < tokens_count; ++step) {
+    if (llama_decode(context.get(), llama_batch_get_one(batch.data(), static_cast<int>(batch.size()))) != 0) {
+      return {};
+    }
+    const float* logits = llama_get_logits_ith(context.get(), -1);
+    batch = {static_cast<llama_token>(std::max_element(logits, logits + vocabulary_size) - logits)};
+    generated.push_back(batch[0]);
+  }
+  return generated;
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+ModelSpec smallest_spec() {
+  return {.name = "test",
+          .type = GGML_TYPE_Q4_0,
+          .layers = 1,
+          .width = 32,
+          .heads = 2,
+          .kv_heads = 1,
+          .feed_forward = 32,
+          .n_ctx = 256,
+          .vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(true)),
+          .chat_template = true,
+          .seed = 7};
+}
+
+class MakeModel : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ggml_backend_load_all();
+    llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
+  }
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / std::format("make_model_test.{}", getpid());
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST(Words, AreDistinctAndBeginWithEarlierWords) {
+  std::set<std::string> seen;
+  for (std::size_t index = 0; index < 30'000; ++index) {
+    const std::string word = make_word(index);
+    ASSERT_TRUE(word.size() == 2 || seen.contains(word.substr(0, word.size() - 2))) << word;
+    ASSERT_TRUE(seen.insert(word).second) << word;
+  }
+}
+
+TEST(Vocabulary, FillsTheSizeAskedFor) {
+  for (const std::size_t size : {vocabulary_size_min(true), std::size_t{1536}, std::size_t{32'000}}) {
+    const Vocabulary vocabulary = make_vocabulary(size, true);
+    EXPECT_EQ(vocabulary.texts.size(), size);
+    EXPECT_EQ(vocabulary.scores.size(), size);
+    EXPECT_EQ(vocabulary.types.size(), size);
+    EXPECT_EQ(vocabulary.texts[kTokenEos], "</s>");
+  }
+}
+
+TEST_F(MakeModel, GivesTheSameBytesFromTheSameSeedAndOthersFromAnother) {
+  ModelSpec spec = smallest_spec();
+  ASSERT_TRUE(write_model(spec, folder_ / "a.gguf"));
+  ASSERT_TRUE(write_model(spec, folder_ / "b.gguf"));
+  spec.seed = 8;
+  ASSERT_TRUE(write_model(spec, folder_ / "c.gguf"));
+  EXPECT_EQ(read_file(folder_ / "a.gguf"), read_file(folder_ / "b.gguf"));
+  EXPECT_NE(read_file(folder_ / "a.gguf"), read_file(folder_ / "c.gguf"));
+}
+
+TEST_F(MakeModel, RefusesImpossibleShapesInWords) {
+  ModelSpec spec = smallest_spec();
+  spec.width = 48;
+  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "width is 48, it must be a multiple of 32");
+  spec = smallest_spec();
+  spec.vocabulary_size = 10;
+  EXPECT_FALSE(write_model(spec, folder_ / "a.gguf"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(MakeModel, LeavesNothingBehindWhereItCannotWrite) {
+  std::filesystem::create_directory(folder_ / "taken.gguf");  // rename onto a folder fails
+  EXPECT_FALSE(write_model(smallest_spec(), folder_ / "taken.gguf"));
+  EXPECT_FALSE(write_model(smallest_spec(), folder_ / "missing" / "a.gguf"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(MakeModel, TokenizesEachWordOfItsVocabularyToOneToken) {
+  ModelSpec spec = smallest_spec();
+  spec.vocabulary_size = 32'000;
+  ASSERT_TRUE(write_model(spec, folder_ / "words.gguf"));
+  const ModelPtr model = load(folder_ / "words.gguf", /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  std::string text;
+  constexpr std::size_t kWordsCount = 30'000;
+  for (std::size_t index = 0; index < kWordsCount; ++index) {
+    text += (index == 0 ? "" : " ") + make_word(index);
+  }
+  const std::vector<llama_token> tokens = tokenize(*model, text);
+  EXPECT_EQ(tokens.size(), kWordsCount);
+  EXPECT_EQ(detokenize(*model, tokens), text);
+  EXPECT_EQ(tokenize(*model, "once upon a time there was a little girl").size(), 9u);
+}
+
+TEST_F(MakeModel, TokenizesEveryByteAndGivesTextBack) {
+  const ModelPtr model = load(std::getenv("UMA_TEST_MODEL"), /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  std::string text = "Zwölf Boxkämpfer \xF0\x9F\xA5\x8A, 漢字\n\t";
+  for (int byte = 1; byte < 128; ++byte) {
+    text += static_cast<char>(byte);
+  }
+  EXPECT_EQ(detokenize(*model, tokenize(*model, text)), text);
+}
+
+TEST_F(MakeModel, WritesGreedyTextThatVariesAndDependsOnTheWholePrompt) {
+  const ModelPtr model = load(std::getenv("UMA_TEST_MODEL"), /*vocabulary_only=*/false);
+  ASSERT_NE(model, nullptr);
+  const std::string end = " the dog and the cat say hello to the small boy";
+  const std::vector<llama_token> first = generate_greedy(*model, "once upon a time" + end, 64);
+  const std::vector<llama_token> second = generate_greedy(*model, "mother make a picture" + end, 64);
+  ASSERT_EQ(first.size(), 64u);
+  EXPECT_NE(first, second);
+  EXPECT_GE(std::set(first.begin(), first.end()).size(), 16u);
+  EXPECT_GE(std::set(second.begin(), second.end()).size(), 16u);
+}
+
+TEST_F(MakeModel, OffersAChatTemplateWhoseControlTokensAreWhole) {
+  ASSERT_TRUE(write_model(smallest_spec(), folder_ / "chat.gguf"));
+  const ModelPtr model = load(folder_ / "chat.gguf", /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  EXPECT_NE(llama_model_chat_template(model.get(), nullptr), nullptr);
+  const llama_vocab* vocab = llama_model_get_vocab(model.get());
+  llama_token token = -1;
+  EXPECT_EQ(llama_tokenize(vocab, "<|im_end|>", 10, &token, 1, false, /*parse_special=*/true), 1);
+  EXPECT_TRUE(llama_vocab_is_eog(vocab, token));
+}
+
+}  // namespace
+}  // namespace uma

@@ -1,0 +1,33 @@
+// Writes a llama-architecture model with random weights as a GGUF file: any shape, the same bytes from the same spec.
+// Such a model talks nonsense at exactly the speed of a trained one of its shape.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <filesystem>
+#include <string>
+
+#include <ggml.h>
+
+namespace uma {
+
+struct ModelSpec {
+  std::string name;
+  ggml_type type = GGML_TYPE_Q8_0;  // of the matrices: F16, Q8_0 or Q4_0
+  std::uint32_t layers = 0;
+  std::uint32_t width = 0;
+  std::uint32_t heads = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t feed_forward = 0;
+  std::uint32_t n_ctx = 0;  // context length the model claims to be trained for
+  std::uint32_t vocabulary_size = 0;
+  bool chat_template = false;  // ChatML, with its control tokens
+  std::uint64_t seed = 1;
+};
+
+// Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
+// other. The error is a sentence for a person: an impossible shape, or what the file system said.
+[[nodiscard]] std::expected<void, std::string> write_model(const ModelSpec& spec, const std::filesystem::path& path);
+
+}  // namespace uma

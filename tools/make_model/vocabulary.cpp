@@ -1,0 +1,125 @@
+#include "make_model/vocabulary.h"
+
+#include <array>
+#include <format>
+#include <string_view>
+#include <unordered_set>
+
+#include <llama.h>
+
+#include "base/check.h"
+#include "make_model/words.h"
+
+namespace uma {
+
+namespace {
+
+constexpr std::string_view kSpace = "\u2581";  // how SentencePiece writes a space
+
+// Enough English for readable prompts in tests and demonstrations.
+constexpr std::string_view kEnglishWords =
+    "the of and to a in is it you that he was for on are with as his they be at one have this from or had by hot word but what "
+    "some we can out other were all there when up use your how said an each she which do their time if will way about many "
+    "then "
+    "them write would like so these her long make thing see him two has look more day could go come did number sound no most "
+    "people my over know water than call first who may down side been now find any new work part take get place made live "
+    "where "
+    "after back little only round man year came show every good me give our under name very through just form sentence great "
+    "think say help low line differ turn cause much mean before move right boy old too same tell does set three want air well "
+    "also play small end put home read hand port large spell add even land here must big high such follow act why ask men "
+    "change "
+    "went light kind off need house picture try us again animal point mother world near build self earth father once upon time "
+    "girl lily dog cat story answer question hello short long user system assistant count";
+
+// Merging by score needs the scores apart: syllables first, then beginnings of words.
+constexpr float kScoreSyllable = -1.0F;
+constexpr float kScoreWord = -1000.0F;
+constexpr float kScoreCharacter = -1e6F;  // characters are where merging starts: never the result of one
+
+bool is_syllable(std::string_view text) {
+  return text.size() >= 2 && kWordConsonants.contains(text[0]) && kWordVowels.contains(text[1]);
+}
+
+class VocabularyBuilder {
+ public:
+  explicit VocabularyBuilder(std::size_t size_max) : size_max_(size_max) {}
+
+  void add(std::string text, float score, llama_token_type type) {
+    if (is_full() || !seen_.insert(text).second) {
+      return;
+    }
+    vocabulary_.texts.push_back(std::move(text));
+    vocabulary_.scores.push_back(score);
+    vocabulary_.types.push_back(type);
+  }
+
+  void add_plain(std::string text, float score) { add(std::move(text), score, LLAMA_TOKEN_TYPE_NORMAL); }
+
+  // Adds "▁word" and the beginnings it grows from.
+  void add_word(std::string_view word) {
+    std::string text(kSpace);
+    while (!word.empty()) {
+      const std::size_t unit_bytes = is_syllable(word) ? 2 : 1;
+      text += word.substr(0, unit_bytes);
+      word.remove_prefix(unit_bytes);
+      add_plain(text, kScoreWord - static_cast<float>(vocabulary_.size()));
+    }
+  }
+
+  void end_of_special_tokens() { vocabulary_.plain_begin = vocabulary_.size(); }
+  [[nodiscard]] bool is_full() const { return vocabulary_.size() == size_max_; }
+  [[nodiscard]] std::size_t size() const { return vocabulary_.size(); }
+  [[nodiscard]] Vocabulary take() { return std::move(vocabulary_); }
+
+ private:
+  std::size_t size_max_;
+  Vocabulary vocabulary_;
+  std::unordered_set<std::string> seen_;
+};
+
+void add_smallest(VocabularyBuilder& builder, bool with_chat_tokens) {
+  builder.add("<unk>", 0, LLAMA_TOKEN_TYPE_UNKNOWN);
+  builder.add("<s>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  builder.add("</s>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  for (int byte = 0; byte < 256; ++byte) {
+    builder.add(std::format("<0x{:02X}>", byte), 0, LLAMA_TOKEN_TYPE_BYTE);
+  }
+  if (with_chat_tokens) {
+    builder.add("<|im_start|>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+    builder.add("<|im_end|>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  }
+  builder.end_of_special_tokens();
+
+  builder.add_plain(std::string(kSpace), kScoreCharacter);
+  for (char character = '!'; character <= '~'; ++character) {
+    builder.add_plain(std::string(1, character), kScoreCharacter);
+  }
+  for (std::size_t index = 0; index < kSyllablesCount; ++index) {
+    builder.add_plain(make_syllable(index), kScoreSyllable - static_cast<float>(index));
+  }
+  for (std::size_t begin = 0; begin < kEnglishWords.size();) {
+    const std::size_t end = std::min(kEnglishWords.find(' ', begin), kEnglishWords.size());
+    builder.add_word(kEnglishWords.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+std::size_t vocabulary_size_min(bool with_chat_tokens) {
+  VocabularyBuilder builder(kWordsCountMax);
+  add_smallest(builder, with_chat_tokens);
+  return builder.size();
+}
+
+Vocabulary make_vocabulary(std::size_t size, bool with_chat_tokens) {
+  UMA_CHECK(size >= vocabulary_size_min(with_chat_tokens) && size <= kWordsCountMax);
+  VocabularyBuilder builder(size);
+  add_smallest(builder, with_chat_tokens);
+  for (std::size_t index = 0; !builder.is_full(); ++index) {
+    builder.add_word(make_word(index));
+  }
+  return builder.take();
+}
+
+}  // namespace uma
