@@ -35,7 +35,6 @@ struct Lane::Sequence {
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
     usage.seed = task.seed;
-    usage.prompt_tokens = prompt_tokens;
   }
 
   [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
@@ -311,6 +310,7 @@ void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
   }
   if (sequence.was_placed()) return;  // recomputed after a swap whose image was lost: the receipt is written already
   const std::int32_t reused = size_of(slot.tokens);
+  sequence.usage.prompt_tokens = sequence.prompt_tokens;
   sequence.usage.reused_tokens = reused;
   sequence.usage.recomputed_tokens = sequence.prompt_tokens - reused;
   sequence.usage.tier = reused > 0 ? Tier::hot : Tier::none;

@@ -212,12 +212,13 @@ void Connection::close() {
   const std::shared_ptr<Connection> self = shared_from_this();  // the set below may hold the last reference
   outbox_->seal();
   requests_->cancel_all();
-  update_busy();
-  error_code ignored;
-  socket_.close(ignored);
   linger_timer_.cancel();
+  // What is counted is up to date before the client can see the end.
+  update_busy();
   server_.connections.erase(self);
   server_.connections_count.add(-1);
+  error_code ignored;
+  socket_.close(ignored);
 }
 
 void Connection::update_busy() {

@@ -29,7 +29,7 @@ class Cancel(uma.DaemonTest):
     def test_a_prefill(self):
         before = self.client.metrics()["prompt_tokens_total"]
         running = self.client.start(type="generate", prompt=LONG, max_tokens=1)
-        uma.until(lambda: self.client.metrics()["sequences_active"] > 0, "the prompt is being read")
+        self.wait_active()
         self.assertTrue(self.client.call(type="cancel", target=running)["cancelled"])
         last = self.client.finish(running).last
         self.assertEqual(("eos", "cancelled"), (last["event"], last.get("reason")))
@@ -69,7 +69,7 @@ class Cancel(uma.DaemonTest):
     def test_a_disconnect_in_the_prefill(self):
         client = self.daemon.client()
         client.start(type="generate", prompt=LONG, max_tokens=1)
-        uma.until(lambda: self.client.metrics()["sequences_active"] > 0, "the prompt is being read")
+        self.wait_active()
         client.close()
         self.wait_idle()
         self.assertEqual("eos", self.client.generate("one", max_tokens=1).last["event"])

@@ -210,8 +210,8 @@ class Limits(uma.DaemonTest):
         self.assertEqual("ack", self.client.append(session, "a" + " b" * 90)["event"])
         before = self.client.session(session)
         cells = self.client.models()[0]["sequence_tokens_max"]
-        self.assert_error(self.client.append(session, " c" * 100), "E_LIMIT_004", cells)
-        self.assert_error(self.client.generate(" c" * 100, session_id=session), "E_LIMIT_004", cells)
+        self.assert_error(self.client.append(session, " c" * 170), "E_LIMIT_004", cells)
+        self.assert_error(self.client.generate(" c" * 170, session_id=session), "E_LIMIT_004", cells)
         self.assert_error(self.client.append(session, " c" * 300), "E_LIMIT_001", cells)  # too large even for an empty session
         self.assertEqual(before["pending_tokens"], self.client.session(session)["pending_tokens"], "nothing changed")
         self.assertEqual("eos", self.client.generate_stream(session, max_tokens=4).last["event"])

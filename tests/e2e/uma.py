@@ -144,12 +144,12 @@ class Client:
 
     def __init__(self, path, timeout_s=WAIT_S):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.settimeout(timeout_s)
         try:
-            self.socket.connect(str(path))
+            self.socket.connect(str(path))  # without a timeout: with one, a full backlog is an error instead of a wait
         except OSError:
             self.socket.close()
             raise
+        self.socket.settimeout(timeout_s)
         self.received = b""
         self.replies = {}  # by request id; the id None collects answers to what had no id
         self.count = 0
@@ -408,6 +408,10 @@ class DaemonTest(unittest.TestCase):
         client = self.daemon.client()
         self.addCleanup(client.close)
         return client
+
+    def wait_active(self):
+        """Waits until a request has reached a worker."""
+        until(lambda: self.client.metrics()["sequences_active"] > 0, "an active sequence")
 
     def wait_idle(self):
         """Waits until no request runs or waits: what was cancelled or dropped has left the engine."""

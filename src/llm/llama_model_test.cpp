@@ -1,0 +1,197 @@
+// The real library on the tiny random-weight model that the build makes (UMA_TEST_MODEL).
+#include "llm/llama_model.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <fstream>
+
+#include "base/utf8.h"
+#include "llm/detokenizer.h"
+
+namespace uma::llm {
+namespace {
+
+std::string model_path() {
+  const char* path = std::getenv("UMA_TEST_MODEL");
+  return path != nullptr ? path : "build/release/models/tiny.gguf";
+}
+
+std::shared_ptr<const Model> model() {
+  static const std::shared_ptr<const Model> loaded = load_llama_model(model_path(), {}).value();
+  return loaded;
+}
+
+std::unique_ptr<Context> context(KvLayout layout, std::int32_t cells = 2048, std::int32_t sequences = 4) {
+  return model()->new_context({.cells = cells, .sequences = sequences, .threads = 1, .layout = layout}).value();
+}
+
+std::vector<Token> tokens_of(std::string_view text) { return model()->vocab().tokenize(text, false).value(); }
+
+// Feeds `tokens` to a sequence; the logits of the last one are readable afterwards.
+void feed(Context& target, std::int32_t sequence, std::span<const Token> tokens) {
+  std::vector<BatchRow> rows;
+  const std::int32_t begin = target.sequence_length(sequence);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back({tokens[i], begin + static_cast<std::int32_t>(i), sequence, i + 1 == tokens.size()});
+  }
+  ASSERT_EQ(target.decode(rows, nullptr).value(), DecodeStatus::done);
+}
+
+std::vector<float> last_logits(Context& target, std::size_t rows) {
+  const auto logits = target.logits(static_cast<std::int32_t>(rows) - 1);
+  return {logits.begin(), logits.end()};
+}
+
+TEST(LlamaModel, AMissingFileIsAnErrorWithItsName) {
+  const auto loaded = load_llama_model("/nonexistent/model.gguf", {});
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::model_load);
+  EXPECT_NE(loaded.error().message.find("/nonexistent/model.gguf"), std::string::npos);
+}
+
+TEST(LlamaModel, ADamagedFileIsAnError) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() / std::format("uma_damaged_{}.gguf", ::getpid());
+  std::filesystem::copy_file(model_path(), path, std::filesystem::copy_options::overwrite_existing);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  EXPECT_FALSE(load_llama_model(path.string(), {}));
+  std::ofstream(path) << "not a model";
+  EXPECT_FALSE(load_llama_model(path.string(), {}));
+  std::filesystem::remove(path);
+}
+
+TEST(LlamaModel, ALoadCanBeCancelledAndReportsProgress) {
+  double seen = -1;
+  const auto loaded = load_llama_model(model_path(), {.on_progress = [&](double progress) {
+                                         seen = progress;
+                                         return false;
+                                       }});
+  EXPECT_FALSE(loaded);
+  EXPECT_GE(seen, 0);
+}
+
+TEST(LlamaVocab, EveryByteGoesThroughAndComesBack) {
+  std::string all;
+  for (int byte = 1; byte < 128; ++byte) all += static_cast<char>(byte);
+  all += "\u00e9\u20ac\U0001F600";
+  std::string back;
+  Detokenizer detokenizer(model()->vocab());
+  for (const Token token : tokens_of(all)) detokenizer.push(token, back);
+  detokenizer.finish(back);
+  EXPECT_EQ(back, all);
+}
+
+TEST(LlamaVocab, ADeltaIsAContinuationWithoutASpaceOfTheTokenizersOwn) {
+  std::string back;
+  Detokenizer detokenizer(model()->vocab());
+  for (const std::string_view part : {"ab", "cd", " ef"}) {
+    for (const Token token : tokens_of(part)) detokenizer.push(token, back);
+  }
+  EXPECT_EQ(back, "abcd ef");
+}
+
+TEST(LlamaVocab, TextOfControlTokensStaysText) {
+  const std::optional<Token> bos = model()->vocab().bos();
+  ASSERT_TRUE(bos);
+  EXPECT_EQ(std::ranges::count(tokens_of("<s>"), *bos), 0);
+}
+
+TEST(LlamaContext, FollowsTheLayoutThatWasAsked) {
+  const auto split = context(KvLayout::split);
+  EXPECT_FALSE(split->shape().is_unified);
+  EXPECT_EQ(split->shape().sequence_cells_max, 512);
+  const auto unified = context(KvLayout::unified);
+  EXPECT_TRUE(unified->shape().is_unified);
+  EXPECT_EQ(unified->shape().sequence_cells_max, 2048);
+  EXPECT_FALSE(model()->new_context({.cells = 1024, .sequences = 300, .threads = 1, .layout = KvLayout::split}));
+}
+
+TEST(LlamaContext, ChoosesAPoolWhereSplittingWouldLeaveTooLittle) {
+  EXPECT_TRUE(context(KvLayout::automatic, 1024, 8)->shape().is_unified);
+  EXPECT_FALSE(context(KvLayout::automatic, 8192, 4)->shape().is_unified);
+}
+
+// The one way a sequence changes place: the next logits are those of the sequence that never moved.
+TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
+  const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog and runs away");
+  const std::vector<Token> next = tokens_of("!");
+  for (const KvLayout layout : {KvLayout::split, KvLayout::unified}) {
+    const auto from = context(layout);
+    feed(*from, 1, tokens);
+    const auto length = static_cast<std::int32_t>(tokens.size());
+    const auto to = context(layout);
+    if (layout == KvLayout::unified) {
+      for (std::int32_t begin = 0; begin < length; begin += 5) {
+        const std::int32_t end = std::min(length, begin + 5);
+        const auto piece = from->save_state(1, begin, end).value();
+        ASSERT_TRUE(to->load_state(3, begin, end, piece)) << begin;
+      }
+    } else {
+      ASSERT_TRUE(to->load_state(3, 0, length, from->save_state(1, 0, length).value()));
+    }
+    EXPECT_EQ(from->state_identity(), to->state_identity());
+    feed(*from, 1, next);
+    feed(*to, 3, next);
+    EXPECT_EQ(last_logits(*from, next.size()), last_logits(*to, next.size()));
+  }
+}
+
+TEST(LlamaContext, AStateThatTheLibraryRefusesLeavesAnEmptySequence) {
+  const auto target = context(KvLayout::split);
+  const std::vector<std::byte> garbage(100, std::byte{0x5a});
+  EXPECT_FALSE(target->load_state(0, 0, 10, garbage));
+  EXPECT_EQ(target->sequence_length(0), 0);
+}
+
+TEST(LlamaContext, ACopyAndATruncationContinueLikeTheOriginal) {
+  const std::vector<Token> tokens = tokens_of("one two three");
+  for (const KvLayout layout : {KvLayout::split, KvLayout::unified}) {
+    const auto target = context(layout);
+    feed(*target, 0, tokens);
+    target->copy(0, 2);
+    EXPECT_EQ(target->sequence_length(2), static_cast<std::int32_t>(tokens.size()));
+    ASSERT_TRUE(target->truncate(2, static_cast<std::int32_t>(tokens.size()) - 1));
+    feed(*target, 2, std::span(tokens).last(1));
+    const auto logits = last_logits(*target, 1);
+    EXPECT_TRUE(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }));
+    ASSERT_TRUE(target->truncate(2, 0));
+    EXPECT_EQ(target->sequence_length(2), 0);
+    EXPECT_EQ(target->sequence_length(0), static_cast<std::int32_t>(tokens.size()));
+  }
+}
+
+TEST(LlamaContext, NoRoomIsAStatusAndKeepsNothing) {
+  const auto target = context(KvLayout::unified, 256, 2);
+  const std::vector<Token> fill(200, 5);
+  feed(*target, 0, fill);
+  std::vector<BatchRow> rows;
+  for (std::int32_t i = 0; i < 100; ++i) rows.push_back({5, i, 1, i == 99});
+  EXPECT_EQ(target->decode(rows, nullptr).value(), DecodeStatus::no_room);
+  EXPECT_EQ(target->sequence_length(1), 0);
+}
+
+TEST(LlamaContext, AnInterruptedDecodeSaysSo) {
+  const auto target = context(KvLayout::split);
+  const std::atomic<bool> interrupt{true};
+  std::vector<BatchRow> rows;
+  for (std::int32_t i = 0; i < 100; ++i) rows.push_back({5, i, 0, i == 99});
+  EXPECT_EQ(target->decode(rows, &interrupt).value(), DecodeStatus::interrupted);
+  EXPECT_LT(target->sequence_length(0), 100);
+}
+
+TEST(LlamaContext, APositionThatLeavesAGapIsAnErrorNotACrash) {
+  const auto target = context(KvLayout::split);
+  const std::vector<BatchRow> rows{{5, 0, 0, true}};
+  ASSERT_TRUE(target->decode(rows, nullptr));
+  const std::vector<BatchRow> gap{{5, 7, 0, true}};
+  EXPECT_FALSE(target->decode(gap, nullptr));
+  EXPECT_EQ(target->sequence_length(0), 1);
+}
+
+}  // namespace
+}  // namespace uma::llm

@@ -1,0 +1,381 @@
+#include "simulation.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/check.h"
+
+namespace uma::sim {
+namespace {
+
+const TenantId kTenant{"simulated"};
+
+std::string text_of(std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) {
+    if (token < 256) text += static_cast<char>(token);
+  }
+  return text;
+}
+
+}  // namespace
+
+// --- The catalog ----------------------------------------------------------------------------------------------------------------
+
+void SlowCatalog::commit(kv::RecordPtr record, Done done) {
+  SessionId id = record->id;
+  calls_.push_back({std::move(record), std::move(id), std::move(done)});
+}
+
+void SlowCatalog::remove(const SessionId& id, Done done) { calls_.push_back({nullptr, id, std::move(done)}); }
+
+bool SlowCatalog::answer_one(bool with_failure) {
+  if (calls_.empty()) return false;
+  Call call = std::move(calls_.front());
+  calls_.erase(calls_.begin());
+  if (with_failure) {
+    call.done(fail(ErrorCode::io_short_write, "the simulated disk is full"));
+  } else if (call.record != nullptr) {
+    kept_.commit(std::move(call.record), std::move(call.done));
+  } else {
+    kept_.remove(call.id, std::move(call.done));
+  }
+  return true;
+}
+
+// --- A client's stream ----------------------------------------------------------------------------------------------------------
+
+// Checks what a client can check: one terminal event, nothing after it, and tokens that are what the model says after the chain.
+class Simulation::Sink final : public EventSink {
+ public:
+  Sink(Simulation& simulation, std::string session, std::string prompt, int patience)
+      : simulation_(simulation), session_(std::move(session)), prompt_(std::move(prompt)), patience_(patience) {}
+
+  bool deliver(const Event& event) override {
+    UMA_CHECK(!ended);
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      if (patience_ == 0) return false;
+      --patience_;
+      tokens_.push_back(token->token);
+    } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
+      ended = true;
+      check_end(*eos);
+    } else if (std::holds_alternative<FailureEvent>(event)) {
+      ended = true;
+      UMA_CHECK(tokens_.empty());
+      ++simulation_.outcome_.failures;
+    }
+    return true;
+  }
+
+  RequestId id;
+  bool ended = false;
+
+ private:
+  void check_end(const EosEvent& eos) {
+    UMA_CHECK(eos.usage.prompt_tokens == eos.usage.reused_tokens + eos.usage.recomputed_tokens);
+    simulation_.outcome_.reused_tokens += static_cast<std::uint64_t>(eos.usage.reused_tokens);
+    if (eos.reason == FinishReason::cancelled) ++simulation_.outcome_.cancelled;
+    if (session_.empty()) {
+      std::vector<Token> chain{testing::kFakeBos};
+      for (const char c : prompt_) chain.push_back(static_cast<unsigned char>(c));
+      check_tokens(std::move(chain));
+      return;
+    }
+    const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
+    const bool is_turn = !tokens_.empty() || eos.reason == FinishReason::stop;
+    if (record == nullptr || !is_turn || eos.error || eos.reason == FinishReason::slow_consumer) return;
+    if (!simulation_.known_.contains(session_)) return;  // ended while it generated: nothing is promised of it
+    // Commit before claim: the chain that the catalog keeps ends with what the client was just told.
+    UMA_CHECK(record->chain.size() >= tokens_.size());
+    const std::span<const Token> chain(record->chain);
+    UMA_CHECK(std::ranges::equal(chain.last(tokens_.size()), tokens_));
+    UMA_CHECK(record->pending.empty());
+    check_tokens(std::vector<Token>(chain.begin(), chain.end() - static_cast<std::ptrdiff_t>(tokens_.size())));
+    ++simulation_.outcome_.finished_turns;
+  }
+
+  void check_tokens(std::vector<Token> chain) const {
+    const auto wanted = fake_continuation(simulation_.model_options_, std::move(chain), static_cast<std::int32_t>(tokens_.size()));
+    UMA_CHECK(wanted == tokens_);
+  }
+
+  Simulation& simulation_;
+  std::string session_;
+  std::string prompt_;
+  int patience_;  // tokens it takes before it stops reading
+  std::vector<Token> tokens_;
+};
+
+// --- The machine ----------------------------------------------------------------------------------------------------------------
+
+Simulation::Simulation(std::uint64_t seed) : random_(seed) {
+  model_options_.sequences = 2 + static_cast<std::int32_t>(random_.next_below(3));
+  model_options_.unified = random_.next_below(2) == 0;
+  model_options_.cells = model_options_.unified ? 160 : 160 * model_options_.sequences;
+  model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
+  model_options_.end_every = 40;
+  model_options_.clock = &clock_;
+  model_ = std::make_shared<const testing::FakeModel>(model_options_);
+
+  engine::RouterOptions options;
+  options.model_name = "fake";
+  options.seed = random_.next_u64();
+  options.limits.max_sessions = 12;
+  options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
+  router_ = std::make_unique<engine::Router>(options, catalog_, preparer_, clock_);
+  const auto lanes = 1 + random_.next_below(2);
+  for (std::uint64_t i = 0; i < lanes; ++i) {
+    auto context = std::make_unique<testing::FakeContext>(model_options_);
+    contexts_.push_back(context.get());
+    lanes_.push_back(std::make_unique<engine::Lane>(engine::LaneOptions{}, std::move(context), model_->vocab(), clock_,
+                                                    [this](engine::TaskResult result) {
+                                                      router_->post([this, result = std::move(result)]() mutable {
+                                                        router_->on_result(std::move(result));
+                                                      });
+                                                    }));
+  }
+}
+
+Simulation::~Simulation() = default;
+
+void Simulation::inject_faults() {
+  has_faults_ = true;
+  for (testing::FakeContext* context : contexts_) {
+    context->fault = [this](std::span<const llm::BatchRow>) {
+      switch (random_.next_below(60)) {
+        case 0:
+          return testing::FakeFault::decode_error;
+        case 1:
+          return testing::FakeFault::no_room;
+        case 2:
+          return testing::FakeFault::interrupted_half;
+        default:
+          return testing::FakeFault::none;
+      }
+    };
+  }
+}
+
+void Simulation::step_something() {
+  switch (random_.next_below(5)) {
+    case 0:
+      router_->step();
+      break;
+    case 1:
+      preparer_.step();
+      break;
+    case 2:
+      catalog_.answer_one(has_faults_ && random_.next_below(30) == 0);
+      break;
+    default: {
+      const std::size_t lane = random_.next_below(lanes_.size());
+      if (has_faults_) contexts_[lane]->fail_state = random_.next_below(10) == 0;
+      lanes_[lane]->step();
+    }
+  }
+  check_after_step();
+}
+
+void Simulation::check_after_step() {
+  router_->check_invariants();
+  for (const auto& lane : lanes_) lane->check_invariants();
+}
+
+void Simulation::come_to_rest() {
+  has_faults_ = false;
+  for (testing::FakeContext* context : contexts_) {
+    context->fault = nullptr;
+    context->fail_state = false;
+  }
+  if (!is_loaded_) act();
+  for (int quiet = 0; quiet < 3;) {
+    bool worked = router_->step();
+    worked |= preparer_.step();
+    while (catalog_.answer_one(false)) worked = true;
+    for (const auto& lane : lanes_) worked |= lane->step().did_work;
+    check_after_step();
+    quiet = worked ? 0 : quiet + 1;
+  }
+}
+
+Outcome Simulation::run(int actions) {
+  if (random_.next_below(2) == 0) inject_faults();
+  for (int i = 0; i < actions; ++i) {
+    if (random_.next_below(4) == 0) {
+      act();
+    } else {
+      step_something();
+    }
+  }
+  come_to_rest();
+  UMA_CHECK(router_->requests_open() == 0);
+  UMA_CHECK(replies_owed_ == 0);
+  for (const auto& sink : sinks_) UMA_CHECK(sink->ended);
+  check_session_texts();
+  for (const auto& lane : lanes_) {
+    UMA_CHECK(lane->is_idle());
+    UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
+    UMA_CHECK(lane->stats().warm_bytes.value() == 0 && lane->stats().warm_sequences.value() == 0);
+    outcome_.preemptions += lane->stats().preemptions_total.value();
+  }
+  return outcome_;
+}
+
+// Every acknowledged input is in its session, in order.
+void Simulation::check_session_texts() {
+  for (const auto& [id, session] : known_) {
+    const kv::RecordPtr record = catalog_.kept().find(SessionId{id});
+    UMA_CHECK(record != nullptr);
+    if (session.was_cut) continue;
+    const std::string text = text_of(record->chain) + text_of(record->pending);
+    std::size_t at = 0;
+    for (const std::string& input : session.inputs) {
+      at = text.find(input, at);
+      UMA_CHECK(at != std::string::npos);
+      at += input.size();
+    }
+  }
+}
+
+// --- The clients ----------------------------------------------------------------------------------------------------------------
+
+template <class T>
+Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> then) {
+  ++replies_owed_;
+  return [this, then = std::move(then), called = false](Expected<T> value) mutable {
+    UMA_CHECK(!called);
+    called = true;
+    --replies_owed_;
+    then(std::move(value));
+  };
+}
+
+std::string Simulation::new_text() {
+  return std::format("[{}{}]", ++texts_made_, std::string(random_.next_below(40), 'x'));
+}
+
+std::string Simulation::pick_session() {
+  if (known_.empty()) return "nobody";
+  auto picked = known_.begin();
+  std::advance(picked, static_cast<std::ptrdiff_t>(random_.next_below(known_.size())));
+  return picked->first;
+}
+
+void Simulation::create_session() {
+  CreateSessionRequest request;
+  request.mode = SessionMode::text;
+  if (random_.next_below(3) == 0) request.system = new_text();
+  if (random_.next_below(20) == 0) request.ttl_s = 1;
+  const bool can_expire = request.ttl_s > 0;
+  router_->create_session(kTenant, request, expect_reply<SessionInfo>([this, can_expire](Expected<SessionInfo> made) {
+    if (made && !can_expire) known_[made->id.value] = {};
+  }));
+}
+
+void Simulation::append() {
+  const std::string session = pick_session();
+  const std::string text = new_text();
+  router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}},
+                        expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
+                          if (done && known_.contains(session)) known_[session].inputs.push_back(text);
+                        }));
+}
+
+void Simulation::generate(bool in_session) {
+  GenerateRequest request;
+  if (in_session) request.session = pick_session();
+  if (!in_session || random_.next_below(2) == 0) request.input.text = new_text();
+  if (in_session && random_.next_below(10) == 0) {
+    request.regenerate = true;
+    request.input = {};
+    known_[request.session].was_cut = known_.contains(request.session);
+    if (request.session == "nobody") known_.erase("nobody");
+  }
+  request.options.max_tokens = 1 + static_cast<std::int32_t>(random_.next_below(60));
+  if (random_.next_below(6) == 0) request.options.timeout_ms = 1 + static_cast<std::int64_t>(random_.next_below(100));
+  if (random_.next_below(3) == 0) request.options.request_class = RequestClass::background;
+  request.options.progress = random_.next_below(4) == 0;
+  const int patience = random_.next_below(8) == 0 ? static_cast<int>(random_.next_below(10)) : 1'000'000;
+  auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, patience);
+  sink->id = RequestId{++last_request_};
+  sinks_.push_back(sink);
+  ++outcome_.generations;
+  router_->generate(sink->id, kTenant, std::move(request), sink);
+}
+
+void Simulation::cancel() {
+  if (sinks_.empty()) return;
+  const auto& sink = sinks_[random_.next_below(sinks_.size())];
+  if (random_.next_below(2) == 0) {
+    router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
+  } else {
+    router_->cancel_session(kTenant, pick_session(), expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
+  }
+}
+
+void Simulation::end_session() {
+  const std::string session = pick_session();
+  known_.erase(session);
+  router_->end_session(kTenant, session, expect_reply<Unit>([](const Expected<Unit>&) {}));
+}
+
+void Simulation::fork_or_rewind() {
+  const std::string session = pick_session();
+  if (random_.next_below(2) == 0) {
+    router_->fork_session(kTenant, session, "", expect_reply<SessionInfo>([this](const Expected<SessionInfo>& made) {
+      if (made) known_[made->id.value] = {};
+    }));
+  } else {
+    if (known_.contains(session)) known_[session].was_cut = true;
+    router_->rewind_session(kTenant, session, static_cast<std::int32_t>(random_.next_below(3)),
+                            expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}));
+  }
+}
+
+void Simulation::act() {
+  if (!is_loaded_ && (random_.next_below(4) == 0 || last_request_ > 20)) {
+    is_loaded_ = true;
+    std::vector<engine::Lane*> lanes;
+    for (const auto& lane : lanes_) lanes.push_back(lane.get());
+    router_->on_loaded(model_, lanes);
+    return;
+  }
+  switch (random_.next_below(16)) {
+    case 0:
+    case 1:
+      create_session();
+      break;
+    case 2:
+    case 3:
+    case 4:
+      append();
+      break;
+    case 5:
+    case 6:
+    case 7:
+    case 8:
+      generate(true);
+      break;
+    case 9:
+    case 10:
+    case 11:
+      generate(false);
+      break;
+    case 12:
+      cancel();
+      break;
+    case 13:
+      if (random_.next_below(3) == 0) end_session();
+      break;
+    case 14:
+      fork_or_rewind();
+      break;
+    default:
+      clock_.advance(std::chrono::milliseconds(random_.next_below(30)));
+  }
+  check_after_step();
+}
+
+}  // namespace uma::sim

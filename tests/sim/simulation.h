@@ -1,0 +1,105 @@
+// The whole engine without threads, time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an order
+// that a seed decides, with clients that come, go, cancel, stall and disagree, and with faults in decodes, states and commits.
+// After every step the invariants of DESIGN §5 are checked; a broken one aborts with the seed in the log.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/lane.h"
+#include "engine/preparer.h"
+#include "engine/router.h"
+#include "kv/catalog.h"
+#include "testing/fake_model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::sim {
+
+// A catalog whose answers come later, in order, and sometimes are failures. What failed is not kept.
+class SlowCatalog final : public kv::Catalog {
+ public:
+  void commit(kv::RecordPtr record, Done done) override;
+  void remove(const SessionId& id, Done done) override;
+  // Answers the oldest waiting call. False: none waits.
+  bool answer_one(bool with_failure);
+  [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
+
+ private:
+  struct Call {
+    kv::RecordPtr record;  // null: a removal
+    SessionId id;
+    Done done;
+  };
+  kv::MemoryCatalog kept_;
+  std::vector<Call> calls_;
+};
+
+struct Outcome {
+  std::uint64_t generations = 0;
+  std::uint64_t finished_turns = 0;
+  std::uint64_t failures = 0;
+  std::uint64_t cancelled = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t reused_tokens = 0;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(std::uint64_t seed);
+  ~Simulation();
+
+  // Runs `actions` random actions of clients and machine, then lets everything come to rest. Aborts where an invariant breaks.
+  Outcome run(int actions);
+
+ private:
+  class Sink;
+  // What a client knows of a session it made.
+  struct KnownSession {
+    std::vector<std::string> inputs;  // acknowledged, in order
+    bool was_cut = false;             // rewound or regenerated: inputs may be gone
+  };
+
+  void act();
+  void step_something();
+  void check_after_step();
+  void come_to_rest();
+
+  void create_session();
+  void append();
+  void generate(bool in_session);
+  void cancel();
+  void end_session();
+  void fork_or_rewind();
+  void inject_faults();
+  void check_session_texts();
+  [[nodiscard]] std::string pick_session();
+  [[nodiscard]] std::string new_text();
+  template <class T>
+  Reply<T> expect_reply(std::move_only_function<void(Expected<T>)> then);
+
+  Random random_;
+  testing::SimClock clock_;
+  testing::FakeOptions model_options_;
+  std::shared_ptr<const testing::FakeModel> model_;
+  SlowCatalog catalog_;
+  engine::Preparer preparer_;
+  std::unique_ptr<engine::Router> router_;
+  std::vector<std::unique_ptr<engine::Lane>> lanes_;
+  std::vector<testing::FakeContext*> contexts_;
+  bool is_loaded_ = false;
+  bool has_faults_ = false;
+
+  std::uint64_t last_request_ = 0;
+  std::uint64_t texts_made_ = 0;
+  std::int64_t replies_owed_ = 0;
+  std::vector<std::shared_ptr<Sink>> sinks_;
+  std::map<std::string, KnownSession> known_;
+  Outcome outcome_;
+};
+
+}  // namespace uma::sim
