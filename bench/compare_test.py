@@ -26,10 +26,11 @@ class Arithmetic(unittest.TestCase):
         self.assertIsNone(compare.median_ratio([{"umad": {"f": 2}, "x": {"f": 0}}], "f", "umad", "x"))
 
     def test_library_counts_generated_tokens_over_all_the_time(self):
-        lines = 'main: n_kv_max = 2048\n{"pp": 32, "tg": 64, "pl": 4, "t_pp": 0.5, "t_tg": 1.5, "speed": 1}\n'
-        self.assertEqual(compare.library_tokens_per_s(lines), 128)
+        lines = ('main: n_kv_max = 2048\n{"pp": 32, "tg": 64, "pl": 4, "t_pp": 0.5, "t_tg": 1.5, "speed": 1}\n'
+                 '{"pp": 32, "tg": 1, "pl": 4, "t_pp": 0.5, "t_tg": 0.1, "speed": 1}\n')
+        self.assertEqual(compare.library_tokens_per_s(lines, 64), 128)
         with self.assertRaises(compare.ContestantFailed):
-            compare.library_tokens_per_s("nothing\n")
+            compare.library_tokens_per_s("nothing\n", 64)
 
 
 class Table(unittest.TestCase):

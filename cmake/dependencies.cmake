@@ -23,7 +23,8 @@ endif()
 add_library(uma_llama INTERFACE)
 target_link_libraries(uma_llama INTERFACE llama ggml::ggml)
 
-# Boost is used from its headers. Asio and JSON are compiled once, in src/wire/boost_*.cpp.
+# Boost is used from its headers. JSON is compiled once, in src/wire/boost_json.cpp; Asio once in each program that uses it
+# (src/server/boost_asio.cpp, apps/uma-bench/boost_asio.cpp).
 add_library(uma_boost INTERFACE)
 target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)

@@ -47,10 +47,10 @@ Interrupts::Interrupts() {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   for (const int number : kHandled) {
-    // What the parent ignores stays ignored: `nohup uma-cli` survives the end of its terminal.
+    // `nohup uma-cli` survives the end of its terminal.
     struct sigaction before{};
     sigaction(number, nullptr, &before);
-    if (before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
+    if (number != SIGHUP || before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
   }
   signal(SIGPIPE, SIG_IGN);
 }

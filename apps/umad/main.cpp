@@ -231,7 +231,8 @@ void Daemon::write_metrics() const {
 
 int run_umad(const Config& config) {
   const char* debug = std::getenv("UMA_DEBUG");
-  const bool shows_debug = debug != nullptr && std::string_view(debug) != "" && std::string_view(debug) != "0";
+  const std::string_view wanted = debug == nullptr ? "" : debug;
+  const bool shows_debug = !wanted.empty() && wanted != "0";
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
   log_start(config);
   raise_descriptor_limit();

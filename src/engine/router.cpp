@@ -390,6 +390,8 @@ void Router::get_session(const TenantId& tenant, const std::string& session, Rep
     llm::Detokenizer detokenizer(model_->vocab());
     for (const Token token : found->record->chain) detokenizer.push(token, detail.text);
     detokenizer.finish(detail.text);
+    // The tokenizer's own space at the start of the chain is not part of what was said.
+    if (model_->vocab().adds_space_prefix() && detail.text.starts_with(' ')) detail.text.erase(0, 1);
   }
   reply(std::move(detail));
 }

@@ -74,14 +74,15 @@ template <class T, class AppendT>
 Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
   in_flight_.emplace(id, InFlight{});
   return [outbox = outbox_, id, append](Expected<T> result) {
-    outbox->append_last(id, [&](std::string& out) {
-      const wire::FrameHead head(id);
-      if (result) {
-        append(out, head, *result);
-      } else {
-        wire::append_error(out, head, result.error());
-      }
-    });
+    // Encoded before the outbox is locked: a large session must not hold up the tokens of others on this connection.
+    std::string frame;
+    const wire::FrameHead head(id);
+    if (result) {
+      append(frame, head, *result);
+    } else {
+      wire::append_error(frame, head, result.error());
+    }
+    outbox->append_last(id, [&](std::string& out) { out.append(frame); });
   };
 }
 

@@ -23,11 +23,7 @@ std::size_t read_length(std::string_view header) {
 }  // namespace
 
 void FrameReader::append(std::string_view bytes) {
-  if (consumed_ == buffer_.size()) {
-    buffer_.clear();
-    consumed_ = 0;
-    if (buffer_.capacity() > kIdleBufferBytesMax) buffer_.shrink_to_fit();
-  } else if (consumed_ >= buffer_.size() - consumed_) {
+  if (consumed_ >= buffer_.size() - consumed_) {
     // Moving the rest only when it is the smaller half keeps the work linear in the bytes received.
     buffer_.erase(0, consumed_);
     consumed_ = 0;
@@ -36,6 +32,11 @@ void FrameReader::append(std::string_view bytes) {
 }
 
 Expected<std::optional<std::string_view>> FrameReader::next() {
+  if (consumed_ == buffer_.size()) {
+    buffer_.clear();
+    consumed_ = 0;
+    if (buffer_.capacity() > kIdleBufferBytesMax) buffer_.shrink_to_fit();
+  }
   const std::string_view unread = std::string_view(buffer_).substr(consumed_);
   if (unread.size() < kFrameHeaderBytes) return std::nullopt;
   const std::size_t length = read_length(unread);

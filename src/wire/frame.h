@@ -21,7 +21,7 @@ class FrameReader {
 
   void append(std::string_view bytes);
 
-  // The body of the next whole frame, valid until the next call of append(); nothing when more bytes are needed. Error
+  // The body of the next whole frame, valid until the next call; nothing when more bytes are needed. Error
   // proto_frame as soon as a length above the limit is announced: the stream cannot be read any further, and every later call
   // returns the same error.
   [[nodiscard]] Expected<std::optional<std::string_view>> next();
