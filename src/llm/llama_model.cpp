@@ -68,6 +68,16 @@ std::string meta_text(const llama_model* model, const char* key) {
   return {buffer.data(), std::min(static_cast<std::size_t>(length), buffer.size() - 1)};
 }
 
+// "llama, 134.1 M parameters, Q8_0".
+std::string describe(const llama_model* model) {
+  const auto millions = static_cast<double>(llama_model_n_params(model)) / 1e6;
+  const std::string size = millions < 1000 ? std::format("{:.3g} M", millions) : std::format("{:.3g} B", millions / 1000);
+  std::string type = llama_ftype_name(llama_model_ftype(model));
+  // The library marks a type that the file does not state.
+  if (const std::size_t mark = type.find("(guessed)"); mark != std::string::npos) type.erase(mark, sizeof "(guessed)");
+  return std::format("{}, {} parameters, {}", meta_text(model, "general.architecture"), size, type);
+}
+
 // Names the file's contents: XXH3-128 of its size, its first MiB (metadata) and 64 samples of 64 KiB spread over the rest.
 Expected<std::string> file_identity(const std::string& path) {
   constexpr std::size_t kHead = 1u << 20;
@@ -196,9 +206,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
 
     ModelFacts facts;
     facts.name = std::filesystem::path(path).stem().string();
-    std::array<char, 256> description{};
-    llama_model_desc(model.get(), description.data(), description.size());
-    facts.description = description.data();
+    facts.description = describe(model.get());
     facts.identity = *identity;
     facts.bytes = llama_model_size(model.get());
     facts.parameters = llama_model_n_params(model.get());

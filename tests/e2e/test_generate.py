@@ -119,7 +119,7 @@ class Generate(uma.DaemonTest):
         self.assertEqual(text[:min(text.index(late), text.index(early))], reply.text)
 
     def test_every_event_is_whole_utf8_and_emojis_survive(self):
-        # receive() decodes strictly, so a torn character fails there. Bytes of 😀 are forced one after the other.
+        # receive() decodes strictly, so a torn character fails there. A hot model says many single bytes.
         reply = self.generate("😀🎉 日本語 Ωμέγα \U0010ffff", max_tokens=40, temperature=2, seed=3)
         self.assertEqual(40, reply.usage["completion_tokens"])
 

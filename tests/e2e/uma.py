@@ -14,7 +14,6 @@ import json
 import os
 import pathlib
 import re
-import select
 import shutil
 import signal
 import socket
@@ -194,11 +193,6 @@ class Client:
             while True:
                 self.receive()
         return True
-
-    def is_quiet(self, seconds=0.05):
-        """True when nothing arrives for a short while (a lower bound only: something may come later)."""
-        readable, _, _ = select.select([self.socket], [], [], seconds)
-        return not readable and not self.received
 
     # Requests
 

@@ -1,0 +1,175 @@
+// The engine with its real threads on FakeModel: what the thread sanitizer watches.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <format>
+#include <future>
+#include <thread>
+
+#include "base/log.h"
+#include "testing/fake_model.h"
+
+namespace uma::engine {
+namespace {
+
+using testing::FakeModel;
+using testing::FakeOptions;
+
+constexpr FakeOptions kOptions{.cells = 4096, .sequences = 8, .batch_rows_max = 64};
+const TenantId kTenant{"test"};
+
+class FakeSource final : public WorkerSource {
+ public:
+  explicit FakeSource(int workers, bool fails = false) : workers_(workers), fails_(fails) {}
+  ~FakeSource() override { stop(); }
+  [[nodiscard]] std::string model_name() const override { return "fake"; }
+  void load(OnProgress on_progress, OnLoaded on_loaded) override {
+    thread_ = std::thread([this, on_progress = std::move(on_progress), on_loaded = std::move(on_loaded)] {
+      on_progress(0.5);
+      if (fails_) return on_loaded(fail(ErrorCode::model_load, "a load that fails"));
+      LoadedWorkers loaded;
+      loaded.model = std::make_shared<FakeModel>(kOptions);
+      for (int i = 0; i < workers_; ++i) loaded.contexts.push_back(loaded.model->new_context({}).value());
+      on_loaded(std::move(loaded));
+    });
+  }
+  void stop() override {
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  int workers_;
+  bool fails_;
+  std::thread thread_;
+};
+
+// Collects a stream; the future is ready with its terminal event.
+class CollectingSink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      tokens.push_back(token->token);
+      if (tokens.size() == 1) first_token.set_value();
+    }
+    if (is_terminal(event)) terminal.set_value(event);
+    return true;
+  }
+  std::vector<Token> tokens;  // complete once the terminal event is there
+  std::promise<void> first_token;
+  std::promise<Event> terminal;
+};
+
+GenerateRequest request(std::string prompt, std::int32_t max_tokens) {
+  GenerateRequest made;
+  made.input.text = std::move(prompt);
+  made.options.max_tokens = max_tokens;
+  return made;
+}
+
+std::vector<Token> expected(const std::string& prompt, std::int32_t tokens_max) {
+  std::vector<Token> chain{testing::kFakeBos};
+  for (const char c : prompt) chain.push_back(static_cast<unsigned char>(c));
+  return fake_continuation(kOptions, std::move(chain), tokens_max);
+}
+
+// The value of a reply, waited for.
+template <class T, class Call>
+Expected<T> ask(Call&& call) {
+  std::promise<Expected<T>> promise;
+  auto future = promise.get_future();
+  call(Reply<T>([&promise](Expected<T> value) { promise.set_value(std::move(value)); }));
+  return future.get();
+}
+
+class EngineTest : public ::testing::TestWithParam<int> {
+ protected:
+  EngineTest() { engine_.start(); }
+  SteadyClock clock_;
+  Engine engine_{{}, std::make_unique<FakeSource>(GetParam()), std::make_unique<kv::MemoryCatalog>(), clock_};
+};
+
+INSTANTIATE_TEST_SUITE_P(Workers, EngineTest, ::testing::Values(1, 2), ::testing::PrintToStringParamName());
+
+TEST_P(EngineTest, ServesManyClientsAtOnceEachItsOwnText) {
+  std::vector<std::thread> clients;
+  for (int client = 0; client < 4; ++client) {
+    clients.emplace_back([&, client] {
+      for (int round = 0; round < 10; ++round) {
+        const std::string prompt = std::format("client {} round {}", client, round);
+        auto sink = std::make_shared<CollectingSink>();
+        engine_.generate(kTenant, request(prompt, 20), sink);
+        (void)engine_.metrics();
+        const Event terminal = sink->terminal.get_future().get();
+        EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal));
+        EXPECT_EQ(sink->tokens, expected(prompt, 20));
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(engine_.metrics().tokens_total, 4u * 10 * 20);
+}
+
+TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
+  CreateSessionRequest named;
+  named.name = "s";
+  const auto session = ask<SessionInfo>([&](auto reply) { engine_.create_session(kTenant, named, std::move(reply)); });
+  ASSERT_TRUE(session);
+  for (int turn = 0; turn < 3; ++turn) {
+    auto sink = std::make_shared<CollectingSink>();
+    GenerateRequest next = request("more", 10);
+    next.session = "s";
+    engine_.generate(kTenant, std::move(next), sink);
+    const Event terminal = sink->terminal.get_future().get();
+    const auto& usage = std::get<EosEvent>(terminal).usage;
+    EXPECT_EQ(usage.reused_tokens > 0, turn > 0);
+    EXPECT_EQ(usage.tier, turn > 0 ? Tier::hot : Tier::none);
+  }
+  const auto detail = ask<SessionDetail>([&](auto reply) { engine_.get_session(kTenant, "s", std::move(reply)); });
+  EXPECT_EQ(detail->info.turns, 3);
+  EXPECT_EQ(detail->info.tier, Tier::hot);
+  EXPECT_TRUE(ask<Unit>([&](auto reply) { engine_.end_session(kTenant, "s", std::move(reply)); }));
+  EXPECT_EQ(ask<SessionDetail>([&](auto reply) { engine_.get_session(kTenant, "s", std::move(reply)); }).error().code,
+            ErrorCode::session_unknown);
+}
+
+TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
+  auto sink = std::make_shared<CollectingSink>();
+  auto terminal = sink->terminal.get_future();
+  const RequestId id = engine_.generate(kTenant, request("long", 400), sink);
+  sink->first_token.get_future().wait();
+  EXPECT_TRUE(ask<bool>([&](auto reply) { engine_.cancel(id, std::move(reply)); }).value());
+  EXPECT_EQ(std::get<EosEvent>(terminal.get()).reason, FinishReason::cancelled);
+  EXPECT_FALSE(ask<bool>([&](auto reply) { engine_.cancel(id, std::move(reply)); }).value());
+}
+
+TEST_P(EngineTest, StoppingEndsWhatRuns) {
+  auto sink = std::make_shared<CollectingSink>();
+  auto terminal = sink->terminal.get_future();
+  engine_.generate(kTenant, request("long", 400), sink);
+  sink->first_token.get_future().wait();
+  engine_.stop();
+  EXPECT_TRUE(is_terminal(terminal.get()));
+  EXPECT_TRUE(engine_.is_idle());
+}
+
+TEST_P(EngineTest, DrainingRefusesNewGenerations) {
+  engine_.drain();
+  auto sink = std::make_shared<CollectingSink>();
+  auto terminal = sink->terminal.get_future();
+  engine_.generate(kTenant, request("too late", 4), sink);
+  EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::limit_wait);
+}
+
+TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {
+  const SteadyClock clock;
+  Engine engine({}, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), clock);
+  auto sink = std::make_shared<CollectingSink>();
+  auto terminal = sink->terminal.get_future();
+  engine.generate(kTenant, request("hello", 4), sink);
+  engine.start();
+  EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::model_load);
+}
+
+}  // namespace
+}  // namespace uma::engine

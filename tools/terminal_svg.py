@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Draws the README's picture: runs umad and a few uma-cli commands for real and prints the terminal session as SVG.
+
+Usage: tools/terminal_svg.py BIN_DIR MODEL > docs/terminal.svg
+"""
+import html
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+COLUMNS = 100
+CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.0, 18, 18
+
+
+def wrapped(line):
+    """The line as a terminal of COLUMNS columns shows it."""
+    return [line[i:i + COLUMNS] for i in range(0, len(line), COLUMNS)] or [""]
+
+
+def record(bin_dir, model):
+    """Runs the session; returns (kind, text) lines, kind one of command, output, note."""
+    lines = []
+    environment = dict(os.environ, UMA_SOCKET=os.path.join(tempfile.mkdtemp(), "uma.sock"))
+    socket = environment["UMA_SOCKET"]
+
+    def command(shown, arguments):
+        lines.append(("command", "$ " + shown))
+        done = subprocess.run([os.path.join(bin_dir, arguments[0])] + arguments[1:], env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=True)
+        for text in (done.stdout, done.stderr):
+            lines.extend(("output", part) for line in text.rstrip("\n").splitlines() for part in wrapped(line))
+
+    shown_model = os.path.basename(model)
+    lines.append(("command", f"$ umad --model {shown_model} &"))
+    daemon = subprocess.Popen([os.path.join(bin_dir, "umad"), "--model", model], env=environment, text=True, stderr=subprocess.PIPE)
+    try:
+        for line in daemon.stderr:
+            clean = line.rstrip("\n").replace(f" --socket {socket}", "").replace(socket, "/tmp/uma.sock").replace(model, shown_model)
+            lines.extend(("note", part) for part in wrapped(clean[24:]))
+            if "ready after" in line:
+                break
+        command('uma-cli --prompt "Once upon a time" --max-tokens 40', ["uma-cli", "--prompt", "Once upon a time", "--max-tokens", "40"])
+        command('uma-cli --session tale --usage --max-tokens 30 --prompt "One day, Tom found a"',
+                ["uma-cli", "--session", "tale", "--usage", "--max-tokens", "30", "--prompt", "One day, Tom found a"])
+        command('uma-cli --session tale --usage --max-tokens 30 --prompt " Then his mom"',
+                ["uma-cli", "--session", "tale", "--usage", "--max-tokens", "30", "--prompt", " Then his mom"])
+        command("uma-cli sessions", ["uma-cli", "sessions"])
+    finally:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait(timeout=30)
+    return lines
+
+
+def svg(lines):
+    width = MARGIN * 2 + COLUMNS * CHARACTER_WIDTH
+    height = MARGIN * 2 + len(lines) * LINE_HEIGHT
+    colours = {"command": "#9ece6a", "output": "#d5d9e5", "note": "#7a88b8"}
+    rows = []
+    for number, (kind, text) in enumerate(lines):
+        y = MARGIN + (number + 0.75) * LINE_HEIGHT
+        rows.append(f'<text x="{MARGIN}" y="{y:.0f}" fill="{colours[kind]}" xml:space="preserve">{html.escape(text)}</text>')
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}">',
+        f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#1a1b26"/>',
+        '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="13">',
+        *rows, "</g>", "</svg>"])
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__.strip())
+    print(svg(record(sys.argv[1], sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
