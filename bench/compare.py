@@ -326,6 +326,8 @@ def main(arguments):
     # SIGTERM leaves by the way of Ctrl-C, so that servers are ended; set even where a shell started us with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    if os.getloadavg()[0] > 1:
+        say(f"warning: other programs are busy (load {os.getloadavg()[0]:.1f}), so no figure of this run can be trusted")
     rounds_by_slots = {}
     try:
         with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:

@@ -1,7 +1,7 @@
 #include "uma-cli/chat.h"
 
+#include <csignal>
 #include <deque>
-#include <signal.h>
 #include <unistd.h>
 
 #include <boost/json/array.hpp>
@@ -50,6 +50,7 @@ class FakeSessions {
   }
   [[nodiscard]] std::vector<std::string> types() const {
     std::vector<std::string> types;
+    types.reserve(requests_.size());
     for (const json::object& request : requests_) types.push_back(text_field(request, "type"));
     return types;
   }

@@ -1,6 +1,6 @@
 #include "uma-cli/client.h"
 
-#include <signal.h>
+#include <csignal>
 #include <unistd.h>
 
 #include <gmock/gmock.h>

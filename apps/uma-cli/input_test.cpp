@@ -2,10 +2,10 @@
 #include "uma-cli/input.h"
 
 #include <array>
+#include <csignal>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
-#include <signal.h>
 #include <string_view>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,8 +89,8 @@ TEST(PlainLines, SaysWhichSignalEndedTheWait) {
 
 class HistoryTest : public testing::Test {
  protected:
-  HistoryTest() { EXPECT_NE(mkdtemp(folder_.data()), nullptr); }
-  ~HistoryTest() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string folder_ = "/tmp/uma_cli_test.XXXXXX";
 };

@@ -63,9 +63,8 @@ class PlainLines final : public LineReader {
 // libedit, whose characters come through next_character(): there a signal ends the line.
 class EditedLines final : public LineReader {
  public:
-  EditedLines(int output_fd, std::string path, Interrupts& interrupts) : path_(std::move(path)), interrupts_(interrupts) {
-    output_ = fdopen(dup(output_fd), "w");
-    UMA_CHECK(output_ != nullptr);
+  EditedLines(std::FILE* output, std::string path, Interrupts& interrupts)
+      : path_(std::move(path)), interrupts_(interrupts), output_(output) {
     edit_ = el_init("uma-cli", stdin, output_, stderr);
     history_ = history_init();
     UMA_CHECK(edit_ != nullptr && history_ != nullptr);
@@ -85,7 +84,6 @@ class EditedLines final : public LineReader {
   ~EditedLines() override {
     el_end(edit_);
     history_end(history_);
-    std::fclose(output_);
   }
   EditedLines(const EditedLines&) = delete;
   EditedLines& operator=(const EditedLines&) = delete;
@@ -172,7 +170,7 @@ class EditedLines final : public LineReader {
 
   const std::string path_;
   Interrupts& interrupts_;
-  FILE* output_ = nullptr;
+  std::FILE* const output_;
   EditLine* edit_ = nullptr;
   History* history_ = nullptr;
   std::string prompt_;
@@ -185,8 +183,8 @@ std::unique_ptr<LineReader> read_lines_from(int fd, Interrupts& interrupts) {
   return std::make_unique<PlainLines>(fd, interrupts);
 }
 
-std::unique_ptr<LineReader> edit_lines(int output_fd, std::string history_path, Interrupts& interrupts) {
-  return std::make_unique<EditedLines>(output_fd, std::move(history_path), interrupts);
+std::unique_ptr<LineReader> edit_lines(std::FILE* output, std::string history_path, Interrupts& interrupts) {
+  return std::make_unique<EditedLines>(output, std::move(history_path), interrupts);
 }
 
 }  // namespace uma::cli

@@ -1,6 +1,7 @@
 // Lines of the chat: typed at a terminal with editing and history, or from a pipe or file.
 #pragma once
 
+#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -32,8 +33,8 @@ class LineReader {
 // Lines of `fd`; no prompts. A line longer than any request may be ends the input.
 std::unique_ptr<LineReader> read_lines_from(int fd, Interrupts& interrupts);
 
-// Line editing on standard input, shown on `output_fd`, with the history of `history_path` (empty: in memory only).
-// One at a time in a process: libedit owns the terminal's modes while a line is read.
-std::unique_ptr<LineReader> edit_lines(int output_fd, std::string history_path, Interrupts& interrupts);
+// Line editing on standard input, shown on `output` (stdout or stderr), with the history of `history_path` (empty: in memory
+// only). One at a time in a process: libedit owns the terminal's modes while a line is read.
+std::unique_ptr<LineReader> edit_lines(std::FILE* output, std::string history_path, Interrupts& interrupts);
 
 }  // namespace uma::cli

@@ -1,5 +1,6 @@
 // uma-cli: talks to umad over its Unix socket.
 #include <clocale>
+#include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
 #include <functional>
@@ -88,7 +89,7 @@ CLI::App& add_command(CLI::App& app, Flags& flags, Action& action, const char* n
 }
 
 Result<void> chat_command(const Flags& flags, Tools& tools) {
-  const int screen = tools.output.is_terminal() ? STDOUT_FILENO : STDERR_FILENO;
+  std::FILE* screen = tools.output.is_terminal() ? stdout : stderr;
   auto lines = isatty(STDIN_FILENO) != 0 ? edit_lines(screen, history_path(), tools.interrupts)
                                          : read_lines_from(STDIN_FILENO, tools.interrupts);
   return run_chat(tools.client, flags.chat, *lines, tools.output, tools.interrupts);

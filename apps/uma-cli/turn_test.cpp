@@ -1,7 +1,7 @@
 #include "uma-cli/turn.h"
 
+#include <csignal>
 #include <fcntl.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ class TurnTest : public testing::Test {
   Screen terminal_{true, interrupts_};
 };
 
-void say(FakeConnection& connection, const json::object& request, std::vector<std::string> texts) {
+void say(FakeConnection& connection, const json::object& request, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) connection.answer(request, "token", {{"text", text}, {"token_id", 1}});
 }
 

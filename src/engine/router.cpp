@@ -308,7 +308,10 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
         unlock(id);
       };
       if (!appended) return finish_with_error(appended.error());
-      if (auto fits = check_fits(appended->chain.size(), appended->pending.size()); !fits) return finish_with_error(fits.error());
+      const std::size_t known = target->record->chain.size() + target->record->pending.size();
+      const std::size_t total = appended->chain.size() + appended->pending.size();
+      const std::size_t added = total > known ? total - known : 0;
+      if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
       appended->last_used_s = unix_time_s();
       commit_and_reply(std::move(*appended), std::move(reply));
     });
@@ -431,14 +434,17 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
     return fail(ErrorCode::limit_prompt,
                 std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", request.input.bytes(), options_.limits.max_prompt_bytes));
   }
-  std::int64_t depth = static_cast<std::int64_t>(waiting_for_model_.size());
+  // What waits is what the slots cannot hold; the request itself is in requests_ already. Counted here and not in the lanes, so
+  // that a burst is judged alike however far its requests have come.
+  std::int64_t waiting = static_cast<std::int64_t>(requests_.size()) - 1;
   std::int64_t bytes = 0;
   for (const Lane* lane : lanes_) {
-    depth += lane->stats().queue_depth.value();
+    waiting -= lane->shape().sequences;
     bytes += lane->stats().queue_bytes.value();
   }
-  if (options_.limits.queue_max > 0 && depth >= static_cast<std::int64_t>(options_.limits.queue_max)) {
-    return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", depth, options_.limits.queue_max));
+  const auto waiting_max = static_cast<std::int64_t>(options_.limits.queue_max);
+  if (waiting_max > 0 && waiting >= waiting_max) {
+    return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
   }
   if (bytes + static_cast<std::int64_t>(request.input.bytes()) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
     return fail(ErrorCode::limit_wait, std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
@@ -447,16 +453,16 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
   return Unit{};
 }
 
-// A chain of `chain` tokens plus `added` new ones must leave room for one token of reply.
-Expected<Unit> Router::check_fits(std::size_t chain, std::size_t added) const {
+// A session of `known` tokens plus `added` new ones must leave room for one token of reply.
+Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
   const auto context = static_cast<std::size_t>(lanes_.front()->shape().sequence_cells_max);
   if (added + 1 > context) {
     return fail(ErrorCode::limit_prompt, std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
                                                      context, added, lanes_.front()->shape().is_unified ? "" : " or fewer --slots"));
   }
-  if (chain + added + 1 > context) {
+  if (known + added + 1 > context) {
     return fail(ErrorCode::limit_context,
-                std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one", context, chain, added));
+                std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one", context, known, added));
   }
   return Unit{};
 }
@@ -472,6 +478,11 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   when_loaded([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
     if (!requests_.contains(id)) return;  // cancelled while the model was loading
     if (auto known = check_model(request.model); !known) return refuse(id, known.error());
+    for (const auto& [token, bias] : request.options.sampling.logit_bias) {
+      if (token >= 0 && token < model_->vocab().size()) continue;
+      return refuse(id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
+                                                             token, model_->vocab().size() - 1)});
+    }
     if (request.session.empty()) {
       generate_one_shot(id, std::move(request));
     } else {

@@ -121,7 +121,7 @@ class Router {
   void add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then);
 
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
-  [[nodiscard]] Expected<Unit> check_fits(std::size_t chain, std::size_t added) const;
+  [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);

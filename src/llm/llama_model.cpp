@@ -87,9 +87,9 @@ Expected<std::string> file_identity(const std::string& path) {
   if (file < 0) return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
   struct stat status{};
   XXH3_state_t* state = XXH3_createState();
+  XXH3_128bits_reset(state);
   const bool usable = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
   if (usable) {
-    XXH3_128bits_reset(state);
     XXH3_128bits_update(state, &status.st_size, sizeof status.st_size);
     std::string buffer(kHead, '\0');
     const auto add = [&](std::size_t bytes, off_t at) {

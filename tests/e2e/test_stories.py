@@ -108,16 +108,19 @@ class ShortBesideLong(uma.DaemonTest):
         self.assertEqual("cancelled", job.finish(running).reason)
 
 
+@uma.needs_stories
 class KvExhaustion(uma.DaemonTest):
     """More streams than the cells of a shared cache can hold together: some wait swapped out, all finish."""
 
-    model = uma.STORIES if uma.STORIES.exists() else uma.TINY
+    model = uma.STORIES
     flags = ("--n-ctx", "512", "--slots", "8")
     config = "kv: {layout: unified}\n"
 
     def test_all_streams_finish_with_the_right_text(self):
-        prompts = [PROMPT, "The cat", "A big dog", "Lily and Tom", "One day", "The sun"]
-        options = {"max_tokens": 200, "ignore_eos": True, "deadline_ms": 0}
+        # In a shared cache the order of cells enters the sums, so texts are equal only up to near-ties of two tokens (DESIGN
+        # section 6): these prompts have none within this length.
+        prompts = [PROMPT, "The cat", "Tim had a red ball", "Lily and Tom", "One day", "The sun"]
+        options = {"max_tokens": 150, "ignore_eos": True, "deadline_ms": 0}
         self.assertEqual("unified", self.client.models()[0]["kv_layout"])
         alone = [self.client.generate(prompt, **options).text for prompt in prompts]
 
@@ -128,7 +131,7 @@ class KvExhaustion(uma.DaemonTest):
         for prompt, reply, expected in zip(prompts, replies, alone):
             with self.subTest(prompt=prompt):
                 self.assertEqual("length", reply.reason, reply.last)
-                self.assertEqual(200, reply.usage["completion_tokens"])
+                self.assertEqual(150, reply.usage["completion_tokens"])
                 self.assertEqual(expected, reply.text)
         print(f"\n  preemptions: {self.client.metrics()['preemptions_total']}", end=" ")
 
