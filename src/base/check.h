@@ -10,8 +10,8 @@ namespace uma {
 
 }  // namespace uma
 
-#define UMA_CHECK(condition) \
-  do { \
-    if (!(condition)) [[unlikely]] \
+#define UMA_CHECK(condition)                               \
+  do {                                                     \
+    if (!(condition)) [[unlikely]]                         \
       ::uma::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)

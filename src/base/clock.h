@@ -13,8 +13,12 @@ using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 // Later than every time a clock returns: "no deadline".
 inline constexpr TimePoint kNever = TimePoint::max();
 
-constexpr double to_ms(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
-constexpr Duration from_ms(double ms) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms)); }
+constexpr double to_ms(Duration duration) {
+  return std::chrono::duration<double, std::milli>(duration).count();
+}
+constexpr Duration from_ms(double ms) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms));
+}
 
 class Clock {
  public:

@@ -1,9 +1,9 @@
 #include "base/log.h"
 
+#include <memory>
+
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-
-#include <memory>
 
 namespace uma {
 namespace {
@@ -35,9 +35,13 @@ spdlog::logger& logger() {
 
 }  // namespace
 
-void init_log(LogLevel level) { logger().set_level(to_spdlog(level)); }
+void init_log(LogLevel level) {
+  logger().set_level(to_spdlog(level));
+}
 
-bool log_shows(LogLevel level) { return logger().should_log(to_spdlog(level)); }
+bool log_shows(LogLevel level) {
+  return logger().should_log(to_spdlog(level));
+}
 
 void log_line(LogLevel level, std::string_view text) {
   logger().log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));

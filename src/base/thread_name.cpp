@@ -4,6 +4,8 @@
 
 namespace uma {
 
-void set_thread_name(const char* name) { pthread_setname_np(pthread_self(), name); }
+void set_thread_name(const char* name) {
+  pthread_setname_np(pthread_self(), name);
+}
 
 }  // namespace uma

@@ -9,9 +9,12 @@ namespace {
 
 // Messages are formatted with marks in the place of their contents, so that in the result template and user text can be told
 // apart. The marks are control characters that no template contains; the blanks around them show whether the template trims.
-std::string mark_of(std::size_t index) { return std::format("\x02{}\x03", index); }
+std::string mark_of(std::size_t index) {
+  return std::format("\x02{}\x03", index);
+}
 
-Expected<std::string> format_marked(const llm::Model& model, std::span<const ChatMessage> messages, bool add_generation_prompt) {
+Expected<std::string> format_marked(const llm::Model& model, std::span<const ChatMessage> messages,
+                                    bool add_generation_prompt) {
   std::vector<ChatMessage> marked;
   for (std::size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, " " + mark_of(i) + " "});
   return model.apply_chat_template(marked, add_generation_prompt);
@@ -60,7 +63,8 @@ Expected<Unit> tokenize_marked(const llm::Vocab& vocab, std::string_view text, s
   return append(text, true);
 }
 
-Expected<std::vector<Token>> tokenize_from_start(const llm::Vocab& vocab, std::string_view text, std::span<const ChatMessage> messages) {
+Expected<std::vector<Token>> tokenize_from_start(const llm::Vocab& vocab, std::string_view text,
+                                                 std::span<const ChatMessage> messages) {
   std::vector<Token> tokens;
   if (vocab.bos()) tokens.push_back(*vocab.bos());
   const std::size_t before = tokens.size();
@@ -80,7 +84,8 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
   return tokens;
 }
 
-Expected<ChatTokens> tokenize_chat(const llm::Model& model, std::span<const ChatMessage> history, std::span<const ChatMessage> added) {
+Expected<ChatTokens> tokenize_chat(const llm::Model& model, std::span<const ChatMessage> history,
+                                   std::span<const ChatMessage> added) {
   std::vector<ChatMessage> all(history.begin(), history.end());
   all.insert(all.end(), added.begin(), added.end());
   const auto full = format_marked(model, all, true);

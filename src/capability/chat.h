@@ -1,5 +1,5 @@
-// Turns what users write into the tokens that continue a chain. Text of users never becomes special tokens; the text of templates
-// does. Pure; any thread.
+// Turns what users write into the tokens that continue a chain. Text of users never becomes special tokens; the text of
+// templates does. Pure; any thread.
 #pragma once
 
 #include <span>
@@ -13,7 +13,8 @@
 
 namespace uma::capability {
 
-// Tokens of `text` at the end of a chain, or, where `at_start`, of a new one: there BOS and the tokenizer's leading space come first.
+// Tokens of `text` at the end of a chain, or, where `at_start`, of a new one: there BOS and the tokenizer's leading space come
+// first.
 [[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start);
 
 struct ChatTokens {

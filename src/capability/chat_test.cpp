@@ -1,8 +1,8 @@
 #include "capability/chat.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
+
+#include <gtest/gtest.h>
 
 #include "testing/fake_model.h"
 
@@ -14,7 +14,9 @@ using testing::kFakeBos;
 using testing::kFakeImEnd;
 using testing::kFakeImStart;
 
-FakeModel chat_model() { return FakeModel({.has_chat_template = true}); }
+FakeModel chat_model() {
+  return FakeModel({.has_chat_template = true});
+}
 
 TEST(TokenizeText, PutsBosOnlyAtTheStartOfAChain) {
   const FakeModel model({});
@@ -33,7 +35,8 @@ TEST(TokenizeChat, UserTextNeverBecomesSpecialTokens) {
 // Appending turn by turn gives the same chain as formatting the whole conversation at once.
 TEST(TokenizeChat, DeltasAddUpToTheWholeConversation) {
   const FakeModel model = chat_model();
-  const std::vector<ChatMessage> messages{{"system", "be brief"}, {"user", "hi\n"}, {"assistant", "hello"}, {"user", " and now?"}};
+  const std::vector<ChatMessage> messages{
+      {"system", "be brief"}, {"user", "hi\n"}, {"assistant", "hello"}, {"user", " and now?"}};
   const auto whole = tokenize_chat(model, {}, messages).value().tokens;
 
   const std::span all(messages);

@@ -1,4 +1,5 @@
-// What the world does wrong, as a value. The code decides (HTTP status, exit code, retry), the message tells a person what to do.
+// What the world does wrong, as a value. The code decides (HTTP status, exit code, retry), the message tells a person what to
+// do.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,8 @@ struct Unit {};
 template <class T>
 using Expected = std::expected<T, Error>;
 
-inline std::unexpected<Error> fail(ErrorCode code, std::string message) { return std::unexpected(Error{code, std::move(message)}); }
+inline std::unexpected<Error> fail(ErrorCode code, std::string message) {
+  return std::unexpected(Error{code, std::move(message)});
+}
 
 }  // namespace uma

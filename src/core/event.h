@@ -42,7 +42,7 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
 struct EosEvent {
   FinishReason reason = FinishReason::stop;
   Usage usage;
-  std::string text;            // text that was held back for a stop string that did not come; with stream: false the whole reply
+  std::string text;  // text that was held back for a stop string that did not come; with stream: false the whole reply
   std::optional<Error> error;  // with reason error: what happened
 };
 

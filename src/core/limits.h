@@ -11,8 +11,9 @@ struct Limits {
   std::size_t max_prompt_bytes = 1'048'576;
   std::int32_t max_tokens = 2048;  // of one reply; requests above are clamped
   std::size_t max_frame_bytes = 1'048'576;
-  std::size_t tx_bytes_max = 262'144;  // not yet written bytes of one connection; a stream that goes past ends with slow_consumer
-  std::size_t queue_max = 0;           // waiting requests; 0: not bounded by count
+  std::size_t tx_bytes_max =
+      262'144;                // not yet written bytes of one connection; a stream that goes past ends with slow_consumer
+  std::size_t queue_max = 0;  // waiting requests; 0: not bounded by count
   std::size_t queue_bytes_max = 268'435'456;
   std::int64_t deadline_ms = 30'000;  // of waiting; 0: none
 };

@@ -43,12 +43,13 @@ struct Input {
   }
 };
 
-// `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as one step.
+// `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as
+// one step.
 struct GenerateRequest {
-  std::string model;           // empty: the default model
-  std::string session;         // id or name; empty: a one-shot request
+  std::string model;    // empty: the default model
+  std::string session;  // id or name; empty: a one-shot request
   Input input;
-  bool regenerate = false;     // first drops the last turn's reply; the input is then empty
+  bool regenerate = false;  // first drops the last turn's reply; the input is then empty
   GenerateOptions options;
 };
 
@@ -56,8 +57,8 @@ enum class SessionMode : std::uint8_t { automatic, text, chat };
 
 struct CreateSessionRequest {
   std::string model;
-  std::string system;  // chat mode: the system message; text mode: the text the session begins with
-  std::string name;    // unique per tenant; empty: none
+  std::string system;                         // chat mode: the system message; text mode: the text the session begins with
+  std::string name;                           // unique per tenant; empty: none
   SessionMode mode = SessionMode::automatic;  // chat where the model has a chat template
   std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
 };

@@ -41,9 +41,9 @@ struct ModelInfo {
   double load_progress = 0;  // 0 to 1
   std::uint64_t bytes = 0;
   std::uint64_t parameters = 0;
-  std::int32_t context_tokens = 0;      // KV cells of one worker
+  std::int32_t context_tokens = 0;       // KV cells of one worker
   std::int32_t sequence_tokens_max = 0;  // the longest one session can be
-  std::int32_t train_tokens = 0;        // context length it was trained with
+  std::int32_t train_tokens = 0;         // context length it was trained with
   std::int32_t vocabulary = 0;
   std::int32_t slots = 0;
   std::int32_t workers = 0;

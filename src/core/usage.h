@@ -30,8 +30,8 @@ struct Usage {
   Tier tier = Tier::none;              // where the largest reused part was
   std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/PROTOCOL.md); static storage
   double restore_ms = 0;
-  double queue_ms = 0;  // from receipt until the first token entered a batch
-  double ttft_ms = 0;   // from receipt until the first new token; 0 when there was none
+  double queue_ms = 0;      // from receipt until the first token entered a batch
+  double ttft_ms = 0;       // from receipt until the first new token; 0 when there was none
   double tokens_per_s = 0;  // new tokens after the first, over the time since the first; 0 for fewer than two
   std::uint64_t seed = 0;
 };

@@ -1,9 +1,8 @@
 #include "engine/engine.h"
 
-#include <unistd.h>
-
 #include <format>
 #include <fstream>
+#include <unistd.h>
 #include <utility>
 
 #include "base/log.h"
@@ -20,7 +19,9 @@ std::int64_t resident_bytes() {
   return pages_resident * ::sysconf(_SC_PAGESIZE);
 }
 
-double mean(double sum, std::uint64_t count) { return count == 0 ? 0 : sum / static_cast<double>(count); }
+double mean(double sum, std::uint64_t count) {
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
 
 // Sums a histogram over the lanes.
 struct Merged {
@@ -39,17 +40,21 @@ struct Merged {
 
 }  // namespace
 
-Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog, const Clock& clock)
+Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
+               const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
       started_at_(clock.now()),
       source_(std::move(source)),
       catalog_(std::move(catalog)),
-      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, preparer_, clock) {
+      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, preparer_,
+              clock) {
   model_info_.name = source_->model_name();
 }
 
-Engine::~Engine() { stop(); }
+Engine::~Engine() {
+  stop();
+}
 
 void Engine::start() {
   started_ = true;
@@ -103,9 +108,10 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                                 .tick_ms = options_.tick_ms,
                                 .target_tbt_ms = options_.target_tbt_ms,
                                 .model_bytes = facts.bytes};
-      auto lane = std::make_unique<Lane>(options, std::move(loaded->contexts[i]), loaded->model->vocab(), clock_, [this](TaskResult result) {
-        router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
-      });
+      auto lane = std::make_unique<Lane>(
+          options, std::move(loaded->contexts[i]), loaded->model->vocab(), clock_, [this](TaskResult result) {
+            router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+          });
       lanes.push_back(lane.get());
       workers_.push_back({std::move(lane), {}});
     }
@@ -151,7 +157,8 @@ void Engine::stop() {
   router_thread_.join();
 }
 
-// --- Service: each call is one command to the router ----------------------------------------------------------------------------
+// --- Service: each call is one command to the router
+// ----------------------------------------------------------------------------
 
 RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
   const RequestId id{last_request_.fetch_add(1) + 1};
@@ -190,7 +197,8 @@ void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply
 }
 
 void Engine::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), name = std::move(name), reply = std::move(reply)]() mutable {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), name = std::move(name),
+                reply = std::move(reply)]() mutable {
     router_.fork_session(std::move(tenant), std::move(session), std::move(name), std::move(reply));
   });
 }
@@ -214,10 +222,13 @@ void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDeta
 }
 
 void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
-  router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable { router_.list_sessions(tenant, std::move(reply)); });
+  router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
+    router_.list_sessions(tenant, std::move(reply));
+  });
 }
 
-// --- What is known without asking anybody ---------------------------------------------------------------------------------------
+// --- What is known without asking anybody
+// ---------------------------------------------------------------------------------------
 
 std::vector<ModelInfo> Engine::models() const {
   const MutexLock lock(workers_mutex_);

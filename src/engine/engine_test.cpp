@@ -1,11 +1,11 @@
 // The engine with its real threads on FakeModel: what the thread sanitizer watches.
 #include "engine/engine.h"
 
-#include <gtest/gtest.h>
-
 #include <format>
 #include <future>
 #include <thread>
+
+#include <gtest/gtest.h>
 
 #include "base/log.h"
 #include "testing/fake_model.h"

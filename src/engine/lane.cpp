@@ -14,7 +14,9 @@ namespace {
 
 constexpr double kPromisedTbtMinMs = 30;
 
-std::int32_t size_of(const std::vector<Token>& tokens) { return static_cast<std::int32_t>(tokens.size()); }
+std::int32_t size_of(const std::vector<Token>& tokens) {
+  return static_cast<std::int32_t>(tokens.size());
+}
 
 std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
   const auto [in_a, in_b] = std::ranges::mismatch(a, b);
@@ -58,7 +60,8 @@ struct Lane::Sequence {
   std::int64_t bytes = 0;  // counted in queue_bytes while it waits
 };
 
-Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
+Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock,
+           OnResult on_result)
     : options_(options),
       vocab_(vocab),
       clock_(clock),
@@ -75,7 +78,9 @@ void Lane::post(LaneCommand command) {
   inbox_.push(std::move(command));
 }
 
-bool Lane::wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
+bool Lane::wait(TimePoint until) {
+  return inbox_.wait_drain(inbox_taken_, until);
+}
 
 void Lane::close() {
   closed_.store(true);
@@ -113,7 +118,8 @@ StepOutcome Lane::step() {
   return {.did_work = !plan_.is_empty(), .wake = next_wake()};
 }
 
-// --- Commands -------------------------------------------------------------------------------------------------------------------
+// --- Commands
+// -------------------------------------------------------------------------------------------------------------------
 
 void Lane::take_commands() {
   inbox_.drain(inbox_taken_);
@@ -151,7 +157,8 @@ void Lane::cancel(RequestId id) {
 
 void Lane::forget(const SessionId& session) {
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->task.session == session && sequence->state != Sequence::State::finished) finish(*sequence, FinishReason::cancelled);
+    if (sequence->task.session == session && sequence->state != Sequence::State::finished)
+      finish(*sequence, FinishReason::cancelled);
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].session == session) clear_slot(i);
@@ -159,7 +166,8 @@ void Lane::forget(const SessionId& session) {
 }
 
 void Lane::fork(const ForkCommand& command) {
-  const auto from = std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.session == command.from && !slot.is_running; });
+  const auto from =
+      std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.session == command.from && !slot.is_running; });
   const auto to = std::ranges::find_if(slots_, [](const Slot& slot) { return slot.tokens.empty() && !slot.is_running; });
   if (from == slots_.end() || to == slots_.end() || from->tokens.empty()) return;
   if (shape().is_unified && cells_promised() + size_of(from->tokens) > shape().cells) return;
@@ -170,7 +178,8 @@ void Lane::fork(const ForkCommand& command) {
   residents_changed_ = true;
 }
 
-// --- Waiting and admission ------------------------------------------------------------------------------------------------------
+// --- Waiting and admission
+// ------------------------------------------------------------------------------------------------------
 
 void Lane::expire(TimePoint now) {
   std::size_t position = 0;
@@ -192,15 +201,18 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
   const double estimate_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size());
   finish(sequence, FinishReason::error,
          Error{ErrorCode::limit_wait,
-               std::format("waited {:.0f} ms, its deadline, at position {} of the queue; about {:.0f} ms more were needed: try again "
-                           "later or set a longer deadline_ms",
-                           waited_ms, position + 1, estimate_ms)});
+               std::format(
+                   "waited {:.0f} ms, its deadline, at position {} of the queue; about {:.0f} ms more were needed: try again "
+                   "later or set a longer deadline_ms",
+                   waited_ms, position + 1, estimate_ms)});
 }
 
 void Lane::admit(TimePoint now) {
-  // Swapped-out sequences resume first, then interactive requests, then background ones; each group in order of arrival, and the
-  // first that does not fit holds back those behind it, so that a large request is not overtaken for ever.
-  const auto group_of = [](const Sequence& sequence) { return sequence.was_placed() ? 0 : sequence.task.is_background ? 2 : 1; };
+  // Swapped-out sequences resume first, then interactive requests, then background ones; each group in order of arrival, and
+  // the first that does not fit holds back those behind it, so that a large request is not overtaken for ever.
+  const auto group_of = [](const Sequence& sequence) {
+    return sequence.was_placed() ? 0 : sequence.task.is_background ? 2 : 1;
+  };
   std::int64_t position = 0;
   for (int group = 0; group < 3; ++group) {
     for (const SequencePtr& sequence : sequences_) {
@@ -214,9 +226,10 @@ void Lane::admit(TimePoint now) {
 void Lane::report_queued(Sequence& sequence, std::int64_t position) {
   if (!sequence.task.wants_progress || sequence.position_reported == position) return;
   sequence.position_reported = position;
-  (void)sequence.task.sink->deliver(ProgressEvent{.stage = ProgressStage::queued,
-                                                  .position = position,
-                                                  .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
+  (void)sequence.task.sink->deliver(
+      ProgressEvent{.stage = ProgressStage::queued,
+                    .position = position,
+                    .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
 }
 
 // Cells in use or promised to the prompts of running sequences.
@@ -290,7 +303,8 @@ bool Lane::place(Sequence& sequence, TimePoint now) {
   }
   sequence.placed_at = now;
   log_debug("request {} session {} seq {}: placed with {} of {} tokens cached", sequence.task.id.value,
-            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(), sequence.chain.size());
+            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(),
+            sequence.chain.size());
   return true;
 }
 
@@ -314,7 +328,10 @@ void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
   sequence.usage.reused_tokens = reused;
   sequence.usage.recomputed_tokens = sequence.prompt_tokens - reused;
   sequence.usage.tier = reused > 0 ? Tier::hot : Tier::none;
-  sequence.usage.reuse_reason = reused > 0 ? "hot" : sequence.task.session.empty() ? "one_shot" : had > 0 ? "diverged" : "not_cached";
+  sequence.usage.reuse_reason = reused > 0                      ? "hot"
+                                : sequence.task.session.empty() ? "one_shot"
+                                : had > 0                       ? "diverged"
+                                                                : "not_cached";
   stats_.reused_tokens_total.add(static_cast<std::uint64_t>(reused));
   if (reused > 0) stats_.hot_hits_total.add();
 }
@@ -361,7 +378,8 @@ void Lane::swap_out(Sequence& sequence) {
       stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
       sequence.image = std::move(*image);
     } else {
-      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value, image.error().message);
+      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
+                  image.error().message);
     }
   }
   clear_slot(sequence.slot);
@@ -374,8 +392,8 @@ void Lane::swap_out(Sequence& sequence) {
            sequence.task.id.value, sequence.chain.size(), shape().cells);
 }
 
-// Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan and
-// is seen as false: the next step plans anew.
+// Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan
+// and is seen as false: the next step plans anew.
 bool Lane::make_room() {
   if (!shape().is_unified) return true;
   std::int64_t rows = 0;
@@ -396,7 +414,8 @@ bool Lane::make_room() {
   return true;
 }
 
-// --- One tick -------------------------------------------------------------------------------------------------------------------
+// --- One tick
+// -------------------------------------------------------------------------------------------------------------------
 
 void Lane::build_views(TimePoint now) {
   views_.clear();
@@ -615,7 +634,8 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
 }
 
-// --- The end of a sequence ------------------------------------------------------------------------------------------------------
+// --- The end of a sequence
+// ------------------------------------------------------------------------------------------------------
 
 void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(sequence.state != Sequence::State::finished);

@@ -1,5 +1,6 @@
-// One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; everything
-// else sends it commands. The logic is step(): commands, deadlines, admission, plan, decode, sample. A thread is a loop around it.
+// One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context;
+// everything else sends it commands. The logic is step(): commands, deadlines, admission, plan, decode, sample. A thread is a
+// loop around it.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step:
 // (1) A slot's tokens are exactly what the context has cached for its sequence.
@@ -38,8 +39,8 @@ namespace uma::engine {
 // One generation, ready to run.
 struct Task {
   RequestId id;
-  SessionId session;          // empty: one-shot, its cells are freed at the end
-  std::vector<Token> tokens;  // everything before the first new token; 1 <= size < the context's sequence_cells_max
+  SessionId session;            // empty: one-shot, its cells are freed at the end
+  std::vector<Token> tokens;    // everything before the first new token; 1 <= size < the context's sequence_cells_max
   std::int32_t tokens_max = 0;  // new ones, >= 1
   SamplingParams sampling;
   std::uint64_t seed = 0;
@@ -48,8 +49,8 @@ struct Task {
   bool is_background = false;
   bool wants_progress = false;
   TimePoint received{};
-  TimePoint deadline = kNever;  // of waiting
-  TimePoint timeout = kNever;   // of the whole
+  TimePoint deadline = kNever;      // of waiting
+  TimePoint timeout = kNever;       // of the whole
   std::shared_ptr<EventSink> sink;  // shared with the door
 };
 
@@ -81,14 +82,14 @@ struct ForkCommand {
 using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand>;
 
 struct LaneOptions {
-  std::int32_t index = 0;     // of the worker
-  double tick_ms = 30;        // of a tick with prefill in it while others decode
-  double target_tbt_ms = 0;   // time between tokens that is promised; 0: max(30, 3 * a decode call)
+  std::int32_t index = 0;    // of the worker
+  double tick_ms = 30;       // of a tick with prefill in it while others decode
+  double target_tbt_ms = 0;  // time between tokens that is promised; 0: max(30, 3 * a decode call)
   std::uint64_t model_bytes = 0;
 };
 
 struct StepOutcome {
-  bool did_work = false;     // false: nothing to do before `wake`, unless a command comes
+  bool did_work = false;  // false: nothing to do before `wake`, unless a command comes
   TimePoint wake = kNever;
 };
 
@@ -97,7 +98,8 @@ class Lane {
   using OnResult = std::function<void(TaskResult)>;
 
   // `vocab` and `clock` outlive the lane. `on_result` is called from step().
-  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
+  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock,
+       OnResult on_result);
   ~Lane();
 
   // Any thread. Queues a command; a cancel of the only prompt being computed also interrupts that computation.

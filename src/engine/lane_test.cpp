@@ -1,9 +1,9 @@
 #include "engine/lane.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
+
+#include <gtest/gtest.h>
 
 #include "testing/fake_model.h"
 
@@ -234,7 +234,9 @@ TEST_F(LaneTest, CancelKeepsTheTokensSoFar) {
 TEST_F(LaneTest, AnInterruptedPrefillGoesOnWhereItStopped) {
   make({.batch_rows_max = 16});
   int calls = 0;
-  context_->fault = [&](std::span<const llm::BatchRow>) { return ++calls % 2 == 1 ? FakeFault::interrupted_half : FakeFault::none; };
+  context_->fault = [&](std::span<const llm::BatchRow>) {
+    return ++calls % 2 == 1 ? FakeFault::interrupted_half : FakeFault::none;
+  };
   post(task(1, "a prompt that needs several chunks of prefill"));
   run();
   EXPECT_EQ(sinks_[1]->tokens, expected("a prompt that needs several chunks of prefill"));

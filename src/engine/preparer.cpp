@@ -38,11 +38,13 @@ Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::
   Expected<Unit> done = Unit{};
   if (next.mode == SessionMode::text) {
     if (!input.messages.empty()) {
-      return fail(ErrorCode::proto_field, "field \"messages\" was sent to a session of mode text: send \"text\", or create it with mode chat");
+      return fail(ErrorCode::proto_field,
+                  "field \"messages\" was sent to a session of mode text: send \"text\", or create it with mode chat");
     }
     done = append_text(model, next, input.text);
   } else {
-    done = append_messages(model, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
+    done =
+        append_messages(model, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
   }
   if (!done) return std::unexpected(done.error());
   return next;

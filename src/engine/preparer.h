@@ -1,5 +1,5 @@
-// Turns input into tokens away from the router, so that a megabyte of text holds up nobody's cancel. Jobs run one after the other,
-// in the order they came.
+// Turns input into tokens away from the router, so that a megabyte of text holds up nobody's cancel. Jobs run one after the
+// other, in the order they came.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@ namespace uma::engine {
 
 // What a session's record becomes when input is appended to it.
 // Errors: E_PROTO_003 for messages in a text session; those of the tokenizer and the chat template.
-[[nodiscard]] Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::SessionRecord& record, const Input& input);
+[[nodiscard]] Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::SessionRecord& record,
+                                                           const Input& input);
 
 class Preparer {
  public:

@@ -37,9 +37,12 @@ bool Router::step() {
   return any;
 }
 
-bool Router::wait() { return inbox_.wait_drain(taken_, next_expiry_); }
+bool Router::wait() {
+  return inbox_.wait_drain(taken_, next_expiry_);
+}
 
-// --- The model ------------------------------------------------------------------------------------------------------------------
+// --- The model
+// ------------------------------------------------------------------------------------------------------------------
 
 void Router::when_loaded(Command command) {
   if (model_ == nullptr && !load_error_) {
@@ -70,7 +73,8 @@ Expected<Unit> Router::check_model(const std::string& name) const {
   return Unit{};
 }
 
-// --- Sessions -------------------------------------------------------------------------------------------------------------------
+// --- Sessions
+// -------------------------------------------------------------------------------------------------------------------
 
 Router::Session* Router::find_session(const SessionId& id) {
   const auto found = sessions_.find(id);
@@ -83,7 +87,9 @@ Router::Session* Router::find_session(const TenantId& tenant, const std::string&
   return found != nullptr && found->record->tenant == tenant ? found : nullptr;
 }
 
-SessionId Router::new_session_id() { return {std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64())}; }
+SessionId Router::new_session_id() {
+  return {std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64())};
+}
 
 std::size_t Router::least_loaded_lane() const {
   std::vector<std::size_t> load(lanes_.size(), 0);
@@ -120,17 +126,18 @@ void Router::commit(std::shared_ptr<const kv::SessionRecord> record, Commit then
 // For a session that is locked: commits its next record, replies with what it has become and unlocks it.
 void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) {
   const SessionId id = next.id;
-  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-    Session* changed = find_session(id);
-    if (!done) {
-      reply(std::unexpected(done.error()));
-    } else if (changed == nullptr) {
-      reply(std::unexpected(unknown_session(id.value)));
-    } else {
-      reply(info_of(*changed));
-    }
-    unlock(id);
-  });
+  commit(std::make_shared<const kv::SessionRecord>(std::move(next)),
+         [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+           Session* changed = find_session(id);
+           if (!done) {
+             reply(std::unexpected(done.error()));
+           } else if (changed == nullptr) {
+             reply(std::unexpected(unknown_session(id.value)));
+           } else {
+             reply(info_of(*changed));
+           }
+           unlock(id);
+         });
 }
 
 void Router::touch(Session& session) {
@@ -206,8 +213,8 @@ SessionInfo Router::info_of(const Session& session) const {
 // Puts a new session into the table and the catalog; `then` runs once it is committed, before the reply.
 void Router::add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then) {
   if (sessions_.size() >= options_.limits.max_sessions) {
-    return reply(fail(ErrorCode::limit_sessions, std::format("there are {} sessions, as many as limits.max_sessions allows: end some",
-                                                             sessions_.size())));
+    return reply(fail(ErrorCode::limit_sessions,
+                      std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size())));
   }
   if (!made.name.empty() && find_session(made.tenant, made.name) != nullptr) {
     return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
@@ -242,8 +249,8 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
   when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     if (auto known = check_model(request.model); !known) return reply(std::unexpected(known.error()));
     if (request.system.size() > options_.limits.max_prompt_bytes) {
-      return reply(fail(ErrorCode::limit_prompt, std::format("field \"system\" has {} bytes, the limit is {}", request.system.size(),
-                                                             options_.limits.max_prompt_bytes)));
+      return reply(fail(ErrorCode::limit_prompt, std::format("field \"system\" has {} bytes, the limit is {}",
+                                                             request.system.size(), options_.limits.max_prompt_bytes)));
     }
     kv::SessionRecord record;
     record.id = new_session_id();
@@ -261,8 +268,8 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       return add_session(std::move(record), least_loaded_lane(), std::move(reply), [] {});
     }
     // In a text session the system text is simply how the text begins.
-    preparer_.post([this, model = model_, record = std::move(record), input = Input{.text = std::move(request.system), .messages = {}},
-                    reply = std::move(reply)]() mutable {
+    preparer_.post([this, model = model_, record = std::move(record),
+                    input = Input{.text = std::move(request.system), .messages = {}}, reply = std::move(reply)]() mutable {
       auto begun = append_to_record(*model, record, input);
       post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
         if (!begun) return reply(std::unexpected(begun.error()));
@@ -280,9 +287,10 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
     if (session == nullptr) return reply(std::unexpected(unknown_session(request.session)));
     if (session->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
     if (session->is_locked) {
-      session->waiting.push_back([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-        append_input(std::move(tenant), std::move(request), std::move(reply));
-      });
+      session->waiting.push_back(
+          [this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+            append_input(std::move(tenant), std::move(request), std::move(reply));
+          });
       return;
     }
     append_locked(session->record->id, std::move(request.input), std::move(reply));
@@ -292,30 +300,31 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
 // Prepares the input, checks that it fits, commits. The reply comes before commands that waited.
 void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply) {
   if (input.bytes() > options_.limits.max_prompt_bytes) {
-    return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}", input.bytes(),
-                                                           options_.limits.max_prompt_bytes)));
+    return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}",
+                                                           input.bytes(), options_.limits.max_prompt_bytes)));
   }
   Session* session = find_session(id);
   session->is_locked = true;
   touch(*session);
-  preparer_.post([this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
-    auto appended = append_to_record(*model, *record, input);
-    post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-      Session* target = find_session(id);
-      if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
-      const auto finish_with_error = [&](Error error) {
-        reply(std::unexpected(std::move(error)));
-        unlock(id);
-      };
-      if (!appended) return finish_with_error(appended.error());
-      const std::size_t known = target->record->chain.size() + target->record->pending.size();
-      const std::size_t total = appended->chain.size() + appended->pending.size();
-      const std::size_t added = total > known ? total - known : 0;
-      if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
-      appended->last_used_s = unix_time_s();
-      commit_and_reply(std::move(*appended), std::move(reply));
-    });
-  });
+  preparer_.post(
+      [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
+        auto appended = append_to_record(*model, *record, input);
+        post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+          Session* target = find_session(id);
+          if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
+          const auto finish_with_error = [&](Error error) {
+            reply(std::unexpected(std::move(error)));
+            unlock(id);
+          };
+          if (!appended) return finish_with_error(appended.error());
+          const std::size_t known = target->record->chain.size() + target->record->pending.size();
+          const std::size_t total = appended->chain.size() + appended->pending.size();
+          const std::size_t added = total > known ? total - known : 0;
+          if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
+          appended->last_used_s = unix_time_s();
+          commit_and_reply(std::move(*appended), std::move(reply));
+        });
+      });
 }
 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
@@ -362,14 +371,16 @@ void Router::rewind_session(TenantId tenant, std::string session, std::int32_t t
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   if (found->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
   if (found->is_locked) {
-    found->waiting.push_back([this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
-      rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
-    });
+    found->waiting.push_back(
+        [this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
+          rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
+        });
     return;
   }
   const auto turns = static_cast<std::int32_t>(found->record->turns.size());
   if (turn < 0 || turn >= turns) {
-    return reply(fail(ErrorCode::proto_field, std::format("field \"turn\" is {}, the session has turns 0 to {}", turn, turns - 1)));
+    return reply(
+        fail(ErrorCode::proto_field, std::format("field \"turn\" is {}, the session has turns 0 to {}", turn, turns - 1)));
   }
   found->is_locked = true;
   touch(*found);
@@ -410,7 +421,8 @@ void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo
   reply(std::move(sessions));
 }
 
-// --- Generations ----------------------------------------------------------------------------------------------------------------
+// --- Generations
+// ----------------------------------------------------------------------------------------------------------------
 
 void Router::refuse(RequestId id, Error error) {
   requests_refused_.add();
@@ -431,8 +443,8 @@ void Router::end_request(RequestId id, const Event& terminal) {
 Expected<Unit> Router::admit(const GenerateRequest& request) const {
   if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
   if (request.input.bytes() > options_.limits.max_prompt_bytes) {
-    return fail(ErrorCode::limit_prompt,
-                std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", request.input.bytes(), options_.limits.max_prompt_bytes));
+    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}",
+                                                     request.input.bytes(), options_.limits.max_prompt_bytes));
   }
   // What waits is what the slots cannot hold; the request itself is in requests_ already. Counted here and not in the lanes, so
   // that a burst is judged alike however far its requests have come.
@@ -444,11 +456,13 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
   }
   const auto waiting_max = static_cast<std::int64_t>(options_.limits.queue_max);
   if (waiting_max > 0 && waiting >= waiting_max) {
-    return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
+    return fail(ErrorCode::limit_wait,
+                std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
   }
   if (bytes + static_cast<std::int64_t>(request.input.bytes()) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
-    return fail(ErrorCode::limit_wait, std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
-                                                   options_.limits.queue_bytes_max));
+    return fail(ErrorCode::limit_wait,
+                std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
+                            options_.limits.queue_bytes_max));
   }
   return Unit{};
 }
@@ -457,12 +471,15 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
 Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
   const auto context = static_cast<std::size_t>(lanes_.front()->shape().sequence_cells_max);
   if (added + 1 > context) {
-    return fail(ErrorCode::limit_prompt, std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
-                                                     context, added, lanes_.front()->shape().is_unified ? "" : " or fewer --slots"));
+    return fail(ErrorCode::limit_prompt,
+                std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
+                            context, added, lanes_.front()->shape().is_unified ? "" : " or fewer --slots"));
   }
   if (known + added + 1 > context) {
-    return fail(ErrorCode::limit_context,
-                std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one", context, known, added));
+    return fail(
+        ErrorCode::limit_context,
+        std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one",
+                    context, known, added));
   }
   return Unit{};
 }
@@ -480,8 +497,9 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
     if (auto known = check_model(request.model); !known) return refuse(id, known.error());
     for (const auto& [token, bias] : request.options.sampling.logit_bias) {
       if (token >= 0 && token < model_->vocab().size()) continue;
-      return refuse(id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
-                                                             token, model_->vocab().size() - 1)});
+      return refuse(
+          id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
+                                                   token, model_->vocab().size() - 1)});
     }
     if (request.session.empty()) {
       generate_one_shot(id, std::move(request));
@@ -632,7 +650,8 @@ void Router::cancel(RequestId id, Reply<bool> reply) {
 void Router::cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply) {
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(false);
-  const auto request = std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->record->id; });
+  const auto request =
+      std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->record->id; });
   if (request == requests_.end()) return reply(false);
   cancel(request->first, std::move(reply));
 }
@@ -640,7 +659,8 @@ void Router::cancel_session(const TenantId& tenant, const std::string& session, 
 void Router::cancel_all() {
   for (Command& command : std::exchange(waiting_for_model_, {})) command();
   while (!requests_.empty()) {
-    end_request(requests_.begin()->first, EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
+    end_request(requests_.begin()->first,
+                EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
 }
 
@@ -686,7 +706,8 @@ void Router::on_result(TaskResult result) {
     if (!done) {
       EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
       eos_event.reason = FinishReason::error;
-      eos_event.error = Error{done.error().code, "the reply could not be stored, its input is pending again: " + done.error().message};
+      eos_event.error =
+          Error{done.error().code, "the reply could not be stored, its input is pending again: " + done.error().message};
       result.terminal = std::move(eos_event);
     }
     end_request(result.id, result.terminal);

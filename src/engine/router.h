@@ -1,10 +1,10 @@
 // The single consumer of the global queue: admits requests, owns the session table, sends tasks to lanes, commits what lanes
-// report and only then tells the client. Everything but post() runs on the router's thread; replies and terminal events come from
-// it. Tokens go from the lane to the door directly.
+// report and only then tells the client. Everything but post() runs on the router's thread; replies and terminal events come
+// from it. Tokens go from the lane to the door directly.
 //
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
-// under way. (3) A session's record is replaced only after the catalog has committed the new one. (4) A session is pinned to one
-// lane for its whole life.
+// under way. (3) A session's record is replaced only after the catalog has committed the new one. (4) A session is pinned to
+// one lane for its whole life.
 #pragma once
 
 #include <atomic>
@@ -89,7 +89,7 @@ class Router {
   struct Session {
     kv::RecordPtr record;  // as committed
     std::size_t lane = 0;
-    RequestId running;      // zero: none
+    RequestId running;       // zero: none
     bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
     std::deque<Command> waiting;
     TimePoint last_used{};

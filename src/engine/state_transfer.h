@@ -11,7 +11,8 @@ namespace uma::engine {
 
 // The state of a sequence whose cache holds exactly `tokens`. In a unified context it comes in pieces of at most 512 tokens, so
 // that later it can be loaded between the ticks of others; a split context knows only whole sequences. The sequence stays.
-[[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens);
+[[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
+                                                     std::span<const Token> tokens);
 
 // Verifies the image, then loads it into the empty `sequence`. On failure the sequence is empty.
 [[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, const kv::StateImage& image);

@@ -44,7 +44,9 @@ TEST(TextStream, ReleasesAFalseStartAndFindsTheStopInsideIt) {
   EXPECT_EQ(show("aaab", {"aab"}).text, "a");
 }
 
-TEST(TextStream, TheEarliestOfSeveralStopsWins) { EXPECT_EQ(show("one two three", {"three", "two"}).text, "one "); }
+TEST(TextStream, TheEarliestOfSeveralStopsWins) {
+  EXPECT_EQ(show("one two three", {"three", "two"}).text, "one ");
+}
 
 TEST(TextStream, ShowsOnlyWholeCharacters) {
   const testing::FakeVocab vocab;

@@ -11,9 +11,13 @@ namespace uma::engine {
 
 FixedModelSource::FixedModelSource(FixedModelOptions options) : options_(std::move(options)) {}
 
-FixedModelSource::~FixedModelSource() { stop(); }
+FixedModelSource::~FixedModelSource() {
+  stop();
+}
 
-std::string FixedModelSource::model_name() const { return std::filesystem::path(options_.path).stem().string(); }
+std::string FixedModelSource::model_name() const {
+  return std::filesystem::path(options_.path).stem().string();
+}
 
 Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress) {
   auto model = llm::load_llama_model(options_.path, {.on_progress = [&](double progress) {

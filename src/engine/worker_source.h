@@ -1,5 +1,5 @@
-// Who makes workers: the engine asks, and does not know how models are found, loaded or paid for. Here one fixed model; the model
-// pool is another source.
+// Who makes workers: the engine asks, and does not know how models are found, loaded or paid for. Here one fixed model; the
+// model pool is another source.
 #pragma once
 
 #include <functional>

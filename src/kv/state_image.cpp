@@ -1,9 +1,9 @@
 #include "kv/state_image.h"
 
-#include <xxhash.h>
-
 #include <format>
 #include <memory>
+
+#include <xxhash.h>
 
 namespace uma::kv {
 
@@ -36,7 +36,8 @@ Checksum checksum_of(const StateImage& image) {
 
 Expected<Unit> verify(const StateImage& image, const std::string& identity) {
   if (image.identity != identity) {
-    return fail(ErrorCode::runtime_decode, std::format("stored state is of \"{}\", this context is \"{}\"", image.identity, identity));
+    return fail(ErrorCode::runtime_decode,
+                std::format("stored state is of \"{}\", this context is \"{}\"", image.identity, identity));
   }
   std::int32_t covered = 0;
   for (const StatePiece& piece : image.pieces) {
@@ -46,7 +47,8 @@ Expected<Unit> verify(const StateImage& image, const std::string& identity) {
   if (static_cast<std::size_t>(covered) != image.tokens.size()) {
     return fail(ErrorCode::runtime_decode, std::format("stored state covers {} of {} tokens", covered, image.tokens.size()));
   }
-  if (checksum_of(image) != image.checksum) return fail(ErrorCode::runtime_decode, "stored state is damaged: its checksum is wrong");
+  if (checksum_of(image) != image.checksum)
+    return fail(ErrorCode::runtime_decode, "stored state is damaged: its checksum is wrong");
   return Unit{};
 }
 

@@ -36,8 +36,8 @@ struct StateImage {
 
 [[nodiscard]] Checksum checksum_of(const StateImage& image);
 
-// Whether the image may be loaded into a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that do
-// not cover the tokens, bytes that are not those that were sealed. O(bytes), about 10 GB/s.
+// Whether the image may be loaded into a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that
+// do not cover the tokens, bytes that are not those that were sealed. O(bytes), about 10 GB/s.
 [[nodiscard]] Expected<Unit> verify(const StateImage& image, const std::string& identity);
 
 }  // namespace uma::kv

@@ -44,9 +44,9 @@ std::uint64_t kv_bytes_per_token(const llama_model* model) {
   return static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2 * 2;
 }
 
-// Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no more
-// than a quarter of the memory that is free. Split where that leaves each sequence a useful length of its own (faster on a CPU,
-// docs/decisions/0004), one shared pool where not.
+// Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no
+// more than a quarter of the memory that is free. Split where that leaves each sequence a useful length of its own (faster on a
+// CPU, docs/decisions/0004), one shared pool where not.
 struct Layout {
   std::uint32_t cells;
   bool unified;
@@ -63,7 +63,8 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   }
   bool unified = options.layout == KvLayout::unified;
   if (options.layout == KvLayout::automatic) {
-    unified = cells / static_cast<std::uint64_t>(options.sequences) < static_cast<std::uint64_t>(std::min(train, kSplitSequenceCellsMin));
+    unified = cells / static_cast<std::uint64_t>(options.sequences) <
+              static_cast<std::uint64_t>(std::min(train, kSplitSequenceCellsMin));
   }
   return {static_cast<std::uint32_t>(cells), unified};
 }
@@ -101,7 +102,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     llama_context* context = llama_init_from_model(model.get(), params);
     if (context == nullptr) {
       return fail(ErrorCode::model_load,
-                  std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx", layout.cells));
+                  std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx",
+                              layout.cells));
     }
     ContextShape shape;
     shape.cells = static_cast<std::int32_t>(llama_n_ctx(context));
@@ -113,8 +115,9 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
     shape.is_unified = layout.unified;
     shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
-    std::string identity = std::format("{}|{}|cells {}|f16 f16|flash auto|{}|sequences {}", model_identity, llama_version(),
-                                       shape.sequence_cells_max, layout.unified ? "unified" : "split", layout.unified ? 0 : sequences);
+    std::string identity =
+        std::format("{}|{}|cells {}|f16 f16|flash auto|{}|sequences {}", model_identity, llama_version(),
+                    shape.sequence_cells_max, layout.unified ? "unified" : "split", layout.unified ? 0 : sequences);
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }
@@ -160,7 +163,8 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, cons
       case 2:
         return DecodeStatus::interrupted;
       default:
-        return fail(ErrorCode::runtime_decode, std::format("libllama failed to decode a batch of {} tokens (code {})", rows.size(), result));
+        return fail(ErrorCode::runtime_decode,
+                    std::format("libllama failed to decode a batch of {} tokens (code {})", rows.size(), result));
     }
   });
   interrupt_.store(nullptr, std::memory_order_release);
@@ -173,11 +177,17 @@ std::span<float> LlamaContext::logits(std::int32_t row) {
   return {values, static_cast<std::size_t>(vocabulary_)};
 }
 
-std::int32_t LlamaContext::sequence_length(std::int32_t sequence) { return llama_memory_seq_pos_max(memory(), sequence) + 1; }
+std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
+  return llama_memory_seq_pos_max(memory(), sequence) + 1;
+}
 
-bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) { return llama_memory_seq_rm(memory(), sequence, begin, -1); }
+bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+  return llama_memory_seq_rm(memory(), sequence, begin, -1);
+}
 
-void LlamaContext::copy(std::int32_t from, std::int32_t to) { llama_memory_seq_cp(memory(), from, to, -1, -1); }
+void LlamaContext::copy(std::int32_t from, std::int32_t to) {
+  llama_memory_seq_cp(memory(), from, to, -1, -1);
+}
 
 Expected<std::vector<std::byte>> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
   const std::int32_t length = sequence_length(sequence);
@@ -188,7 +198,8 @@ Expected<std::vector<std::byte>> LlamaContext::save_state(std::int32_t sequence,
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
     std::vector<std::byte> bytes(llama_state_seq_get_size(context_, source));
-    const std::size_t written = llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), source);
+    const std::size_t written =
+        llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), source);
     if (!is_whole) llama_memory_seq_rm(memory(), scratch_, -1, -1);
     if (written == 0 || written != bytes.size()) {
       return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, bytes.size()));
@@ -197,7 +208,8 @@ Expected<std::vector<std::byte>> LlamaContext::save_state(std::int32_t sequence,
   });
 }
 
-Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, std::span<const std::byte> bytes) {
+Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                        std::span<const std::byte> bytes) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   UMA_CHECK(begin == 0 || shape_.is_unified);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {

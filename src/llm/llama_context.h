@@ -1,11 +1,11 @@
 // Context on libllama. Internal to llm: includes the library's header.
 #pragma once
 
-#include <llama.h>
-
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <llama.h>
 
 #include "llm/model.h"
 
@@ -25,7 +25,8 @@ class LlamaContext final : public Context {
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void copy(std::int32_t from, std::int32_t to) override;
-  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
+  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
+                                                            std::int32_t end) override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
 

@@ -1,4 +1,5 @@
-// The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end here.
+// The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end
+// here.
 #pragma once
 
 #include <exception>

@@ -1,21 +1,21 @@
 #include "llm/llama_model.h"
 
-#include <fcntl.h>
-#include <ggml-backend.h>
-#include <llama.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <format>
 #include <mutex>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utility>
+
+#include <ggml-backend.h>
+#include <llama.h>
+#include <xxhash.h>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -166,7 +166,9 @@ void init_llama() {
   });
 }
 
-std::string llama_version_text() { return std::format("libllama {}", llama_version()); }
+std::string llama_version_text() {
+  return std::format("libllama {}", llama_version());
+}
 
 Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options) {
   init_llama();

@@ -1,15 +1,15 @@
 // The real library on the tiny random-weight model that the build makes (UMA_TEST_MODEL).
 #include "llm/llama_model.h"
 
-#include <gtest/gtest.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <format>
 #include <fstream>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
 
 #include "base/utf8.h"
 #include "llm/detokenizer.h"
@@ -31,7 +31,9 @@ std::unique_ptr<Context> context(KvLayout layout, std::int32_t cells = 2048, std
   return model()->new_context({.cells = cells, .sequences = sequences, .threads = 1, .layout = layout}).value();
 }
 
-std::vector<Token> tokens_of(std::string_view text) { return model()->vocab().tokenize(text, false).value(); }
+std::vector<Token> tokens_of(std::string_view text) {
+  return model()->vocab().tokenize(text, false).value();
+}
 
 // Feeds `tokens` to a sequence; the logits of the last one are readable afterwards.
 void feed(Context& target, std::int32_t sequence, std::span<const Token> tokens) {

@@ -15,7 +15,8 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
     std::string buffer(256, '\0');
     made->piece_ends_.reserve(static_cast<std::size_t>(count));
     for (Token token = 0; token < count; ++token) {
-      std::int32_t length = llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0, false);
+      std::int32_t length =
+          llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0, false);
       if (length < 0) {
         buffer.resize(static_cast<std::size_t>(-static_cast<std::int64_t>(length)));
         length = llama_token_to_piece(vocab, token, buffer.data(), static_cast<std::int32_t>(buffer.size()), 0, false);
@@ -31,7 +32,8 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
 
 Expected<std::vector<Token>> LlamaVocab::tokenize(std::string_view text, bool parse_special) const {
   if (text.empty()) return std::vector<Token>();
-  if (text.size() > std::numeric_limits<std::int32_t>::max() / 2) return fail(ErrorCode::limit_prompt, "the text is over 1 GiB long");
+  if (text.size() > std::numeric_limits<std::int32_t>::max() / 2)
+    return fail(ErrorCode::limit_prompt, "the text is over 1 GiB long");
   return guarded(ErrorCode::runtime_decode, "tokenizing", [&]() -> Expected<std::vector<Token>> {
     // A token is at least one byte of text, so this is always enough room but for normalizing tokenizers.
     std::vector<Token> tokens(text.size() + 8);
@@ -58,6 +60,8 @@ std::string_view LlamaVocab::piece(Token token) const {
   return std::string_view(pieces_).substr(begin, piece_ends_[index] - begin);
 }
 
-bool LlamaVocab::is_end_of_generation(Token token) const { return std::ranges::binary_search(end_of_generation_, token); }
+bool LlamaVocab::is_end_of_generation(Token token) const {
+  return std::ranges::binary_search(end_of_generation_, token);
+}
 
 }  // namespace uma::llm

@@ -1,10 +1,10 @@
 // Vocab on libllama. Internal to llm: includes the library's header.
 #pragma once
 
-#include <llama.h>
-
 #include <string>
 #include <vector>
+
+#include <llama.h>
 
 #include "llm/model.h"
 
@@ -30,8 +30,8 @@ class LlamaVocab final : public Vocab {
   bool adds_space_prefix_;
   std::optional<Token> bos_;
   std::vector<Token> end_of_generation_;
-  std::string pieces_;                      // all pieces, one after the other
-  std::vector<std::size_t> piece_ends_;     // where each token's piece ends in pieces_
+  std::string pieces_;                   // all pieces, one after the other
+  std::vector<std::size_t> piece_ends_;  // where each token's piece ends in pieces_
 };
 
 }  // namespace uma::llm

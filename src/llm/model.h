@@ -1,5 +1,5 @@
-// Model, Vocab and Context as the rest of the system sees them. llama_model.h makes the real ones, testing/fake_model.h those of
-// the simulator.
+// Model, Vocab and Context as the rest of the system sees them. llama_model.h makes the real ones, testing/fake_model.h those
+// of the simulator.
 #pragma once
 
 #include <atomic>
@@ -93,9 +93,10 @@ class Context {
   virtual void copy(std::int32_t from, std::int32_t to) = 0;
 
   // The state of positions [begin, end) as opaque bytes. Split layouts know only whole sequences: begin 0, end its length.
-  [[nodiscard]] virtual Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
-  // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the library
-  // itself accepts damaged ones. On failure the sequence is empty.
+  [[nodiscard]] virtual Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
+                                                                    std::int32_t end) = 0;
+  // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
+  // library itself accepts damaged ones. On failure the sequence is empty.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   std::span<const std::byte> bytes) = 0;
 };

@@ -15,15 +15,15 @@ namespace uma::llm {
 
 class Sampler {
  public:
-  // `banned` are tokens that are never chosen (the end-of-generation tokens where ignore_eos is set). Tokens of params.logit_bias
-  // and `banned` that are outside the vocabulary are passed over.
+  // `banned` are tokens that are never chosen (the end-of-generation tokens where ignore_eos is set). Tokens of
+  // params.logit_bias and `banned` that are outside the vocabulary are passed over.
   Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned);
 
   // Notes a token of the chain, prompt or reply, for the penalties.
   void accept(Token token);
 
-  // Returns a token of the vocabulary whose logits these are. Writes into `logits` (penalties, bias). NaN never wins. O(V), plus
-  // O(c log c) for c candidates. Requires a non-empty span.
+  // Returns a token of the vocabulary whose logits these are. Writes into `logits` (penalties, bias). NaN never wins. O(V),
+  // plus O(c log c) for c candidates. Requires a non-empty span.
   [[nodiscard]] Token sample(std::span<float> logits);
 
  private:

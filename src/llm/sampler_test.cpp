@@ -1,10 +1,10 @@
 #include "llm/sampler.h"
 
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
 #include <map>
+
+#include <gtest/gtest.h>
 
 namespace uma::llm {
 namespace {

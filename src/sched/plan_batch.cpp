@@ -27,11 +27,13 @@ std::int32_t rows_within(double budget_ms, const StepModel& model, std::int32_t 
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan) {
   plan.clear();
   for (const SequenceView& view : sequences) {
-    if (view.decodes && static_cast<std::int32_t>(plan.decode.size()) < limits.rows_max) plan.decode.push_back({view.index, view.slot, 1});
+    if (view.decodes && static_cast<std::int32_t>(plan.decode.size()) < limits.rows_max)
+      plan.decode.push_back({view.index, view.slot, 1});
   }
 
   const bool someone_decodes = !plan.decode.empty();
-  const double budget_ms = someone_decodes ? std::max(limits.tick_ms, 3 * model.decode_ms()) - model.decode_ms() : limits.prefill_tick_ms;
+  const double budget_ms =
+      someone_decodes ? std::max(limits.tick_ms, 3 * model.decode_ms()) - model.decode_ms() : limits.prefill_tick_ms;
   std::int32_t rows_left = rows_within(budget_ms, model, std::min(limits.rows_max, limits.ubatch_rows));
 
   struct Candidate {

@@ -31,8 +31,8 @@ struct PlanRow {
   std::int32_t tokens_count = 0;  // taken from the front of what is pending
 };
 
-// Two library calls: decode rows and prefill chunks never share one (PROBES.md: mixed rows are cut apart by the library and miss
-// its fast path). Both in ascending order of slots, which the library rewards likewise.
+// Two library calls: decode rows and prefill chunks never share one (PROBES.md: mixed rows are cut apart by the library and
+// miss its fast path). Both in ascending order of slots, which the library rewards likewise.
 struct BatchPlan {
   std::vector<PlanRow> decode;   // one token each
   std::vector<PlanRow> prefill;  // a sequence appears once

@@ -1,9 +1,9 @@
 #include "sched/plan_batch.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "base/random.h"
 
@@ -32,7 +32,9 @@ BatchPlan plan(std::vector<SequenceView> sequences, const StepModel& model = mea
   return made;
 }
 
-TEST(PlanBatch, NothingToDoIsAnEmptyPlan) { EXPECT_TRUE(plan({}).is_empty()); }
+TEST(PlanBatch, NothingToDoIsAnEmptyPlan) {
+  EXPECT_TRUE(plan({}).is_empty());
+}
 
 TEST(PlanBatch, EveryDecodingSequenceGetsOneTokenInOrderOfSlots) {
   const BatchPlan made = plan({decoding(0, 5), decoding(1, 2), decoding(2, 3)});
@@ -84,7 +86,8 @@ TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
     std::vector<SequenceView> sequences;
     const auto count = static_cast<std::int32_t>(random.next_below(20));
     for (std::int32_t i = 0; i < count; ++i) {
-      SequenceView view = random.next_below(2) == 0 ? decoding(i, i) : prefilling(i, 1 + static_cast<std::int32_t>(random.next_below(3000)));
+      SequenceView view =
+          random.next_below(2) == 0 ? decoding(i, i) : prefilling(i, 1 + static_cast<std::int32_t>(random.next_below(3000)));
       view.waited_ms = static_cast<double>(random.next_below(20'000));
       view.is_background = random.next_below(4) == 0;
       sequences.push_back(view);

@@ -8,7 +8,9 @@
 namespace uma::sched {
 namespace {
 
-double blend(double mean, double value) { return mean == 0 ? value : mean + (value - mean) / 8; }
+double blend(double mean, double value) {
+  return mean == 0 ? value : mean + (value - mean) / 8;
+}
 
 }  // namespace
 
@@ -17,7 +19,9 @@ std::size_t StepModel::class_of(std::int32_t rows) {
   return std::min<std::size_t>(kClasses - 1, static_cast<std::size_t>(std::bit_width(static_cast<std::uint32_t>(rows - 1))));
 }
 
-void StepModel::observe_decode(double ms) { decode_ms_ = blend(decode_ms_, ms); }
+void StepModel::observe_decode(double ms) {
+  decode_ms_ = blend(decode_ms_, ms);
+}
 
 void StepModel::observe_prefill(std::int32_t rows, double ms) {
   double& mean = ms_per_row_[class_of(rows)];

@@ -18,7 +18,8 @@ class StepModel {
 
   // Expected time of a decode call, ms; 0 before the first.
   [[nodiscard]] double decode_ms() const { return decode_ms_; }
-  // Expected time of a prefill chunk, ms; 0 before the first. Sizes never seen are taken in proportion from the nearest one seen.
+  // Expected time of a prefill chunk, ms; 0 before the first. Sizes never seen are taken in proportion from the nearest one
+  // seen.
   [[nodiscard]] double prefill_ms(std::int32_t rows) const;
   // Prompt tokens per ms with the largest chunks seen; 0 before the first.
   [[nodiscard]] double prefill_tokens_per_ms() const;

@@ -32,7 +32,8 @@ std::vector<float> fake_logits(std::span<const Token> tokens, std::uint32_t end_
 
 }  // namespace
 
-FakeContext::FakeContext(FakeOptions options) : options_(std::move(options)), cells_(static_cast<std::size_t>(options_.sequences)) {
+FakeContext::FakeContext(FakeOptions options)
+    : options_(std::move(options)), cells_(static_cast<std::size_t>(options_.sequences)) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
@@ -57,7 +58,8 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   if (interrupt != nullptr && interrupt->load()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
-  if (options_.unified && cells_used() + static_cast<std::int64_t>(rows.size()) > shape_.cells) return llm::DecodeStatus::no_room;
+  if (options_.unified && cells_used() + static_cast<std::int64_t>(rows.size()) > shape_.cells)
+    return llm::DecodeStatus::no_room;
   if (!options_.unified) {
     std::vector<std::size_t> sizes;
     for (const auto& cells : cells_) sizes.push_back(cells.size());
@@ -102,11 +104,13 @@ Expected<std::vector<std::byte>> FakeContext::save_state(std::int32_t sequence, 
   if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
-  const auto bytes = std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+  const auto bytes =
+      std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
   return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
-Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, std::span<const std::byte> bytes) {
+Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                       std::span<const std::byte> bytes) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(begin == static_cast<std::int32_t>(cells.size()));
   if (fail_state || bytes.size() != static_cast<std::size_t>(end - begin) * sizeof(Token)) {
@@ -127,7 +131,8 @@ Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool par
       {"<s>", kFakeBos}, {"</s>", kFakeEos}, {"<|im_start|>", kFakeImStart}, {"<|im_end|>", kFakeImEnd}};
   std::vector<Token> tokens;
   while (!text.empty()) {
-    const auto special = std::ranges::find_if(kSpecial, [&](const auto& entry) { return parse_special && text.starts_with(entry.first); });
+    const auto special =
+        std::ranges::find_if(kSpecial, [&](const auto& entry) { return parse_special && text.starts_with(entry.first); });
     if (special != std::end(kSpecial)) {
       tokens.push_back(special->second);
       text.remove_prefix(special->first.size());

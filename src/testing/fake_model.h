@@ -46,17 +46,21 @@ class FakeContext final : public llm::Context {
 
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
-  [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, const std::atomic<bool>* interrupt) override;
+  [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows,
+                                                   const std::atomic<bool>* interrupt) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void copy(std::int32_t from, std::int32_t to) override;
-  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
+  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
+                                                            std::int32_t end) override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
 
   // What the simulator looks at and turns.
-  [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const { return cells_[static_cast<std::size_t>(sequence)]; }
+  [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const {
+    return cells_[static_cast<std::size_t>(sequence)];
+  }
   [[nodiscard]] std::int64_t cells_used() const;
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
   bool fail_state = false;  // save_state and load_state fail
@@ -101,8 +105,9 @@ class FakeModel final : public llm::Model {
   llm::ModelFacts facts_;
 };
 
-// What a model with these options says after `tokens`, greedily: the oracle that engine output is compared with. Stops before an
-// end-of-generation token, at `tokens_max` new tokens.
-[[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max);
+// What a model with these options says after `tokens`, greedily: the oracle that engine output is compared with. Stops before
+// an end-of-generation token, at `tokens_max` new tokens.
+[[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens,
+                                                   std::int32_t tokens_max);
 
 }  // namespace uma::testing

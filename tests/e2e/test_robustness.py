@@ -154,6 +154,7 @@ class Robustness(uma.DaemonTest):
             self.assertLessEqual(grown, 1 << 20)
 
 
+@unittest.skipIf(uma.IS_SANITIZED, "the sanitizers' own checks need descriptors")
 class OutOfDescriptors(unittest.TestCase):
     def test_the_daemon_serves_those_it_has_and_recovers(self):
         daemon = uma.Daemon(MODEL, "--n-ctx", "1024")

@@ -1,8 +1,8 @@
-#include <gtest/gtest.h>
-
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+
+#include <gtest/gtest.h>
 
 #include "base/log.h"
 #include "simulation.h"
@@ -18,7 +18,9 @@ std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
 
 // A broken invariant aborts: the seed that repeats it is said on the way out.
 volatile std::sig_atomic_t running_seed = 0;
-void say_seed(int) { std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed)); }
+void say_seed(int) {
+  std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed));
+}
 
 TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   init_log(LogLevel::error);

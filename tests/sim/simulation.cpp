@@ -21,14 +21,17 @@ std::string text_of(std::span<const Token> tokens) {
 
 }  // namespace
 
-// --- The catalog ----------------------------------------------------------------------------------------------------------------
+// --- The catalog
+// ----------------------------------------------------------------------------------------------------------------
 
 void SlowCatalog::commit(kv::RecordPtr record, Done done) {
   SessionId id = record->id;
   calls_.push_back({std::move(record), std::move(id), std::move(done)});
 }
 
-void SlowCatalog::remove(const SessionId& id, Done done) { calls_.push_back({nullptr, id, std::move(done)}); }
+void SlowCatalog::remove(const SessionId& id, Done done) {
+  calls_.push_back({nullptr, id, std::move(done)});
+}
 
 bool SlowCatalog::answer_one(bool with_failure) {
   if (calls_.empty()) return false;
@@ -44,9 +47,11 @@ bool SlowCatalog::answer_one(bool with_failure) {
   return true;
 }
 
-// --- A client's stream ----------------------------------------------------------------------------------------------------------
+// --- A client's stream
+// ----------------------------------------------------------------------------------------------------------
 
-// Checks what a client can check: one terminal event, nothing after it, and tokens that are what the model says after the chain.
+// Checks what a client can check: one terminal event, nothing after it, and tokens that are what the model says after the
+// chain.
 class Simulation::Sink final : public EventSink {
  public:
   Sink(Simulation& simulation, std::string session, std::string prompt, int patience)
@@ -97,7 +102,8 @@ class Simulation::Sink final : public EventSink {
   }
 
   void check_tokens(std::vector<Token> chain) const {
-    const auto wanted = fake_continuation(simulation_.model_options_, std::move(chain), static_cast<std::int32_t>(tokens_.size()));
+    const auto wanted =
+        fake_continuation(simulation_.model_options_, std::move(chain), static_cast<std::int32_t>(tokens_.size()));
     UMA_CHECK(wanted == tokens_);
   }
 
@@ -108,7 +114,8 @@ class Simulation::Sink final : public EventSink {
   std::vector<Token> tokens_;
 };
 
-// --- The machine ----------------------------------------------------------------------------------------------------------------
+// --- The machine
+// ----------------------------------------------------------------------------------------------------------------
 
 Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.sequences = 2 + static_cast<std::int32_t>(random_.next_below(3));
@@ -129,12 +136,10 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   for (std::uint64_t i = 0; i < lanes; ++i) {
     auto context = std::make_unique<testing::FakeContext>(model_options_);
     contexts_.push_back(context.get());
-    lanes_.push_back(std::make_unique<engine::Lane>(engine::LaneOptions{}, std::move(context), model_->vocab(), clock_,
-                                                    [this](engine::TaskResult result) {
-                                                      router_->post([this, result = std::move(result)]() mutable {
-                                                        router_->on_result(std::move(result));
-                                                      });
-                                                    }));
+    lanes_.push_back(std::make_unique<engine::Lane>(
+        engine::LaneOptions{}, std::move(context), model_->vocab(), clock_, [this](engine::TaskResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        }));
   }
 }
 
@@ -239,7 +244,8 @@ void Simulation::check_session_texts() {
   }
 }
 
-// --- The clients ----------------------------------------------------------------------------------------------------------------
+// --- The clients
+// ----------------------------------------------------------------------------------------------------------------
 
 template <class T>
 Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> then) {
@@ -270,8 +276,8 @@ void Simulation::create_session() {
   if (random_.next_below(20) == 0) request.ttl_s = 1;
   const bool can_expire = request.ttl_s > 0;
   router_->create_session(kTenant, request, expect_reply<SessionInfo>([this, can_expire](Expected<SessionInfo> made) {
-    if (made && !can_expire) known_[made->id.value] = {};
-  }));
+                            if (made && !can_expire) known_[made->id.value] = {};
+                          }));
 }
 
 void Simulation::append() {
@@ -311,7 +317,8 @@ void Simulation::cancel() {
   if (random_.next_below(2) == 0) {
     router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   } else {
-    router_->cancel_session(kTenant, pick_session(), expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
+    router_->cancel_session(kTenant, pick_session(),
+                            expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   }
 }
 
@@ -325,8 +332,8 @@ void Simulation::fork_or_rewind() {
   const std::string session = pick_session();
   if (random_.next_below(2) == 0) {
     router_->fork_session(kTenant, session, "", expect_reply<SessionInfo>([this](const Expected<SessionInfo>& made) {
-      if (made) known_[made->id.value] = {};
-    }));
+                            if (made) known_[made->id.value] = {};
+                          }));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
     router_->rewind_session(kTenant, session, static_cast<std::int32_t>(random_.next_below(3)),
