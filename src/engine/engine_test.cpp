@@ -51,12 +51,15 @@ class CollectingSink final : public EventSink {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
       tokens.push_back(token->token);
       if (tokens.size() == 1) first_token.set_value();
+      // A real sink never blocks; here it keeps the lane from finishing before the test has acted.
+      if (hold.valid()) hold.wait();
     }
     if (is_terminal(event)) terminal.set_value(event);
     return true;
   }
   std::vector<Token> tokens;  // complete once the terminal event is there
   std::promise<void> first_token;
+  std::shared_future<void> hold;
   std::promise<Event> terminal;
 };
 
@@ -136,9 +139,12 @@ TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
 TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
+  std::promise<void> release;
+  sink->hold = release.get_future().share();
   const RequestId id = engine_.generate(kTenant, request("long", 400), sink);
   sink->first_token.get_future().wait();
   EXPECT_TRUE(ask<bool>([&](auto reply) { engine_.cancel(id, std::move(reply)); }).value());
+  release.set_value();
   EXPECT_EQ(std::get<EosEvent>(terminal.get()).reason, FinishReason::cancelled);
   EXPECT_FALSE(ask<bool>([&](auto reply) { engine_.cancel(id, std::move(reply)); }).value());
 }

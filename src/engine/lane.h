@@ -157,6 +157,7 @@ class Lane {
   [[nodiscard]] Sequence* choose_victim();
 
   void build_views(TimePoint now);
+  [[nodiscard]] bool should_gather(TimePoint now);
   void run_decode();
   void run_prefill();
   // Runs the rows in call_rows_, which belong to `plan`. False: they were not computed and nothing was sampled.
@@ -193,6 +194,7 @@ class Lane {
   std::string token_text_;
   double service_ms_ = 0;  // weighted mean time of a request in the context
   bool residents_changed_ = false;
+  TimePoint gather_until_{};  // of the pause before the first tick after idleness; zero: not begun
 
   // Shared.
   Mailbox<LaneCommand> inbox_;

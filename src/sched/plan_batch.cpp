@@ -34,7 +34,8 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
   const bool someone_decodes = !plan.decode.empty();
   const double budget_ms =
       someone_decodes ? std::max(limits.tick_ms, 3 * model.decode_ms()) - model.decode_ms() : limits.prefill_tick_ms;
-  std::int32_t rows_left = rows_within(budget_ms, model, std::min(limits.rows_max, limits.ubatch_rows));
+  const std::int32_t rows_max = std::min(limits.rows_max, limits.ubatch_rows);
+  const std::int32_t rows_budget = rows_within(budget_ms, model, rows_max);
 
   struct Candidate {
     const SequenceView* view;
@@ -48,11 +49,16 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
     waiting.push_back({&view, rank});
   }
   std::ranges::stable_sort(waiting, {}, &Candidate::rank);
+  std::int32_t rows_planned = 0;
+  bool completes_prompts = !someone_decodes && model.prefill_tokens_per_ms() > 0;
   for (const Candidate& candidate : waiting) {
-    if (rows_left <= 0) break;
-    const std::int32_t rows = std::min(rows_left, candidate.view->pending_tokens);
+    const std::int32_t pending = candidate.view->pending_tokens;
+    const std::int32_t whole = rows_planned + pending;
+    completes_prompts = completes_prompts && whole <= rows_max && model.prefill_ms(whole) <= limits.whole_prompts_ms;
+    const std::int32_t rows = completes_prompts ? pending : std::min(rows_budget - rows_planned, pending);
+    if (rows <= 0) break;
     plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
-    rows_left -= rows;
+    rows_planned += rows;
   }
 
   std::ranges::sort(plan.decode, {}, &PlanRow::slot);

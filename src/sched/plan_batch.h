@@ -23,6 +23,7 @@ struct BatchLimits {
   std::int32_t ubatch_rows = 512;  // computed at once by the library
   double tick_ms = 30;             // what a tick may take while sequences decode
   double prefill_tick_ms = 250;    // what a tick may take while none does
+  double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
 };
 
 struct PlanRow {

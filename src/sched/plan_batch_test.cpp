@@ -51,8 +51,17 @@ TEST(PlanBatch, PrefillIsSizedByTimeWhileSomeoneDecodes) {
   EXPECT_EQ(made.prefill[0].tokens_count, 16) << "30 ms tick less 10 ms decode at 1 ms a token, in steps of 16";
 }
 
+TEST(PlanBatch, ABurstOfShortPromptsIsCompletedTogether) {
+  std::vector<SequenceView> burst;
+  for (std::int32_t i = 0; i < 16; ++i) burst.push_back(prefilling(i, 32));
+  const BatchPlan made = plan(burst);
+  ASSERT_EQ(made.prefill.size(), 16u) << "512 ms, more than a tick of one long prompt, but everyone gets a first token";
+  burst.push_back(decoding(16, 16));
+  EXPECT_EQ(plan(burst).prefill.size(), 1u) << "not where a stream would wait for it";
+}
+
 TEST(PlanBatch, PrefillTakesLargeChunksWhenNobodyDecodes) {
-  const BatchPlan made = plan({prefilling(1, 1000)});
+  const BatchPlan made = plan({prefilling(1, 5000)});
   EXPECT_EQ(made.prefill[0].tokens_count, 192) << "250 ms at 1 ms a token, in multiples of 64";
 }
 
@@ -69,7 +78,7 @@ TEST(PlanBatch, ShortPromptsGoFirstUntilLongOnesHaveWaited) {
   EXPECT_EQ(fresh.prefill[1].tokens_count, 20) << "whole, before the long one gets the rest";
   const BatchPlan aged = plan({prefilling(1, 5000, 6000), prefilling(2, 2000)});
   EXPECT_EQ(aged.prefill.size(), 1u);
-  EXPECT_EQ(aged.prefill[0].index, 1);
+  EXPECT_EQ(aged.prefill[0].index, 1) << "a long prompt that waited as long as it takes goes first";
 }
 
 TEST(PlanBatch, BackgroundPrefillsAfterInteractiveUnlessItWaitedLong) {

@@ -201,7 +201,9 @@ void Simulation::come_to_rest() {
     while (catalog_.answer_one(false)) worked = true;
     for (const auto& lane : lanes_) worked |= lane->step().did_work;
     check_after_step();
-    quiet = worked ? 0 : quiet + 1;
+    const bool is_idle = std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_idle(); });
+    if (!worked && !is_idle) clock_.advance(std::chrono::milliseconds(1));  // a lane gathers before its first tick
+    quiet = worked || !is_idle ? 0 : quiet + 1;
   }
 }
 
