@@ -13,7 +13,8 @@ namespace uma::engine {
 namespace {
 
 constexpr double kPromisedTbtMinMs = 30;
-constexpr double kGatherMaxMs = 2;
+constexpr double kGatherMaxMs = 5;
+constexpr double kGatherQuietMs = 1;
 
 std::int32_t size_of(const std::vector<Token>& tokens) {
   return static_cast<std::int32_t>(tokens.size());
@@ -105,7 +106,7 @@ StepOutcome Lane::step() {
   admit(clock_.now());
   const TimePoint now = clock_.now();
   build_views(now);
-  if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_until_, next_wake())};
+  if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
@@ -437,19 +438,22 @@ void Lane::build_views(TimePoint now) {
 }
 
 // Requests that arrive together should be computed together, but they come through the queue one by one: after idleness the
-// first tick waits for a moment, a twentieth of what it will take and at most 2 ms.
+// first tick waits until none has come for a moment, in all at most a twentieth of what the tick will take.
 bool Lane::should_gather(TimePoint now) {
   const bool is_fresh = std::ranges::all_of(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
   if (views_.empty() || !is_fresh) {
-    gather_until_ = {};
+    gather_ = {};
     return false;
   }
-  if (gather_until_ == TimePoint{}) {
+  if (gather_.sequences != sequences_.size()) {
     std::int32_t pending = 0;
     for (const sched::SequenceView& view : views_) pending += view.pending_tokens;
-    gather_until_ = now + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending) / 20));
+    if (gather_.sequences == 0) gather_.began = now;
+    const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending) / 20));
+    gather_.sequences = sequences_.size();
+    gather_.until = std::min(now + from_ms(kGatherQuietMs), latest);
   }
-  return now < gather_until_;
+  return now < gather_.until;
 }
 
 void Lane::append_rows(const sched::PlanRow& row) {
@@ -518,8 +522,10 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     run_one_by_one(plan, status.error());
     return false;
   }
+  const double ms = to_ms(ended - began);
+  log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms", options_.index, is_prefill ? "prefill" : "decode",
+            call_rows_.size(), plan.size(), ms);
   if (*status == llm::DecodeStatus::done) {
-    const double ms = to_ms(ended - began);
     if (is_prefill) {
       const auto rows = static_cast<std::int32_t>(call_rows_.size());
       step_model_.observe_prefill(rows, ms);

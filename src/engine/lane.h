@@ -194,7 +194,13 @@ class Lane {
   std::string token_text_;
   double service_ms_ = 0;  // weighted mean time of a request in the context
   bool residents_changed_ = false;
-  TimePoint gather_until_{};  // of the pause before the first tick after idleness; zero: not begun
+  // The pause before the first tick after idleness.
+  struct Gather {
+    std::size_t sequences = 0;  // that have come; 0: not begun
+    TimePoint began{};
+    TimePoint until{};
+  };
+  Gather gather_;
 
   // Shared.
   Mailbox<LaneCommand> inbox_;
