@@ -172,8 +172,11 @@ class Bench:
     def run_umad(self, slots, seed):
         path = str(self.folder / "uma.sock")
         log_path = self.folder / "umad.log"
+        config = self.folder / "umad.yaml"
+        config.write_text("kv: {layout: split}\n")  # as the others have it; by itself umad pools where a slot gets few cells
         command = [self.options.umad, "--model", self.options.model, "--socket", path, "--n-ctx", self.n_ctx(slots),
-                   "--slots", slots, "--threads", self.options.threads, "--workers", 1, "--data-dir", self.folder / "data"]
+                   "--slots", slots, "--threads", self.options.threads, "--workers", 1, "--data-dir", self.folder / "data",
+                   "--config", config]
         with running(command, log_path) as process:
             wait_until_ready(process, log_path, lambda: answers_ping(path))
             return self.run_load(["--socket", path], slots, seed, process, log_path)
