@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-COLUMNS = 100
+COLUMNS = 112
 CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.0, 18, 18
 
 
