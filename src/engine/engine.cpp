@@ -1,5 +1,7 @@
 #include "engine/engine.h"
 
+#include <algorithm>
+#include <cmath>
 #include <format>
 #include <fstream>
 #include <unistd.h>
@@ -73,8 +75,16 @@ void Engine::start() {
       }
     } while (preparer_.wait());
   });
-  source_->load([this](double progress) { load_progress_.store(progress); },
+  source_->load([this](double progress) { on_load_progress(progress); },
                 [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
+}
+
+// The library reports every tensor; who waits hears of every percent.
+void Engine::on_load_progress(double progress) {
+  const double before = load_progress_.exchange(progress);
+  if (std::floor(progress * 100) > std::floor(before * 100)) {
+    router_.post([this, progress] { router_.on_load_progress(progress); });
+  }
 }
 
 void Engine::on_loaded(Expected<LoadedWorkers> loaded) {

@@ -65,6 +65,7 @@ class Engine final : public Service {
     std::thread thread;
   };
 
+  void on_load_progress(double progress);
   void on_loaded(Expected<LoadedWorkers> loaded);
   void run_lane(Lane& lane, std::size_t index);
 

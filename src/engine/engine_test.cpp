@@ -54,10 +54,12 @@ class CollectingSink final : public EventSink {
       // A real sink never blocks; here it keeps the lane from finishing before the test has acted.
       if (hold.valid()) hold.wait();
     }
+    if (const auto* progress = std::get_if<ProgressEvent>(&event)) stages.push_back(progress->stage);
     if (is_terminal(event)) terminal.set_value(event);
     return true;
   }
   std::vector<Token> tokens;  // complete once the terminal event is there
+  std::vector<ProgressStage> stages;
   std::promise<void> first_token;
   std::shared_future<void> hold;
   std::promise<Event> terminal;
@@ -165,6 +167,20 @@ TEST_P(EngineTest, DrainingRefusesNewGenerations) {
   auto terminal = sink->terminal.get_future();
   engine_.generate(kTenant, request("too late", 4), sink);
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::limit_wait);
+}
+
+TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
+  const SteadyClock clock;
+  Engine engine({}, std::make_unique<FakeSource>(1), std::make_unique<kv::MemoryCatalog>(), clock);
+  auto sink = std::make_shared<CollectingSink>();
+  auto terminal = sink->terminal.get_future();
+  GenerateRequest asked = request("hello", 4);
+  asked.options.progress = true;
+  engine.generate(kTenant, std::move(asked), sink);
+  engine.start();
+  EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal.get()));
+  ASSERT_FALSE(sink->stages.empty());
+  EXPECT_EQ(sink->stages.front(), ProgressStage::loading);
 }
 
 TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {

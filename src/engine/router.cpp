@@ -1,6 +1,7 @@
 #include "engine/router.h"
 
 #include <algorithm>
+#include <cmath>
 #include <format>
 #include <tuple>
 #include <utility>
@@ -63,6 +64,15 @@ void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane
 void Router::on_load_failed(Error error) {
   load_error_ = std::move(error);
   for (Command& command : std::exchange(waiting_for_model_, {})) command();
+}
+
+void Router::on_load_progress(double progress) {
+  const ProgressEvent event{
+      .stage = ProgressStage::loading, .done = std::llround(progress * 100), .total = 100, .position = 0, .eta_ms = 0};
+  for (const auto& [id, open] : requests_) {
+    // A lost progress report is no reason to end a request.
+    if (open.wants_progress && !open.lane) (void)open.sink->deliver(event);
+  }
 }
 
 Expected<Unit> Router::check_model(const std::string& name) const {
@@ -488,6 +498,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   Open& open = requests_[id];
   open.sink = std::move(sink);
   open.received = clock_.now();
+  open.wants_progress = request.options.progress;
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
   next_expiry_ = std::min(next_expiry_, open.timeout);
   requests_open_.set(static_cast<std::int64_t>(requests_.size()));

@@ -64,6 +64,8 @@ class Router {
   // Requests wait until one of these two is called.
   void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
   void on_load_failed(Error error);
+  // Requests that asked for progress hear how far the load is, 0 to 1.
+  void on_load_progress(double progress);
   void on_result(TaskResult result);
   // From now on new generations are refused.
   void drain() { draining_ = true; }
@@ -101,6 +103,7 @@ class Router {
     SessionId session;
     TimePoint received{};
     TimePoint timeout = kNever;
+    bool wants_progress = false;
     std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
   };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
