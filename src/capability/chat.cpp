@@ -16,6 +16,7 @@ std::string mark_of(std::size_t index) {
 Expected<std::string> format_marked(const llm::Model& model, std::span<const ChatMessage> messages,
                                     bool add_generation_prompt) {
   std::vector<ChatMessage> marked;
+  marked.reserve(messages.size());
   for (std::size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, " " + mark_of(i) + " "});
   return model.apply_chat_template(marked, add_generation_prompt);
 }

@@ -207,10 +207,9 @@ void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply
 }
 
 void Engine::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), name = std::move(name),
-                reply = std::move(reply)]() mutable {
-    router_.fork_session(std::move(tenant), std::move(session), std::move(name), std::move(reply));
-  });
+  router_.post(
+      [this, tenant = std::move(tenant), session = std::move(session), name = std::move(name),
+       reply = std::move(reply)]() mutable { router_.fork_session(tenant, session, std::move(name), std::move(reply)); });
 }
 
 void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {

@@ -297,7 +297,7 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
     if (session == nullptr) return reply(std::unexpected(unknown_session(request.session)));
     if (session->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
     if (session->is_locked) {
-      session->waiting.push_back(
+      session->waiting.emplace_back(
           [this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
             append_input(std::move(tenant), std::move(request), std::move(reply));
           });
@@ -349,7 +349,7 @@ void Router::end_session(const TenantId& tenant, const std::string& session, Rep
   });
 }
 
-void Router::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
+void Router::fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply) {
   Session* parent = find_session(tenant, session);
   if (parent == nullptr) return reply(std::unexpected(unknown_session(session)));
   kv::SessionRecord record = *parent->record;
@@ -381,7 +381,7 @@ void Router::rewind_session(TenantId tenant, std::string session, std::int32_t t
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   if (found->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
   if (found->is_locked) {
-    found->waiting.push_back(
+    found->waiting.emplace_back(
         [this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
           rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
         });
@@ -546,7 +546,7 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
   const SessionId session_id = session->record->id;
   requests_.at(id).session = session_id;
   if (session->is_locked) {
-    session->waiting.push_back([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
+    session->waiting.emplace_back([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
       if (requests_.contains(id)) generate_in_session(id, std::move(tenant), std::move(request));
     });
     return;

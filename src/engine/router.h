@@ -78,7 +78,7 @@ class Router {
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply);
   void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
   void end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply);
-  void fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply);
+  void fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply);
   void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply);
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);

@@ -21,7 +21,8 @@ float max_logit(std::span<const float> logits) {
   best.fill(kNegativeInfinity);
   std::size_t i = 0;
   for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
+    for (std::size_t lane = 0; lane < kLanes; ++lane)
+      best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
   }
   for (; i < logits.size(); ++i) best[0] = logits[i] > best[0] ? logits[i] : best[0];
   return *std::ranges::max_element(best);
@@ -106,7 +107,7 @@ void Sampler::select_top_k(std::span<const float> logits, std::size_t k) {
 double Sampler::select_window(std::span<const float> logits, float best) {
   double total = 0;
   for (const float logit : logits) total += logit > kNegativeInfinity ? std::exp(static_cast<double>(logit - best)) : 0;
-  for (float width = 4; width < 64; width *= 2) {
+  for (const float width : {4.0f, 8.0f, 16.0f, 32.0f}) {
     select_all_above(logits, best - width);
     if (mass_of_candidates(best) >= params_.top_p * total) return total;
   }

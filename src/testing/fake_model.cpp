@@ -32,8 +32,7 @@ std::vector<float> fake_logits(std::span<const Token> tokens, std::uint32_t end_
 
 }  // namespace
 
-FakeContext::FakeContext(FakeOptions options)
-    : options_(std::move(options)), cells_(static_cast<std::size_t>(options_.sequences)) {
+FakeContext::FakeContext(const FakeOptions& options) : options_(options), cells_(static_cast<std::size_t>(options_.sequences)) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
@@ -62,6 +61,7 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     return llm::DecodeStatus::no_room;
   if (!options_.unified) {
     std::vector<std::size_t> sizes;
+    sizes.reserve(cells_.size());
     for (const auto& cells : cells_) sizes.push_back(cells.size());
     for (const llm::BatchRow& row : rows) {
       if (++sizes[static_cast<std::size_t>(row.sequence)] > static_cast<std::size_t>(shape_.sequence_cells_max)) {
@@ -148,7 +148,7 @@ std::string_view FakeVocab::piece(Token token) const {
   return token >= 0 && token < 256 ? std::string_view(bytes_).substr(static_cast<std::size_t>(token), 1) : std::string_view();
 }
 
-FakeModel::FakeModel(FakeOptions options) : options_(std::move(options)) {
+FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.name = "fake";
   facts_.description = "fake model";
   facts_.identity = "fake";

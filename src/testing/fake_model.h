@@ -42,7 +42,7 @@ enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_h
 
 class FakeContext final : public llm::Context {
  public:
-  explicit FakeContext(FakeOptions options);
+  explicit FakeContext(const FakeOptions& options);
 
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
@@ -91,7 +91,7 @@ class FakeVocab final : public llm::Vocab {
 
 class FakeModel final : public llm::Model {
  public:
-  explicit FakeModel(FakeOptions options);
+  explicit FakeModel(const FakeOptions& options);
   [[nodiscard]] const llm::ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
   // Takes shape and faults from the FakeOptions, not from `options`.
