@@ -98,11 +98,11 @@ class ShortBesideLong(uma.DaemonTest):
         short = self.client.generate(PROMPT, max_tokens=100)
         self.assertEqual(alone, short.text)
         after = self.client.metrics()
-        print(f"\n  average batch {after['avg_batch']:.2f}; short question: {len(short.tokens)} tokens in "
-              f"{short.times[-1] - short.times[0]:.3f} s", end=" ")
         # Both together: tokens per decode tick while the short one ran.
         ticks = after["ticks_total"] - before["ticks_total"]
         tokens = after["tokens_total"] - before["tokens_total"]
+        print(f"\n  average batch {tokens / ticks:.2f}; short question: {len(short.tokens)} tokens in "
+              f"{short.times[-1] - short.times[0]:.3f} s", end=" ")
         self.assertGreaterEqual(tokens / ticks, 1.5)
         self.assertTrue(job.call(type="cancel", target=running)["cancelled"], "the job has outlived the short question")
         self.assertEqual("cancelled", job.finish(running).reason)
