@@ -236,10 +236,15 @@ void Lane::report_queued(Sequence& sequence, std::int64_t position) {
                     .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
 }
 
-// Cells in use or promised to the prompts of running sequences.
-std::int64_t Lane::cells_promised() const {
+std::int64_t Lane::cells_used() const {
   std::int64_t cells = 0;
   for (const Slot& slot : slots_) cells += size_of(slot.tokens);
+  return cells;
+}
+
+// Cells in use or promised to the prompts of running sequences.
+std::int64_t Lane::cells_promised() const {
+  std::int64_t cells = cells_used();
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->state == Sequence::State::running) cells += size_of(sequence->chain) - size_of(slots_[sequence->slot].tokens);
   }
@@ -259,11 +264,15 @@ bool Lane::evict_idle(const SessionId& except) {
   return true;
 }
 
-void Lane::clear_slot(std::size_t index) {
+void Lane::drop_tokens(std::size_t index) {
   UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
   slots_[index].tokens.clear();
-  slots_[index].session = {};
   residents_changed_ = true;
+}
+
+void Lane::clear_slot(std::size_t index) {
+  drop_tokens(index);
+  slots_[index].session = {};
 }
 
 std::optional<std::size_t> Lane::find_slot(const Sequence& sequence) {
@@ -321,9 +330,7 @@ void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
     if (context_->truncate(static_cast<std::int32_t>(index), static_cast<std::int32_t>(common))) {
       slot.tokens.resize(common);
     } else {
-      const SessionId owner = slot.session;
-      clear_slot(index);
-      slot.session = owner;
+      drop_tokens(index);
     }
   }
   if (sequence.was_placed()) return;  // recomputed after a swap whose image was lost: the receipt is written already
@@ -342,11 +349,7 @@ void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
 
 void Lane::restore_image(Sequence& sequence, Slot& slot, std::size_t index) {
   const TimePoint began = clock_.now();
-  if (!slot.tokens.empty()) {
-    const SessionId owner = slot.session;
-    clear_slot(index);
-    slot.session = owner;
-  }
+  if (!slot.tokens.empty()) drop_tokens(index);
   const kv::StateImage image = std::move(*sequence.image);
   sequence.image.reset();
   stats_.warm_sequences.add(-1);
@@ -403,12 +406,7 @@ bool Lane::make_room() {
   std::int64_t rows = 0;
   for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
   for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
-  const auto used = [&] {
-    std::int64_t cells = 0;
-    for (const Slot& slot : slots_) cells += size_of(slot.tokens);
-    return cells;
-  };
-  while (used() + rows > shape().cells) {
+  while (cells_used() + rows > shape().cells) {
     if (evict_idle({})) continue;
     Sequence* victim = choose_victim();
     if (victim == nullptr) return true;  // alone it fits: its length is bounded by the context's
@@ -715,15 +713,13 @@ void Lane::remove_finished() {
 void Lane::update_gauges() {
   std::int64_t active = 0;
   std::int64_t hot = 0;
-  std::int64_t cells = 0;
   for (const Slot& slot : slots_) {
     active += slot.is_running ? 1 : 0;
     hot += !slot.session.empty() && !slot.tokens.empty() ? 1 : 0;
-    cells += size_of(slot.tokens);
   }
   stats_.sequences_active.set(active);
   stats_.hot_sessions.set(hot);
-  stats_.cells_used.set(cells);
+  stats_.cells_used.set(cells_used());
   if (std::exchange(residents_changed_, false)) publish_residents();
 }
 

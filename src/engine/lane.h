@@ -149,8 +149,10 @@ class Lane {
   [[nodiscard]] std::optional<std::size_t> find_slot(const Sequence& sequence);
   void reuse_slot(Sequence& sequence, Slot& slot, std::size_t index);
   void restore_image(Sequence& sequence, Slot& slot, std::size_t index);
-  void clear_slot(std::size_t index);
+  void drop_tokens(std::size_t index);  // the slot keeps its session
+  void clear_slot(std::size_t index);   // and here it does not
   [[nodiscard]] bool evict_idle(const SessionId& except);
+  [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
   [[nodiscard]] bool make_room();
   void swap_out(Sequence& sequence);
