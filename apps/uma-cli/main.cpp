@@ -20,6 +20,7 @@
 #include "uma-cli/models.h"
 #include "uma-cli/one_shot.h"
 #include "uma-cli/print.h"
+#include "uma-cli/pull.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/top.h"
 
@@ -34,6 +35,14 @@ only where it has none, elsewhere always.
 Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
 Environment: UMA_SOCKET is the default of --socket (else /tmp/uma.sock).)";
 
+constexpr const char* kPullFooter = R"(
+SOURCE is an http(s) address, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
+The same command again goes on where an earlier one ended. A file that is whole, and has the checksum where one is known, gets its
+name in one step: without --out in $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models.
+Exit status: 0 success, 1 usage, 2 the server, the network or the disk failed, 3 the file is not the one that was asked for,
+130 interrupted.
+Environment: HF_ENDPOINT is the hub (https://huggingface.co), HF_TOKEN what lets you in; it is sent to that host only.)";
+
 // What the flags say. `run` is the chosen command.
 struct Flags {
   std::string socket;
@@ -45,6 +54,8 @@ struct Flags {
   std::int64_t turn = 0;
   bool as_json = false;
   double interval_s = 1;
+  PullOptions pull;
+  bool is_pull = false;
 };
 
 struct Tools {
@@ -150,6 +161,21 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
 }
 
+// The one command that needs no daemon.
+void add_pull(CLI::App& app, Flags& flags) {
+  CLI::App& pull = *app.add_subcommand("pull", "Fetch a model from the hub or an address");
+  pull.add_option("source", flags.pull.source, "What to fetch")->required();
+  pull.add_option("--out", flags.pull.out, "The file to make (the folder of models, under its own name)");
+  pull.add_option("--sha256", flags.pull.sha256, "The checksum it must have (the hub's)");
+  pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Seconds without a byte after which a connection is given up")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+  pull.add_flag("--force", flags.pull.is_forced, "Replace a file that is there");
+  pull.add_flag("--quiet", flags.pull.is_quiet, "Print nothing but errors");
+  pull.footer(kPullFooter);
+  pull.callback([&flags] { flags.is_pull = true; });
+}
+
 void add_one_shot(CLI::App& app, Flags& flags) {
   app.add_option("--prompt", flags.one_shot.prompt, "What to ask; - reads it from standard input");
   app.add_option("--model", flags.one_shot.model, "Model (the daemon's default)");
@@ -189,6 +215,7 @@ Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
 Result<void> run(Flags& flags, Action action) {
   Interrupts interrupts;
   Output output(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0, interrupts);
+  if (flags.is_pull) return run_pull(flags.pull, output, interrupts);
   if (!action) {
     auto prompt = whole_prompt(flags, interrupts);
     if (!prompt) return std::unexpected(prompt.error());
@@ -229,15 +256,16 @@ int main_of(int argc, char** argv) {
   add_chat(app, flags, action);
   add_sessions(app, flags, action);
   add_views(app, flags, action);
+  add_pull(app, flags);
   app.footer(kFooter);  // after the subcommands, which would inherit it
   try {
     app.parse(argc, argv);
-    if (action) refuse_one_shot_flags(app);
+    if (action || flags.is_pull) refuse_one_shot_flags(app);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? static_cast<int>(ExitCode::success) : static_cast<int>(ExitCode::usage);
   }
   flags.has_prompt = app.count("--prompt") > 0;
-  if (!action && !flags.has_prompt && !is_piped(STDIN_FILENO)) {
+  if (!action && !flags.is_pull && !flags.has_prompt && !is_piped(STDIN_FILENO)) {
     std::cerr << app.help();
     return static_cast<int>(ExitCode::usage);
   }

@@ -1,0 +1,33 @@
+#include "uma-cli/gguf_head.h"
+
+#include <cstdint>
+#include <format>
+
+namespace uma::cli {
+namespace {
+
+// Far above every model, far below what random bytes say.
+constexpr std::uint64_t kTensorsMax = 1u << 20;
+constexpr std::uint64_t kPairsMax = 1u << 20;
+
+std::uint64_t little_endian(std::string_view bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = bytes.size(); i-- > 0;) value = value << 8 | static_cast<std::uint8_t>(bytes[i]);
+  return value;
+}
+
+}  // namespace
+
+std::string why_not_gguf(std::string_view head) {
+  if (!head.starts_with("GGUF")) return "it does not begin with GGUF";
+  if (head.size() < kGgufHeadBytes) return std::format("it ends after {} bytes", head.size());
+  const std::uint64_t version = little_endian(head.substr(4, 4));
+  if (version < 2 || version > 3) return std::format("its GGUF version is {}, not 2 or 3", version);
+  const std::uint64_t tensors = little_endian(head.substr(8, 8));
+  const std::uint64_t pairs = little_endian(head.substr(16, 8));
+  if (tensors > kTensorsMax || pairs == 0 || pairs > kPairsMax)
+    return std::format("it claims {} tensors and {} key-value pairs", tensors, pairs);
+  return "";
+}
+
+}  // namespace uma::cli

@@ -1,0 +1,230 @@
+#include "uma-cli/part_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include "uma-cli/format.h"
+#include "uma-cli/gguf_head.h"
+
+namespace uma::cli {
+namespace {
+
+constexpr std::size_t kReadBytes = 1u << 20;
+constexpr std::size_t kStateBytesMax = 64u << 10;
+constexpr int kOpensMax = 100;
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  [[nodiscard]] int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+std::unexpected<Failure> disk_failure(const std::string& path, int error_number) {
+  if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
+    return fail(ExitCode::server, std::format("{}: {}; what is here is kept: make room and give the same command again", path,
+                                              std::strerror(error_number)));
+  }
+  return fail(ExitCode::server, std::format("{}: {}", path, std::strerror(error_number)));
+}
+
+// Writes all of it; 0, or the errno of what failed. `written` counts either way.
+int write_all(int fd, std::string_view bytes, std::size_t& written) {
+  written = 0;
+  while (written < bytes.size()) {
+    const ssize_t step = write(fd, bytes.data() + written, bytes.size() - written);
+    if (step < 0 && errno == EINTR) continue;
+    if (step < 0) return errno;
+    written += static_cast<std::size_t>(step);
+  }
+  return 0;
+}
+
+// Hands every byte from the descriptor's place on to `take`. Failures name `path`.
+template <class TakeT>
+Result<void> read_all(int fd, const std::string& path, Interrupts& interrupts, TakeT&& take) {
+  std::vector<char> buffer(kReadBytes);
+  while (true) {
+    if (interrupts.pending()) return interrupted();
+    const ssize_t got = read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return disk_failure(path, errno);
+    if (got == 0) return {};
+    take(std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+  }
+}
+
+std::optional<PartState> read_state(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) return std::nullopt;
+  std::string text(kStateBytesMax, '\0');
+  const ssize_t got = read(file.get(), text.data(), text.size());
+  return parse_state(std::string_view(text).substr(0, static_cast<std::size_t>(std::max<ssize_t>(0, got))));
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  return folder.empty() ? "." : folder;
+}
+
+}  // namespace
+
+Result<std::string> sha256_of_file(const std::string& path, Interrupts& interrupts, const OnBytes& on_bytes) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return disk_failure(path, errno);
+  Sha256 sum;
+  std::uint64_t done = 0;
+  auto read = read_all(file.get(), path, interrupts, [&](std::string_view bytes) {
+    sum.add(bytes);
+    done += bytes.size();
+    on_bytes(done);
+  });
+  if (!read) return std::unexpected(read.error());
+  return sum.hex();
+}
+
+Presence presence_of(const std::string& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) return Presence::missing;
+  return S_ISREG(status.st_mode) ? Presence::file : Presence::other;
+}
+
+PartFile::PartFile(std::string target, int fd)
+    : target_(std::move(target)), path_(target_ + ".part"), state_path_(path_ + ".json"), fd_(fd) {}
+
+PartFile::~PartFile() {
+  if (size_ == 0) discard();
+  close(fd_);
+}
+
+Result<std::unique_ptr<PartFile>> PartFile::open(const std::string& target) {
+  const std::string path = target + ".part";
+  for (int i = 0; i < kOpensMax; ++i) {
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+    if (file.get() < 0) return disk_failure(path, errno);
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return disk_failure(path, errno);
+      return fail(ExitCode::server, std::format("another uma-cli is fetching {} just now", target));
+    }
+    struct stat ours{};
+    struct stat named{};
+    if (fstat(file.get(), &ours) != 0) return disk_failure(path, errno);
+    if (!S_ISREG(ours.st_mode)) return fail(ExitCode::server, std::format("{} is not a file", path));
+    // Between our open and our lock the other one may have published the file, or removed it: what we hold is then no part.
+    if (lstat(path.c_str(), &named) != 0 || named.st_ino != ours.st_ino || named.st_dev != ours.st_dev) continue;
+    std::unique_ptr<PartFile> part(new PartFile(target, file.release()));
+    part->size_ = static_cast<std::uint64_t>(ours.st_size);
+    part->state_ = read_state(part->state_path_);
+    return part;
+  }
+  return fail(ExitCode::server, std::format("{} comes and goes: somebody else works on it", path));
+}
+
+Result<void> PartFile::load(Interrupts& interrupts, const OnBytes& on_bytes) {
+  const std::uint64_t expected = size_;
+  std::uint64_t done = 0;
+  auto read = read_all(fd_, path_, interrupts, [&](std::string_view bytes) {
+    count(bytes);
+    done += bytes.size();
+    on_bytes(done);
+  });
+  if (!read) return read;
+  if (done != expected) return fail(ExitCode::server, std::format("{} changes while it is read", path_));
+  return {};
+}
+
+void PartFile::count(std::string_view bytes) {
+  head_ += bytes.substr(0, std::min(bytes.size(), kGgufHeadBytes - head_.size()));
+  sum_.add(bytes);
+}
+
+Result<void> PartFile::begin(PartState state) {
+  if (ftruncate(fd_, 0) != 0 || lseek(fd_, 0, SEEK_SET) != 0) return disk_failure(path_, errno);
+  size_ = 0;
+  head_.clear();
+  sum_ = Sha256();
+  state_ = std::move(state);
+  return save_state();
+}
+
+Result<void> PartFile::append(std::string_view bytes) {
+  std::size_t written = 0;
+  const int problem = write_all(fd_, bytes, written);
+  count(bytes.substr(0, written));
+  size_ += written;
+  if (problem != 0) return disk_failure(path_, problem);
+  return {};
+}
+
+Result<void> PartFile::save_state() const {
+  const std::string temporary = state_path_ + ".tmp";
+  const std::string text = state_text(*state_);
+  // The address may hold a secret of its owner.
+  const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file.get() < 0) return disk_failure(temporary, errno);
+  std::size_t written = 0;
+  int problem = write_all(file.get(), text, written);
+  if (problem == 0 && std::rename(temporary.c_str(), state_path_.c_str()) != 0) problem = errno;
+  if (problem == 0) return {};
+  unlink(temporary.c_str());
+  return disk_failure(temporary, problem);
+}
+
+Result<void> PartFile::check_room(std::uint64_t total) const {
+  struct statvfs disk{};
+  if (total <= size_ || statvfs(folder_of(target_).c_str(), &disk) != 0) return {};
+  const std::uint64_t needed = total - size_;
+  const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (needed <= free) return {};
+  return fail(ExitCode::server,
+              std::format("{} needs {} more, and {} has {} free", target_, human_bytes(static_cast<double>(needed)),
+                          folder_of(target_), human_bytes(static_cast<double>(free))));
+}
+
+Result<void> PartFile::publish(bool replaces) {
+  if (fsync(fd_) != 0) return disk_failure(path_, errno);
+  int status = renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), replaces ? 0 : RENAME_NOREPLACE);
+  // Not every file system can refuse.
+  if (status != 0 && (errno == EINVAL || errno == ENOSYS)) status = std::rename(path_.c_str(), target_.c_str());
+  if (status != 0) return disk_failure(target_, errno);
+  unlink(state_path_.c_str());
+  return sync_folder();
+}
+
+Result<void> PartFile::sync_folder() const {
+  const Descriptor folder(::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems cannot sync a folder; they say EINVAL.
+  if (folder.get() < 0 || (fsync(folder.get()) != 0 && errno != EINVAL)) return disk_failure(folder_of(target_), errno);
+  return {};
+}
+
+void PartFile::discard() {
+  struct stat ours{};
+  struct stat named{};
+  // Once published the name is free for others.
+  if (fstat(fd_, &ours) != 0 || lstat(path_.c_str(), &named) != 0 || ours.st_ino != named.st_ino) return;
+  unlink(state_path_.c_str());
+  unlink(path_.c_str());
+  size_ = 0;
+}
+
+}  // namespace uma::cli

@@ -1,0 +1,75 @@
+// How far a download is: one line that is redrawn on a terminal, a plain line now and then elsewhere, on standard error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+
+namespace uma::cli {
+
+struct ProgressView {
+  std::string name;  // safe for a terminal
+  std::uint64_t done = 0;
+  std::optional<std::uint64_t> total;
+  std::optional<double> bytes_per_s;
+};
+
+// Name, bar, percent, bytes, rate and time left; what does not fit goes: first the time left, then the rate, then the bytes,
+// then the bar. Takes at most `columns`.
+[[nodiscard]] std::string bar_line(const ProgressView& view, std::size_t columns);
+// The same for a log.
+[[nodiscard]] std::string plain_line(const ProgressView& view);
+[[nodiscard]] std::string human_duration(double seconds);  // "0:07", "12:30", "1:02:03"
+
+// Bytes a second over the last few seconds.
+class RateMeter {
+ public:
+  void add(TimePoint now, std::uint64_t bytes_done);
+  [[nodiscard]] std::optional<double> bytes_per_s() const;
+  void reset() { samples_.clear(); }
+
+ private:
+  struct Sample {
+    TimePoint time;
+    std::uint64_t bytes;
+  };
+  std::deque<Sample> samples_;
+};
+
+enum class ProgressStyle { quiet, plain, bar };
+
+class Progress {
+ public:
+  Progress(ProgressStyle style, const Clock& clock) : style_(style), clock_(clock) {}
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Starts a line for another job; `name` is made safe here.
+  void begin(std::string_view name, std::optional<std::uint64_t> total);
+  void set_total(std::optional<std::uint64_t> total) { view_.total = total; }
+  void update(std::uint64_t done);     // draws when it is time
+  void note(const std::string& text);  // a line of its own; our text, with safe parts
+  void end();                          // draws the last state and leaves the line
+
+ private:
+  void draw();
+  void leave_line();
+
+  const ProgressStyle style_;
+  const Clock& clock_;
+  ProgressView view_;
+  RateMeter rate_;
+  TimePoint drawn_at_ = kNever;  // kNever: not yet
+  bool is_on_line_ = false;      // the cursor stands behind a bar
+  bool is_stale_ = false;        // something is not drawn yet
+};
+
+// By standard error and --quiet.
+[[nodiscard]] ProgressStyle progress_style(bool is_quiet);
+
+}  // namespace uma::cli
