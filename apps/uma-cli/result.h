@@ -10,8 +10,8 @@ namespace uma::cli {
 enum class ExitCode : int {
   success = 0,
   usage = 1,
-  server = 2,    // the daemon reported an error, or there is no connection
-  protocol = 3,  // the daemon sent what the protocol does not allow
+  server = 2,    // the daemon (for pull: the server, the network or the disk) reported an error, or there is no connection
+  protocol = 3,  // what came is not what the protocol allows (for pull: not the file that was asked for)
   interrupted = 130,
 };
 

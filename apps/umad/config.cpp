@@ -58,7 +58,16 @@ Apply check_only(Reader<T> read) {
 }
 
 std::optional<std::string> apply_policy(Config& config, std::string_view text) {
-  if (text != config.policy) return "continuous, the only policy of this version";
+  const auto policy = sched::parse_policy(text);
+  if (!policy) return "continuous, static_batch, iterative, time_slice or sequential";
+  config.policy.policy = *policy;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_speculation(Config& config, std::string_view text) {
+  auto word = one_of({"auto", "off"})(text);
+  if (!word) return std::move(word.error());
+  config.speculates = *word == "auto";
   return std::nullopt;
 }
 
@@ -78,8 +87,8 @@ constexpr std::int64_t kDayMs = 86'400'000;
 
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = {
-      {"", "model", store(path(), [](Config& c) -> auto& { return c.model_path; }), "UMA_MODEL", "--model",
-       "model to serve, a GGUF file"},
+      {"", "model", store(path(), [](Config& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
+       "model to serve: a GGUF file, or the name of one that uma-cli pull fetched (default: uma-tiny, which ships with umad)"},
       {"ipc", "uds_path", store(socket_path(), [](Config& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
        "Unix socket to serve on (default /tmp/uma.sock)"},
       {"", "n_ctx", store(integer(0, 1 << 24), [](Config& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
@@ -94,7 +103,8 @@ const std::vector<Setting>& settings() {
        "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
       {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
        "folder for what the daemon keeps (default $XDG_STATE_HOME/uma or ~/.local/state/uma)"},
-      {"", "policy", apply_policy, nullptr, "--policy", "how requests share a worker: continuous (default)"},
+      {"", "policy", apply_policy, nullptr, "--policy",
+       "how requests share a worker: continuous (default), static_batch, iterative, time_slice, sequential"},
 
       {"ipc", "backlog", store(integer(1, 65'535), [](Config& c) -> auto& { return c.backlog; })},
       {"ipc", "idle_timeout_s", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.idle_timeout; })},
@@ -110,11 +120,10 @@ const std::vector<Setting>& settings() {
       {"scheduler", "tick_ms", store(number(0, 10'000), [](Config& c) -> auto& { return c.tick_ms; })},
       {"scheduler", "target_tbt_ms", store(number(0, 60'000), [](Config& c) -> auto& { return c.target_tbt_ms; })},
       {.section = "scheduler", .key = "target_ttft_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
-      {.section = "scheduler",
-       .key = "static_batch_wait_ms",
-       .apply = check_only(number(0, kDayMs)),
-       .effect = Effect::not_yet},
-      {.section = "scheduler", .key = "slice_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
+      {"scheduler", "static_batch_wait_ms",
+       store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.static_batch_wait_ms; })},
+      {"scheduler", "speculation", apply_speculation},
+      {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
       {.section = "scheduler", .key = "bmt_budget_gbps", .apply = check_only(number(0, 1e6)), .effect = Effect::not_yet},
       {.section = "scheduler", .key = "max_merge", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
       {.section = "scheduler", .key = "latency_cap", .apply = check_only(number(0, 1e6)), .effect = Effect::superseded},
@@ -281,7 +290,7 @@ constexpr const char* kFooter =
     "             UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
-    "\nExample: umad --model ~/models/llama.gguf, then in another terminal: uma-cli --prompt \"Hello\"";
+    "\nExample: umad, then in another terminal: uma-cli chat";
 
 // What the command line said: the text of each setting's flag, in the order of settings().
 struct Flags {
@@ -318,10 +327,10 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   return flags;
 }
 
-std::string default_data_dir(const Environment& environment) {
-  // The XDG rules ask to ignore relative paths.
-  if (const auto state = environment("XDG_STATE_HOME"); state && state->starts_with('/')) return *state + "/uma";
-  if (const auto home = environment("HOME"); home && home->starts_with('/')) return *home + "/.local/state/uma";
+// A base folder of the XDG rules, which ask to ignore relative paths; empty where there is none.
+std::string xdg_folder(const Environment& environment, const char* variable, std::string_view in_home) {
+  if (const auto base = environment(variable); base && base->starts_with('/')) return *base;
+  if (const auto home = environment("HOME"); home && home->starts_with('/')) return std::format("{}/{}", *home, in_home);
   return "";
 }
 
@@ -360,10 +369,13 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
     }
   }
-  if (config.data_dir.empty()) config.data_dir = default_data_dir(environment);
-
-  if (problems.empty() && config.model_path.empty()) {
-    problems.emplace_back("no model: give --model FILE, set UMA_MODEL, or put `model: FILE` into the configuration file");
+  if (config.data_dir.empty()) {
+    if (const std::string state = xdg_folder(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
+      config.data_dir = state + "/uma";
+    }
+  }
+  if (const std::string data = xdg_folder(environment, "XDG_DATA_HOME", ".local/share"); !data.empty()) {
+    config.models_dir = data + "/uma/models";
   }
   if (config.data_dir.empty()) {
     problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");

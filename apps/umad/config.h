@@ -14,16 +14,17 @@
 
 #include "core/limits.h"
 #include "llm/model.h"
+#include "sched/policy.h"
 
 namespace uma::umad {
 
 struct Config {
-  std::string model_path;
-  std::string data_dir;               // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
-  std::string policy = "continuous";  // the only one of this version
-  std::int32_t context_cells = 0;     // KV cells of one worker, shared by its slots; 0: from the model
-  std::int32_t slots = 8;             // sequences per worker
-  std::int32_t threads = 0;           // compute threads of the whole daemon; 0: the physical cores this process may use
+  std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
+  std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
+  std::string data_dir;            // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
+  std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: from the model
+  std::int32_t slots = 8;          // sequences per worker
+  std::int32_t threads = 0;        // compute threads of the whole daemon; 0: the physical cores this process may use
   std::int32_t workers = 1;
 
   std::string socket_path = "/tmp/uma.sock";
@@ -33,6 +34,8 @@ struct Config {
   Limits limits;
 
   double tick_ms = 30;
+  sched::PolicyOptions policy;
+  bool speculates = false;
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
 

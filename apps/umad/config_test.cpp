@@ -47,7 +47,7 @@ class TemporaryFile {
 TEST(Config, HasTheDefaultsOfTheContract) {
   const auto config = load({"--model", "m.gguf"});
   ASSERT_TRUE(config);
-  EXPECT_EQ(config->model_path, "m.gguf");
+  EXPECT_EQ(config->model, "m.gguf");
   EXPECT_EQ(config->socket_path, "/tmp/uma.sock");
   EXPECT_EQ(config->backlog, 64);
   EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
@@ -55,7 +55,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->slots, 8);
   EXPECT_EQ(config->threads, 0);
   EXPECT_EQ(config->workers, 1);
-  EXPECT_EQ(config->policy, "continuous");
+  EXPECT_EQ(config->policy.policy, sched::Policy::continuous);
   EXPECT_EQ(config->limits.max_tokens, 2048);
   EXPECT_EQ(config->limits.max_sessions, 100'000U);
   EXPECT_EQ(config->limits.max_prompt_bytes, 1'048'576U);
@@ -91,7 +91,7 @@ TEST(Config, EverySettingOfTheEnvironmentArrives) {
                                 {"UMA_DATA_DIR", "/var/lib/uma"},
                                 {"UMA_CONFIG", ""}});
   ASSERT_TRUE(config);
-  EXPECT_EQ(config->model_path, "e.gguf");
+  EXPECT_EQ(config->model, "e.gguf");
   EXPECT_EQ(config->socket_path, "/run/e.sock");
   EXPECT_EQ(config->context_cells, 4096);
   EXPECT_EQ(config->slots, 16);
@@ -111,18 +111,18 @@ n_ctx: 8192
 slots: 4
 threads: 2
 workers: 2
-policy: continuous
+policy: time_slice
 data_dir: /tmp/d
 ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
 limits:    {max_sessions: 10, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
-scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 0, static_batch_wait_ms: 20, slice_ms: 0, bmt_budget_gbps: 0}
+scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 0, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 0}
 kv:        {warm_bytes_max: auto, cold_bytes_max: 1T, archive_after: 60m, eviction: value, ttl: none, layout: unified}
 pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
 metrics:   {tick_interval_ms: 1000}
 )",
                          "c.yaml"),
               IsEmpty());
-  EXPECT_EQ(config.model_path, "path/to/m.gguf");
+  EXPECT_EQ(config.model, "path/to/m.gguf");
   EXPECT_EQ(config.context_cells, 8192);
   EXPECT_EQ(config.data_dir, "/tmp/d");
   EXPECT_EQ(config.socket_path, "/tmp/u.sock");
@@ -138,12 +138,15 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.limits.deadline_ms, 1);
   EXPECT_EQ(config.tick_ms, 12.5);
   EXPECT_EQ(config.target_tbt_ms, 40);
+  EXPECT_EQ(config.policy.policy, sched::Policy::time_slice);
+  EXPECT_EQ(config.policy.static_batch_wait_ms, 15);
+  EXPECT_EQ(config.policy.slice_ms, 250);
+  EXPECT_TRUE(config.speculates);
   EXPECT_EQ(config.kv_layout, llm::KvLayout::unified);
-  EXPECT_THAT(
-      config.keys_without_effect,
-      ElementsAre("scheduler.target_ttft_ms", "scheduler.static_batch_wait_ms", "scheduler.slice_ms",
-                  "scheduler.bmt_budget_gbps", "kv.warm_bytes_max", "kv.cold_bytes_max", "kv.archive_after", "kv.eviction",
-                  "kv.ttl", "pool.usable_fraction", "pool.queue_depth_warn", "pool.maintenance_s", "metrics.tick_interval_ms"));
+  EXPECT_THAT(config.keys_without_effect,
+              ElementsAre("scheduler.target_ttft_ms", "scheduler.bmt_budget_gbps", "kv.warm_bytes_max", "kv.cold_bytes_max",
+                          "kv.archive_after", "kv.eviction", "kv.ttl", "pool.usable_fraction", "pool.queue_depth_warn",
+                          "pool.maintenance_s", "metrics.tick_interval_ms"));
 }
 
 TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {
@@ -164,7 +167,7 @@ metrics:
 )",
                          "seed.yaml"),
               IsEmpty());
-  EXPECT_EQ(config.model_path, "/models/qwen-coder-30b-q8.gguf");
+  EXPECT_EQ(config.model, "/models/qwen-coder-30b-q8.gguf");
   EXPECT_EQ(config.limits.max_sessions, 32U);
   EXPECT_THAT(config.keys_superseded, ElementsAre("scheduler.max_merge", "scheduler.latency_cap"));
 }
@@ -220,7 +223,8 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"workers: 65", "workers: expected an integer from 1 to 64"},
            Case{"threads: -1", "threads: expected an integer from 0 to 256"},
            Case{"n_ctx: 1e3", "n_ctx: expected an integer"},
-           Case{"policy: static_batch", "policy: expected continuous, the only policy of this version, got \"static_batch\""},
+           Case{"policy: fastest",
+                "policy: expected continuous, static_batch, iterative, time_slice or sequential, got \"fastest\""},
            Case{"ipc: {idle_timeout_s: 5m}", "ipc.idle_timeout_s: expected an integer"},
            Case{"scheduler: {tick_ms: nan}", "scheduler.tick_ms: expected a number from 0 to 10000"},
            Case{"limits: {queue_bytes_max: 256Q}", "limits.queue_bytes_max: expected a size"},
@@ -242,7 +246,8 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
   EXPECT_THAT(refused.error().text, HasSubstr("3 errors"));
   EXPECT_THAT(refused.error().text, HasSubstr("UMA_WORKERS: expected an integer from 1 to 64, got \"0\""));
   EXPECT_THAT(refused.error().text, HasSubstr("--slots: expected an integer from 1 to 256, got \"many\""));
-  EXPECT_THAT(refused.error().text, HasSubstr("--policy: expected continuous, the only policy of this version, got \"fifo\""));
+  EXPECT_THAT(refused.error().text,
+              HasSubstr("--policy: expected continuous, static_batch, iterative, time_slice or sequential, got \"fifo\""));
 }
 
 TEST(Config, ASocketPathMustFitIntoAnAddress) {
@@ -272,11 +277,10 @@ TEST(Config, HelpAndVersionAreAnswersAndUnknownFlagsAreNot) {
   EXPECT_FALSE(load({"m.gguf"}));
 }
 
-TEST(Config, AModelIsNeeded) {
-  const auto refused = load({});
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().status, 1);
-  EXPECT_THAT(refused.error().text, HasSubstr("no model: give --model FILE"));
+TEST(Config, NoModelIsNeeded) {
+  const auto config = load({});
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->model, "");
 }
 
 TEST(Config, AFileThatCannotBeReadIsAMistake) {
@@ -293,6 +297,11 @@ TEST(Config, TheDataFolderFollowsTheXdgRules) {
   EXPECT_EQ(load({"--model", "m"}, {{"XDG_STATE_HOME", "relative"}})->data_dir, "/home/someone/.local/state/uma");
   EXPECT_EQ(load({"--model", "m", "--data-dir", "here"})->data_dir, "here");
   EXPECT_FALSE(load({"--model", "m"}, {{"HOME", ""}}));
+}
+
+TEST(Config, TheModelsFolderFollowsTheXdgRules) {
+  EXPECT_EQ(load({}, {{"XDG_DATA_HOME", "/share"}})->models_dir, "/share/uma/models");
+  EXPECT_EQ(load({}, {{"XDG_DATA_HOME", "relative"}})->models_dir, "/home/someone/.local/share/uma/models");
 }
 
 }  // namespace

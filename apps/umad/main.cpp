@@ -26,6 +26,7 @@
 #include "umad/config.h"
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
+#include "umad/model_path.h"
 #include "umad/signals.h"
 #include "wire/event_codec.h"
 
@@ -55,10 +56,25 @@ void raise_descriptor_limit() {
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files stays as it is");
 }
 
-std::int32_t choose_threads(const Config& config) {
+// The file to serve: what the configuration names, else the model that ships with umad.
+Expected<std::string> choose_model(const Config& config) {
+  std::error_code problem;
+  const std::filesystem::path shipped = shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+  if (config.model.empty()) {
+    if (std::filesystem::exists(shipped, problem)) return shipped.string();
+    return fail(ErrorCode::model_unknown,
+                std::format("no model: give --model FILE (the one that ships with umad is not at {})", shipped.string()));
+  }
+  std::vector<std::filesystem::path> folders;
+  if (!config.models_dir.empty()) folders.emplace_back(config.models_dir);
+  folders.push_back(shipped.parent_path());
+  return find_model(config.model, folders);
+}
+
+std::int32_t choose_threads(const Config& config, const std::string& model_path) {
   if (config.threads > 0) return config.threads;
   std::error_code problem;
-  const std::uintmax_t bytes = std::filesystem::file_size(config.model_path, problem);
+  const std::uintmax_t bytes = std::filesystem::file_size(model_path, problem);
   if (!problem && bytes < kOneThreadModelBytes) return config.workers;  // one each
   return usable_physical_cores();
 }
@@ -95,9 +111,10 @@ void log_ready(const Config& config, const ModelInfo& model, std::int32_t thread
 
 class Daemon {
  public:
-  explicit Daemon(const Config& config)
+  Daemon(const Config& config, std::string model_path)
       : config_(config),
-        threads_(choose_threads(config)),
+        model_path_(std::move(model_path)),
+        threads_(choose_threads(config, model_path_)),
         engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
 
   int run();
@@ -113,6 +130,7 @@ class Daemon {
   void write_metrics() const;
 
   const Config& config_;
+  const std::string model_path_;
   const std::int32_t threads_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
@@ -127,13 +145,15 @@ engine::EngineOptions Daemon::engine_options() {
   options.limits = config_.limits;
   options.tick_ms = config_.tick_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
+  options.policy = config_.policy;
+  options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }
 
 std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   engine::FixedModelOptions options;
-  options.path = config_.model_path;
+  options.path = model_path_;
   options.workers = config_.workers;
   options.context.cells = config_.context_cells;
   options.context.sequences = config_.slots;
@@ -154,7 +174,7 @@ int Daemon::run() {
   }
   server_ = std::move(*server);
   log_info("socket  {}", config_.socket_path);
-  log_info("loading {}", config_.model_path);
+  log_info("loading {}", model_path_);
   engine_.start();
   const int status = serve();
   server_->stop();
@@ -240,7 +260,12 @@ int run_umad(const Config& config) {
     log_error("data folder {}", prepared.error().message);
     return 1;
   }
-  return Daemon(config).run();
+  auto model_path = choose_model(config);
+  if (!model_path) {
+    log_error("{}", model_path.error().message);
+    return 1;
+  }
+  return Daemon(config, std::move(*model_path)).run();
 }
 
 }  // namespace

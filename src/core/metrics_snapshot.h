@@ -45,6 +45,8 @@ struct MetricsSnapshot {
   std::uint64_t preemptions_total = 0;
   std::uint64_t promises_kept_total = 0;  // tokens that came within target_tbt_ms of the one before
   std::uint64_t promises_broken_total = 0;
+  std::uint64_t drafted_tokens_total = 0;
+  std::uint64_t drafted_accepted_total = 0;
   double bmt_mb_per_token = 0;  // bytes moved per token, estimated: weights + KV read, over the tokens of a decode call
   double copy_free_ratio = 0;   // logits rows read in place, over all read
   std::int64_t hot_sessions = 0;

@@ -117,7 +117,9 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
       const LaneOptions options{.index = static_cast<std::int32_t>(i),
                                 .tick_ms = options_.tick_ms,
                                 .target_tbt_ms = options_.target_tbt_ms,
-                                .model_bytes = facts.bytes};
+                                .model_bytes = facts.bytes,
+                                .policy = options_.policy,
+                                .speculates = options_.speculates};
       auto lane = std::make_unique<Lane>(
           options, std::move(loaded->contexts[i]), loaded->model->vocab(), clock_, [this](TaskResult result) {
             router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
@@ -275,6 +277,8 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.preemptions_total += stats.preemptions_total.value();
     snapshot.promises_kept_total += stats.promises_kept_total.value();
     snapshot.promises_broken_total += stats.promises_broken_total.value();
+    snapshot.drafted_tokens_total += stats.drafted_tokens_total.value();
+    snapshot.drafted_accepted_total += stats.drafted_accepted_total.value();
     snapshot.hot_sessions += stats.hot_sessions.value();
     snapshot.hot_bytes += stats.cells_used.value() * static_cast<std::int64_t>(shape.kv_bytes_per_token);
     snapshot.hot_hits_total += stats.hot_hits_total.value();

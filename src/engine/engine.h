@@ -25,6 +25,8 @@ struct EngineOptions {
   Limits limits;
   double tick_ms = 30;
   double target_tbt_ms = 0;  // 0: automatic
+  sched::PolicyOptions policy;
+  bool speculates = false;  // guesses tokens from a sequence's own text where that pays
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };

@@ -42,6 +42,11 @@ struct Lane::Sequence {
   }
 
   [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
+  // The token at a position of the chain, or beyond it of the draft.
+  [[nodiscard]] Token token_at(std::int32_t position) const {
+    const auto at = static_cast<std::size_t>(position);
+    return at < chain.size() ? chain[at] : draft[at - chain.size()];
+  }
   [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
 
   Task task;
@@ -49,6 +54,9 @@ struct Lane::Sequence {
   std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
   llm::Sampler sampler;
   TextStream text;
+  sched::NgramDrafter drafter;
+  sched::DraftControl draft_control;
+  std::vector<Token> draft;  // guesses that the next decode call verifies
   State state = State::waiting;
   std::size_t slot = 0;                 // while running
   std::optional<kv::StateImage> image;  // while swapped out
@@ -69,7 +77,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm
       clock_(clock),
       on_result_(std::move(on_result)),
       context_(std::move(context)),
-      slots_(static_cast<std::size_t>(context_->shape().sequences)) {}
+      slots_(static_cast<std::size_t>(context_->shape().sequences)),
+      turns_(options.policy, context_->shape().sequences) {}
 
 Lane::~Lane() = default;
 
@@ -107,6 +116,9 @@ StepOutcome Lane::step() {
   const TimePoint now = clock_.now();
   build_views(now);
   if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
+  if (const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()))) {
+    return {.did_work = false, .wake = std::min(now + from_ms(*wait_ms), next_wake())};
+  }
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
@@ -426,7 +438,8 @@ void Lane::build_views(TimePoint now) {
     if (sequence.state != Sequence::State::running) continue;
     const std::int32_t pending = size_of(sequence.chain) - size_of(slots_[sequence.slot].tokens);
     UMA_CHECK(pending >= 1);
-    views_.push_back({.index = static_cast<std::int32_t>(i),
+    views_.push_back({.id = sequence.task.id.value,
+                      .index = static_cast<std::int32_t>(i),
                       .slot = static_cast<std::int32_t>(sequence.slot),
                       .pending_tokens = pending,
                       .decodes = pending == 1 && sequence.generated() > 0,
@@ -459,10 +472,10 @@ void Lane::append_rows(const sched::PlanRow& row) {
   const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
   for (std::int32_t i = 0; i < row.tokens_count; ++i) {
     const std::int32_t position = cached + i;
-    call_rows_.push_back({.token = sequence.chain[static_cast<std::size_t>(position)],
+    call_rows_.push_back({.token = sequence.token_at(position),
                           .position = position,
                           .sequence = static_cast<std::int32_t>(sequence.slot),
-                          .wants_logits = position + 1 == size_of(sequence.chain)});
+                          .wants_logits = position + 1 >= size_of(sequence.chain)});
   }
 }
 
@@ -470,8 +483,7 @@ void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint 
   for (const sched::PlanRow& row : plan) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
     std::vector<Token>& cached = slots_[sequence.slot].tokens;
-    const auto from = sequence.chain.begin() + size_of(cached);
-    cached.insert(cached.end(), from, from + row.tokens_count);
+    for (std::int32_t i = 0; i < row.tokens_count; ++i) cached.push_back(sequence.token_at(size_of(cached)));
     if (!sequence.in_batch) {
       sequence.in_batch = true;
       sequence.usage.queue_ms = to_ms(now - sequence.task.received);
@@ -530,7 +542,8 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
       stats_.prefill_call.record_ms(ms);
       stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
     } else {
-      step_model_.observe_decode(ms);
+      if (draft_rows_ == 0) step_model_.observe_decode(ms);
+      if (draft_rows_ > 0) step_model_.observe_drafts(draft_rows_, ms);
       stats_.decode_call.record_ms(ms);
     }
     note_tokens_computed(plan, began);
@@ -572,7 +585,70 @@ void Lane::run_one_by_one(std::span<const sched::PlanRow> plan, const Error& fir
   }
 }
 
+// Adds to the planned decode rows guesses of what comes after them, where that is likely to pay.
+void Lane::add_drafts() {
+  constexpr std::uint32_t kPlainEvery = 32;  // calls: one without guesses shows what they cost
+  draft_rows_ = 0;
+  if (!options_.speculates || !can_take_back_ || ++decode_calls_ % kPlainEvery == 0) return;
+  const auto sequences = static_cast<std::int32_t>(plan_.decode.size());
+  const double token_ms = step_model_.decode_ms() / sequences;
+  std::int32_t rows_left = std::min(shape().batch_rows_max, shape().logits_rows_max) - sequences;
+  if (shape().is_unified)
+    rows_left = static_cast<std::int32_t>(std::min<std::int64_t>(rows_left, shape().cells - cells_promised() - sequences));
+  for (sched::PlanRow& row : plan_.decode) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    // The call itself brings one token more than the guesses that are right.
+    const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
+                                        shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
+    sequence.draft.clear();
+    if (room <= 0) continue;
+    const std::int32_t wanted = sequence.draft_control.tokens_worthwhile(token_ms, step_model_.draft_row_ms());
+    if (options_.guess) {
+      options_.guess(sequence.chain, std::min(room, std::max(wanted, 1)), sequence.draft);
+    } else {
+      sequence.drafter.draft(sequence.chain, std::min(room, std::max(wanted, 1)), sequence.draft);
+    }
+    if (wanted == 0 && !sequence.draft.empty()) {
+      sequence.draft.clear();
+      sequence.draft_control.observe_untried();
+    }
+    row.tokens_count += size_of(sequence.draft);
+    rows_left -= size_of(sequence.draft);
+    draft_rows_ += size_of(sequence.draft);
+  }
+}
+
+// Samples from the rows of a sequence one after the other, for as long as the guess after a row is what was sampled: the tokens
+// are those that would have come without guesses, drawn with the same random numbers. Then drops the guesses that were wrong.
+void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now) {
+  const std::size_t index = sequence.slot;
+  const std::int32_t known = size_of(slots_[index].tokens) - rows + 1;  // cached tokens that are no guesses
+  const std::int32_t drafted = rows - 1;
+  std::int32_t right = 0;
+  for (std::int32_t i = 0; i < rows; ++i) {
+    const std::int32_t length = size_of(sequence.chain);
+    sample_row(sequence, row + i, now);
+    if (sequence.state == Sequence::State::finished || i == drafted) break;
+    UMA_CHECK(size_of(sequence.chain) == length + 1);
+    if (sequence.chain.back() != sequence.draft[static_cast<std::size_t>(i)]) break;
+    ++right;
+  }
+  if (drafted == 0) return;
+  sequence.draft_control.observe(drafted, right);
+  stats_.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
+  stats_.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
+  std::vector<Token>& cached = slots_[index].tokens;
+  if (size_of(cached) <= known + right) return;  // all were right, or the end of the sequence has cleared its slot
+  if (context_->truncate(static_cast<std::int32_t>(index), known + right)) {
+    cached.resize(static_cast<std::size_t>(known + right));
+  } else {
+    can_take_back_ = false;
+    drop_tokens(index);
+  }
+}
+
 void Lane::run_decode() {
+  add_drafts();
   if (!run_call(plan_.decode, false)) {
     // What else was planned may not exist any more.
     plan_.prefill.clear();
@@ -582,10 +658,12 @@ void Lane::run_decode() {
   stats_.decode_rows_total.add(plan_.decode.size());
   std::uint64_t kv_tokens = 0;
   const TimePoint began = clock_.now();
-  for (std::size_t i = 0; i < plan_.decode.size(); ++i) {
-    Sequence& sequence = *sequences_[static_cast<std::size_t>(plan_.decode[i].index)];
+  std::int32_t row = 0;
+  for (const sched::PlanRow& planned : plan_.decode) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(planned.index)];
     kv_tokens += slots_[sequence.slot].tokens.size();
-    sample_row(sequence, static_cast<std::int32_t>(i), began);
+    verify(sequence, row, planned.tokens_count, began);
+    row += planned.tokens_count;
   }
   stats_.sampling.record_ms(to_ms(clock_.now() - began));
   const double bytes = static_cast<double>(options_.model_bytes + kv_tokens * shape().kv_bytes_per_token);

@@ -31,7 +31,10 @@
 #include "kv/state_image.h"
 #include "llm/model.h"
 #include "llm/sampler.h"
+#include "sched/draft_control.h"
+#include "sched/ngram_drafter.h"
 #include "sched/plan_batch.h"
+#include "sched/policy.h"
 #include "sched/step_model.h"
 
 namespace uma::engine {
@@ -86,6 +89,10 @@ struct LaneOptions {
   double tick_ms = 30;       // of a tick with prefill in it while others decode
   double target_tbt_ms = 0;  // time between tokens that is promised; 0: max(30, 3 * a decode call)
   std::uint64_t model_bytes = 0;
+  sched::PolicyOptions policy;
+  bool speculates = true;  // where guesses pay; the text is the same
+  // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
+  std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
 };
 
 struct StepOutcome {
@@ -160,7 +167,9 @@ class Lane {
 
   void build_views(TimePoint now);
   [[nodiscard]] bool should_gather(TimePoint now);
+  void add_drafts();
   void run_decode();
+  void verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
   void run_prefill();
   // Runs the rows in call_rows_, which belong to `plan`. False: they were not computed and nothing was sampled.
   [[nodiscard]] bool run_call(std::span<const sched::PlanRow> plan, bool is_prefill);
@@ -190,11 +199,15 @@ class Lane {
   std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
+  sched::TurnTaker turns_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
-  double service_ms_ = 0;  // weighted mean time of a request in the context
+  std::int32_t draft_rows_ = 0;  // of the decode call that is planned
+  std::uint32_t decode_calls_ = 0;
+  bool can_take_back_ = true;  // the context can forget the end of a sequence, which a wrong guess needs
+  double service_ms_ = 0;      // weighted mean time of a request in the context
   bool residents_changed_ = false;
   // The pause before the first tick after idleness.
   struct Gather {

@@ -19,6 +19,8 @@ struct LaneStats {
   Counter decode_rows_total;   // tokens of those ticks
   Counter batch_calls_total;
   Counter preemptions_total;
+  Counter drafted_tokens_total;    // guesses that were computed
+  Counter drafted_accepted_total;  // and were right
   Counter promises_kept_total;
   Counter promises_broken_total;
   Counter hot_hits_total;

@@ -46,13 +46,13 @@ std::vector<Token> tokens_of(std::string_view text) {
 // A lane on a FakeModel, driven by hand.
 class LaneTest : public ::testing::Test {
  protected:
-  void make(FakeOptions options) {
+  void make(FakeOptions options, LaneOptions lane_options = {}) {
     options.clock = &clock_;
     options_ = options;
     model_ = std::make_unique<FakeModel>(options);
     auto context = std::make_unique<FakeContext>(options);
     context_ = context.get();
-    lane_ = std::make_unique<Lane>(LaneOptions{}, std::move(context), model_->vocab(), clock_,
+    lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), model_->vocab(), clock_,
                                    [this](TaskResult result) { results_[result.id.value] = std::move(result); });
   }
 
@@ -329,6 +329,80 @@ TEST_F(LaneTest, ProgressIsReportedWhereAsked) {
   post(std::move(asked));
   run();
   EXPECT_GE(sinks_[1]->progress_events, 2);
+}
+
+// --- Guessed tokens
+
+// A lane whose guesses are right but for every `wrong_every`-th token of each (0: always right).
+LaneOptions guessing(const FakeOptions& options, std::int32_t wrong_every) {
+  LaneOptions made;
+  made.guess = [options, wrong_every](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+    draft = fake_continuation(options, std::vector<Token>(chain.begin(), chain.end()), count);
+    for (std::size_t i = 0; wrong_every > 0 && i < draft.size(); ++i) {
+      if ((i + 1) % static_cast<std::size_t>(wrong_every) == 0) draft[i] ^= 1;
+    }
+  };
+  return made;
+}
+
+TEST_F(LaneTest, GuessesDoNotChangeWhatIsSaid) {
+  for (const std::int32_t wrong_every : {0, 1, 2, 3}) {
+    const FakeOptions options{.cells = 400, .sequences = 2, .end_every = 60};
+    make(options, guessing(options, wrong_every));
+    Task drawn = task(2, "drawn", 40);
+    drawn.sampling.temperature = 1;
+    drawn.seed = 5;
+    post(task(1, "greedy", 40));
+    post(std::move(drawn));
+    run();
+    const auto greedy = sinks_[1]->tokens;
+    const auto sampled = sinks_[2]->tokens;
+    EXPECT_EQ(greedy, expected("greedy", 40));
+    EXPECT_GT(lane_->stats().drafted_tokens_total.value(), 0u);
+
+    LaneOptions plain;
+    plain.speculates = false;
+    make(options, plain);
+    Task again = task(2, "drawn", 40);
+    again.sampling.temperature = 1;
+    again.seed = 5;
+    post(task(1, "greedy", 40));
+    post(std::move(again));
+    run();
+    EXPECT_EQ(sinks_[1]->tokens, greedy);
+    EXPECT_EQ(sinks_[2]->tokens, sampled) << "the same random numbers for the same tokens";
+    EXPECT_EQ(lane_->stats().drafted_tokens_total.value(), 0u);
+  }
+}
+
+TEST_F(LaneTest, RightGuessesSaveCalls) {
+  const FakeOptions options{.cells = 400};
+  make(options, guessing(options, 0));
+  post(task(1, "hello", 60));
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("hello", 60));
+  EXPECT_LT(lane_->stats().batch_calls_total.value(), 30u) << "a prompt, and 59 tokens a few at a time";
+  EXPECT_GT(lane_->stats().drafted_accepted_total.value(), 30u);
+}
+
+TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
+  const FakeOptions options{.cells = 400};
+  make(options, guessing(options, 2));
+  Task first = task(1, "hello", 21);
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  std::vector<Token> chain = tokens_of("hello");
+  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  const std::size_t said = chain.size();
+  chain.push_back('!');
+  Task second = task(2, "");
+  second.session = {"s"};
+  second.tokens = chain;
+  post(std::move(second));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options, chain, 8));
+  EXPECT_GE(eos(2).usage.reused_tokens, static_cast<std::int32_t>(said) - 1) << "nothing right was dropped with the wrong";
 }
 
 }  // namespace

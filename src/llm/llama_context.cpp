@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kBatchRows = 2048;
 constexpr std::uint32_t kUbatchRows = 512;
+constexpr std::uint32_t kDraftRows = 16;  // that may ask for logits beside one row of each sequence
 constexpr std::int32_t kDefaultSequenceCells = 4096;
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
@@ -90,7 +91,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
   params.n_batch = kBatchRows;
   params.n_ubatch = kUbatchRows;
   params.n_seq_max = static_cast<std::uint32_t>(sequences);
-  params.n_outputs_max = static_cast<std::uint32_t>(sequences);  // fewer than n_seq_max aborts the process
+  // Each row takes a vocabulary of floats. Fewer than n_seq_max aborts the process.
+  params.n_outputs_max = std::min(kBatchRows, static_cast<std::uint32_t>(sequences) + kDraftRows);
   params.n_threads = options.threads;
   params.n_threads_batch = options.threads;
   params.kv_unified = layout.unified;
@@ -113,6 +115,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.sequences = options.sequences;
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
+    shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
     shape.is_unified = layout.unified;
     shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
     std::string identity =

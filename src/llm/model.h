@@ -52,6 +52,7 @@ struct ContextShape {
   std::int32_t sequences = 0;
   std::int32_t batch_rows_max = 0;   // rows of one decode call
   std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
+  std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
   bool is_unified = false;           // one pool of cells, against equal parts
   std::uint64_t kv_bytes_per_token = 0;
 };

@@ -10,6 +10,7 @@
 namespace uma::sched {
 
 struct SequenceView {
+  std::uint64_t id = 0;             // the same from tick to tick
   std::int32_t index = 0;           // the caller's own number of the sequence, returned in the plan
   std::int32_t slot = 0;            // its place in the context
   std::int32_t pending_tokens = 0;  // not yet in the cache, >= 1

@@ -23,6 +23,13 @@ void StepModel::observe_decode(double ms) {
   decode_ms_ = blend(decode_ms_, ms);
 }
 
+void StepModel::observe_drafts(std::int32_t draft_rows, double ms) {
+  UMA_CHECK(draft_rows > 0);
+  // A row is never free: what was measured as less is noise of the two times.
+  constexpr double kShareMin = 0.01;
+  draft_row_ms_ = blend(draft_row_ms_, std::max((ms - decode_ms_) / draft_rows, kShareMin * decode_ms_));
+}
+
 void StepModel::observe_prefill(std::int32_t rows, double ms) {
   double& mean = ms_per_row_[class_of(rows)];
   mean = blend(mean, ms / rows);

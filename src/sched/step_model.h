@@ -13,11 +13,15 @@ class StepModel {
  public:
   // One library call with only decode rows took `ms`.
   void observe_decode(double ms);
+  // One library call with decode rows and `draft_rows` > 0 beside them took `ms`.
+  void observe_drafts(std::int32_t draft_rows, double ms);
   // One library call with `rows` prefill rows took `ms`. Requires rows > 0.
   void observe_prefill(std::int32_t rows, double ms);
 
   // Expected time of a decode call, ms; 0 before the first.
   [[nodiscard]] double decode_ms() const { return decode_ms_; }
+  // What a draft row adds to a decode call, ms; 0 before the first was seen.
+  [[nodiscard]] double draft_row_ms() const { return draft_row_ms_; }
   // Expected time of a prefill chunk, ms; 0 before the first. Sizes never seen are taken in proportion from the nearest one
   // seen.
   [[nodiscard]] double prefill_ms(std::int32_t rows) const;
@@ -30,6 +34,7 @@ class StepModel {
   static std::size_t class_of(std::int32_t rows);
 
   double decode_ms_ = 0;
+  double draft_row_ms_ = 0;
   std::array<double, kClasses> ms_per_row_{};
 };
 

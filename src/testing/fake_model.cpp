@@ -38,6 +38,7 @@ FakeContext::FakeContext(const FakeOptions& options) : options_(options), cells_
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
   shape_.batch_rows_max = options_.batch_rows_max;
   shape_.ubatch_rows_max = options_.batch_rows_max;
+  shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
   shape_.kv_bytes_per_token = sizeof(Token);
 }

@@ -180,6 +180,8 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("preemptions_total", metrics.preemptions_total);
   object.field("promises_kept_total", metrics.promises_kept_total);
   object.field("promises_broken_total", metrics.promises_broken_total);
+  object.field("drafted_tokens_total", metrics.drafted_tokens_total);
+  object.field("drafted_accepted_total", metrics.drafted_accepted_total);
   object.field("bmt_mb_per_token", metrics.bmt_mb_per_token);
   object.field("copy_free_ratio", metrics.copy_free_ratio);
   object.null_field("device_busy_ratio");  // libllama does not say

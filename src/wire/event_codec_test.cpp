@@ -211,6 +211,8 @@ TEST(EventCodec, MetricsHaveTheNamesOfTheProtocol) {
                            "device_busy_ratio",
                            "promises_kept_total",
                            "promises_broken_total",
+                           "drafted_tokens_total",
+                           "drafted_accepted_total",
                            "hot_sessions",
                            "hot_bytes",
                            "hot_hits_total",

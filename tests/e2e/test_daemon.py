@@ -28,9 +28,9 @@ class CommandLine(unittest.TestCase):
         self.assertRegex(result.stdout, r"^umad \d+\.\d+\.\d+")
 
     def test_usage_errors(self):
-        for flags, part in (((), "no model"), (("--model", "x", "--turbo"), "--turbo"), (("--slots", "8"), "no model"),
+        for flags, part in ((("--model", "no-such-model"), 'no model "no-such-model"'), (("--model", "x", "--turbo"), "--turbo"),
                             (("--model", "x", "--slots", "many"), "--slots"), (("--model", "x", "--slots", "0"), "1 to 256"),
-                            (("--model", "x", "--workers", "65"), "1 to 64"), (("--model", "x", "--policy", "time_slice"), "continuous")):
+                            (("--model", "x", "--workers", "65"), "1 to 64"), (("--model", "x", "--policy", "fastest"), "time_slice")):
             with self.subTest(flags=flags):
                 result = uma.run_umad(*flags)
                 self.assertEqual(1, result.returncode)

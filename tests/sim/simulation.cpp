@@ -133,11 +133,26 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   router_ = std::make_unique<engine::Router>(options, catalog_, preparer_, clock_);
   const auto lanes = 1 + random_.next_below(2);
+  // Half of the seeds run the default policy, the others one of the four.
+  engine::LaneOptions lane_options;
+  if (random_.next_below(2) == 0) {
+    lane_options.policy = {.policy = static_cast<sched::Policy>(1 + random_.next_below(4)),
+                           .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
+                           .slice_ms = static_cast<double>(random_.next_below(30))};
+  }
+  // Guesses of what comes next, right, half right or wrong as a whole.
+  lane_options.guess = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+    if (random_.next_below(4) == 0) return;
+    draft = fake_continuation(model_options_, std::vector<Token>(chain.begin(), chain.end()), count);
+    for (Token& token : draft) {
+      if (random_.next_below(6) == 0) token = static_cast<Token>(random_.next_below(256));
+    }
+  };
   for (std::uint64_t i = 0; i < lanes; ++i) {
     auto context = std::make_unique<testing::FakeContext>(model_options_);
     contexts_.push_back(context.get());
     lanes_.push_back(std::make_unique<engine::Lane>(
-        engine::LaneOptions{}, std::move(context), model_->vocab(), clock_, [this](engine::TaskResult result) {
+        lane_options, std::move(context), model_->vocab(), clock_, [this](engine::TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         }));
   }
