@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the README's picture: runs umad and a few uma-cli commands for real and prints the terminal session as SVG.
 
-Usage: tools/terminal_svg.py BIN_DIR MODEL > docs/terminal.svg
+Usage: tools/terminal_svg.py BIN_DIR > docs/terminal.svg
 """
 import html
 import os
@@ -19,7 +19,7 @@ def wrapped(line):
     return [line[i:i + COLUMNS] for i in range(0, len(line), COLUMNS)] or [""]
 
 
-def record(bin_dir, model):
+def record(bin_dir):
     """Runs the session; returns (kind, text) lines, kind one of command, output, note."""
     lines = []
     environment = dict(os.environ, UMA_SOCKET=os.path.join(tempfile.mkdtemp(), "uma.sock"))
@@ -32,20 +32,18 @@ def record(bin_dir, model):
         for text in (done.stdout, done.stderr):
             lines.extend(("output", part) for line in text.rstrip("\n").splitlines() for part in wrapped(line))
 
-    shown_model = os.path.basename(model)
-    lines.append(("command", f"$ umad --model {shown_model} &"))
-    daemon = subprocess.Popen([os.path.join(bin_dir, "umad"), "--model", model], env=environment, text=True, stderr=subprocess.PIPE)
+    lines.append(("command", "$ umad &"))
+    daemon = subprocess.Popen([os.path.join(bin_dir, "umad")], env=environment, text=True, stderr=subprocess.PIPE)
+    prefix = os.path.dirname(os.path.abspath(bin_dir))
     try:
         for line in daemon.stderr:
-            clean = line.rstrip("\n").replace(f" --socket {socket}", "").replace(socket, "/tmp/uma.sock").replace(model, shown_model)
+            clean = line.rstrip("\n").replace(f" --socket {socket}", "").replace(socket, "/tmp/uma.sock").replace(prefix, "/usr/local")
             lines.extend(("note", part) for part in wrapped(clean[24:]))
             if "ready after" in line:
                 break
-        command('uma-cli --prompt "Once upon a time" --max-tokens 40', ["uma-cli", "--prompt", "Once upon a time", "--max-tokens", "40"])
-        command('uma-cli --session tale --usage --max-tokens 30 --prompt "One day, Tom found a"',
-                ["uma-cli", "--session", "tale", "--usage", "--max-tokens", "30", "--prompt", "One day, Tom found a"])
-        command('uma-cli --session tale --usage --max-tokens 30 --prompt " Then his mom"',
-                ["uma-cli", "--session", "tale", "--usage", "--max-tokens", "30", "--prompt", " Then his mom"])
+        for options, prompt in (("", "What happens if I disconnect?"), ("--session work --usage ", "Hello! My name is Ada."),
+                                ("--session work --usage ", "What is 17 + 8?"), ("--session work --usage ", "What is my name?")):
+            command(f'uma-cli {options}--prompt "{prompt}"', ["uma-cli", *options.split(), "--prompt", prompt])
         command("uma-cli sessions", ["uma-cli", "sessions"])
     finally:
         daemon.send_signal(signal.SIGTERM)
@@ -69,9 +67,9 @@ def svg(lines):
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 2:
         sys.exit(__doc__.strip())
-    print(svg(record(sys.argv[1], sys.argv[2])))
+    print(svg(record(sys.argv[1])))
 
 
 if __name__ == "__main__":

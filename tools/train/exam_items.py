@@ -1,0 +1,65 @@
+"""The examination: questions and conversations that the training data does not have."""
+
+import random
+
+import dialogue
+
+DEVELOPMENT_EACH = 2  # of the questions of each id; the others are the test's
+
+
+def questions(part):
+    """The held-out questions about uma-serve and beyond: a list of (id, question). part: "development" or "test"."""
+    grouped = {}
+    for line in dialogue.HELDOUT_QUESTIONS.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, question = line.split(" | ", 1)
+            grouped.setdefault(name, []).append(question)
+    items = []
+    for name, asked in grouped.items():
+        half = len(asked) // 2 if name == "unknown" else DEVELOPMENT_EACH
+        items += [(name, question) for question in (asked[:half] if part == "development" else asked[half:])]
+    return items
+
+
+def recall(writer, turns_between):
+    """A conversation whose last question asks for what was told `turns_between` turns before."""
+    writer.begin()
+    name = writer.pick(list(writer.corpus.attributes))
+    writer.tell(name)
+    first = len(writer.messages)
+    while len(writer.messages) < first + 2 * turns_between:
+        known = dict(writer.told)
+        mark = len(writer.messages)
+        writer.turn()
+        said_again = any(known[name].lower() in message["content"].lower() for message in writer.messages[mark:])
+        if said_again or writer.told.get(name) != known[name]:
+            del writer.messages[mark:]
+            writer.told = known
+    writer.ask(name)
+    return writer.messages
+
+
+def sums(writer, count):
+    items = []
+    for _ in range(count):
+        writer.begin()
+        writer.arithmetic()
+        items.append(list(writer.messages))
+    return items
+
+
+def items(part, seed):
+    """Groups of conversations; the last message of each is the answer that is asked for. Returns {group: [messages]}."""
+    corpus = dialogue.Corpus(heldout=True)
+    writer = dialogue.Writer(corpus, random.Random(f"{seed} exam {part}"))
+    count = 150 if part == "test" else 40
+    groups = {"uma-serve": [], "unknown": []}
+    for name, question in questions(part):
+        answer = dialogue.UNKNOWN if name == "unknown" else corpus.facts[name][0]
+        group = "unknown" if name == "unknown" else "uma-serve"
+        groups[group].append([{"role": "user", "content": question}, {"role": "assistant", "content": answer}])
+    for label, (least, most) in {"recall 0-2": (0, 2), "recall 3-6": (3, 6), "recall 7-12": (7, 12), "recall 30-40": (30, 40)}.items():
+        size = count // 3 if least >= 30 else count
+        groups[label] = [list(recall(writer, writer.rng.randrange(least, most + 1))) for _ in range(size)]
+    groups["sums"] = sums(writer, count)
+    return groups
