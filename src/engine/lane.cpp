@@ -542,8 +542,11 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
       stats_.prefill_call.record_ms(ms);
       stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
     } else {
-      if (draft_rows_ == 0) step_model_.observe_decode(ms);
-      if (draft_rows_ > 0) step_model_.observe_drafts(draft_rows_, ms);
+      if (draft_rows_ == 0) {
+        step_model_.observe_decode(ms);
+      } else {
+        step_model_.observe_drafts(draft_rows_, ms);
+      }
       stats_.decode_call.record_ms(ms);
     }
     note_tokens_computed(plan, began);

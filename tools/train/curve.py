@@ -22,7 +22,7 @@ def main():
     for group in exams[0]["development"]:
         right.plot([line["tokens"] / 1e6 for line in exams], [100 * line["development"][group] for line in exams], label=group, marker=".")
     right.set(xlabel="million tokens", ylabel="right answers, %, development items", ylim=(0, 102))
-    right.legend(fontsize=7, loc="lower right")
+    right.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     for axis in (left, right):
         axis.grid(alpha=0.3)
     figure.suptitle(f"uma-tiny: {lines[-1]['tokens'] / 1e6:.0f} million tokens in {lines[-1]['seconds'] / 60:.0f} minutes", fontsize=10)
