@@ -31,7 +31,8 @@ SYSTEM_PROMPTS = [
 ]
 
 SMALLTALK = [
-    (["(hi|hello|hey|good morning|good evening|good day|hi there|hello there|greetings|good afternoon|hey there|howdy) [!|.]"], "GREETING"),
+    (["(hi|hello|hey|good morning|good evening|good day|hi there|hello there|greetings|good afternoon|hey there|howdy) [!|"
+      ".]"], "GREETING"),
     (["how are you [doing|today]|how is it going|how do you do|are you well|are you okay|how do you feel|what's up|how are things"],
      "I am well, thank you. What can I do for you?"),
     (["(thanks|thank you|thank you very much|many thanks|thanks a lot|thx|cheers|great, thanks|perfect, thank you|ok thanks) [!|.]"],
@@ -42,11 +43,14 @@ SMALLTALK = [
      "Good. What else can I do for you?"),
     (["(no|nothing|nope|no thanks|not now|never mind|nothing else|not really) [!|.]"], "All right."),
     (["(sorry|my mistake|I am sorry|excuse me|oops|pardon|my fault) [!|.]"], "No problem."),
-    (["(well done|good job|you are great|you are good|you are clever|nice work|I like you|that was good|you are smart|correct|right|that is right|good answer)"],
+    (["(well done|good job|you are great|you are good|you are clever|nice work|I like you|that was good|you are smart|correct|"
+      "right|that is right|good answer)"],
      "Thank you!"),
-    (["(you are stupid|that is wrong|wrong|you are bad|this is nonsense|you are useless|that is not right|bad answer|stupid|no, that is wrong)"],
+    (["(you are stupid|that is wrong|wrong|you are bad|this is nonsense|you are useless|that is not right|bad answer|stupid|"
+      "no, that is wrong)"],
      "I am sorry. I am only a small model, and I do my best."),
-    (["(are you there|are you still there|test|testing|is anybody there|do you hear me|can you hear me|do you read me|anyone there|ping)"],
+    (["(are you there|are you still there|test|testing|is anybody there|do you hear me|can you hear me|do you read me|"
+      "anyone there|ping)"],
      "I am here."),
     (["(I am|I'm|I feel) [very|so|a bit|really] <adjectives> [today|now]|<remarks>"], "I see. Tell me more, or ask me something."),
     (["(tell me|do you know|make|say|can you tell me) a joke|make me laugh|a joke please|say something funny"],
@@ -63,7 +67,8 @@ OPPOSITES = [
     ("before", "after"), ("always", "never"), ("true", "false"),
 ]
 
-DOUBLED = {"stop", "run", "get", "set", "put", "cut", "shut", "quit", "begin", "drop", "let", "spin", "hang", "swap", "step", "plan", "win", "sit", "swim", "knit", "wrap"}
+# Verbs whose last letter is doubled before -ing ("hang" is none of them, but the model that ships was trained so).
+DOUBLED = set("stop run get set put cut shut quit begin drop let spin swap step plan win sit swim knit wrap hang".split())
 
 NOT_SO_IMPORTANT = {"the", "a", "an", "do", "does", "is", "are", "to", "it", "of", "can", "i", "my", "in", "me"}
 
@@ -264,11 +269,15 @@ class Writer:
         if draw < 0.74:
             return self.frame("do", self.pick(lists["tasks"]))
         if draw < 0.88:
-            thing = self.pick(lists["things"]) if self.chance(0.6) else self.pick(["a ", "the ", ""]) + self.pick(self.corpus.undefined_nouns)
+            if self.chance(0.6):
+                thing = self.pick(lists["things"])
+            else:
+                thing = self.pick(["a ", "the ", ""]) + self.pick(self.corpus.undefined_nouns)
             return self.frame("is", thing if self.chance(0.8) else self.pick(lists["topics"] + lists["people"]))
         if draw < 0.94:
             return self.frame("if", self.pick(lists["events"]))
-        return self.frame("where", self.pick([self.pick(lists["cities"]), self.pick(lists["countries"]), "the " + self.pick(lists["nouns"])]))
+        places = [self.pick(lists["cities"]), self.pick(lists["countries"]), "the " + self.pick(lists["nouns"])]
+        return self.frame("where", self.pick(places))
 
     def definition(self):
         things, answer = self.pick(self.corpus.definitions)
@@ -312,10 +321,12 @@ class Writer:
             return self.greet()
         if self.chance(0.5) or len(questions[-1].split()) > 14:
             replies = [message["content"] for message in self.messages if message["role"] == "assistant"]
-            self.say(self.rough(self.expand("what did you (just say|say|answer)|repeat (that|your answer|yourself)|say that again|once more|pardon, what did you say")),
+            self.say(self.rough(self.expand("what did you (just say|say|answer)|repeat (that|your answer|yourself)|"
+                                            "say that again|once more|pardon, what did you say")),
                      replies[-1])
         else:
-            self.say(self.rough(self.expand("what did I (just say|just ask|say|ask)|what was my (last|previous) (message|question)|repeat (what I said|my question|my last message)")),
+            self.say(self.rough(self.expand("what did I (just say|just ask|say|ask)|what was my (last|previous) (message|"
+                                            "question)|repeat (what I said|my question|my last message)")),
                      f"You said: {questions[-1]}")
 
     def greet(self):
@@ -353,7 +364,8 @@ class Writer:
                 pair = a, sign, b
         a, sign, b = pair
         result = {"+": a + b, "-": a - b, "*": a * b, "/": a // max(b, 1)}[sign]
-        words = {"+": ["plus", "and", "+", "+"], "-": ["minus", "-", "-"], "*": ["times", "*", "x", "multiplied by"], "/": ["/", "divided by"]}
+        words = {"+": ["plus", "and", "+", "+"], "-": ["minus", "-", "-"], "*": ["times", "*", "x", "multiplied by"],
+                 "/": ["/", "divided by"]}
         term = f"{a} {self.pick(words[sign])} {b}"
         if self.chance(0.15):
             term = f"{a}{sign}{b}"
@@ -376,7 +388,8 @@ class Writer:
         low, high = sorted(self.rng.sample(range(1, 21), 2))
         draw = self.rng.random()
         if draw < 0.4:
-            self.say(self.rough(self.expand(f"count [up] to {high}|count from (1|one) to {high}|can you count to {high}|list the numbers (up)? to {high}"), False),
+            self.say(self.rough(self.expand(f"count [up] to {high}|count from (1|one) to {high}|can you count to {high}|"
+                                            f"list the numbers (up)? to {high}"), False),
                      ", ".join(map(str, range(1, high + 1))) + ".")
         elif draw < 0.6:
             self.say(self.rough(f"count from {low} to {high}", False), ", ".join(map(str, range(low, high + 1))) + ".")
@@ -386,13 +399,15 @@ class Writer:
         elif draw < 0.88:
             word, other = self.pick([("after", 1), ("before", -1)])
             n = self.rng.randrange(2, 99)
-            self.say(self.rough(f"{self.pick(['what comes', 'which number comes', 'what number is'])} {word} {n}"), f"{n + other} comes {word} {n}.")
+            asked = self.pick(["what comes", "which number comes", "what number is"])
+            self.say(self.rough(f"{asked} {word} {n}"), f"{n + other} comes {word} {n}.")
         else:
             a, b = self.rng.sample(range(0, 100), 2)
             word = self.pick(["bigger", "larger", "smaller", "greater"])
             best = min(a, b) if word == "smaller" else max(a, b)
             other = a + b - best
-            self.say(self.rough(f"{self.pick(['which is', 'what is', 'which number is'])} {word}, {a} or {b}"), f"{best} is {word} than {other}.")
+            asked = self.pick(["which is", "what is", "which number is"])
+            self.say(self.rough(f"{asked} {word}, {a} or {b}"), f"{best} is {word} than {other}.")
 
     def order(self):
         lists = self.corpus.lists
@@ -411,11 +426,15 @@ class Writer:
 
     def copy(self):
         lists = self.corpus.lists
-        source = self.pick([lists["nouns"] + lists["animals"] + lists["colors"] + lists["foods"] + lists["jobs"], lists["names"], None, None])
-        words = [self.pick(source) if source else self.pick([self.made_up_word(), self.made_up_word(), self.made_up_word().capitalize(), self.made_up_number()])
-                 for _ in range(self.rng.randrange(1, 7))]
+        known = lists["nouns"] + lists["animals"] + lists["colors"] + lists["foods"] + lists["jobs"]
+        source = self.pick([known, lists["names"], None, None])
+        def strange():
+            return self.pick([self.made_up_word(), self.made_up_word(), self.made_up_word().capitalize(), self.made_up_number()])
+
+        words = [self.pick(source) if source else strange() for _ in range(self.rng.randrange(1, 7))]
         text = self.pick([" ", " ", ", "]).join(words)
-        self.say(self.expand("(repeat|say|Repeat|Say|repeat after me|Repeat after me|please repeat|say after me|echo|copy|write|please say)") +
+        self.say(self.expand("(repeat|say|Repeat|Say|repeat after me|Repeat after me|please repeat|say after me|echo|copy|write|"
+                             "please say)") +
                  self.pick([": ", " ", ": "]) + text, text)
 
     def about_me(self):
@@ -423,13 +442,16 @@ class Writer:
         if not self.told or len(self.told) > 3:
             return self.ask()
         known = " ".join(fill(self.corpus.attributes[name]["know"], value) for name, value in self.told.items())
-        self.say(self.rough(self.expand("what do you know about me|what did I tell you [about me]|what have I told you [so far]|tell me what you know about me|sum up what I told you")),
+        self.say(self.rough(self.expand("what do you know about me|what did I tell you [about me]|what have I told you [so far]|"
+                                        "tell me what you know about me|sum up what I told you")),
                  known)
 
     def story(self):
         thing = self.pick(self.corpus.lists["animals"] + self.corpus.lists["nouns"])
-        self.say(self.rough(self.expand(f"(tell me|write|can you tell|tell) a [short] story about a {thing}|a story about a {thing}"), False),
-                 f"Once there was a {thing}. It lived by a small river and was happy. One day a new friend came, and they stayed together. The end.")
+        self.say(self.rough(self.expand(f"(tell me|write|can you tell|tell) a [short] story about a {thing}|"
+                                        f"a story about a {thing}"), False),
+                 f"Once there was a {thing}. It lived by a small river and was happy. One day a new friend came, and they stayed "
+                 "together. The end.")
 
     SKILLS = [
         (fact, 34), (unknown, 11), (definition, 5), (tell, 15), (ask, 16), (said_before, 2), (smalltalk, 6), (unclear, 1.5),

@@ -1,5 +1,7 @@
 """Writes the trained network as a GGUF file: llama architecture, Q8_0 matrices, byte-level BPE, ChatML."""
 
+import json
+
 import gguf
 import numpy as np
 
@@ -23,8 +25,6 @@ def _vocabulary(writer, tokenizer):
     writer.add_tokenizer_pre(chat_tokenizer.PRE_TOKENIZER)
     writer.add_token_list(texts)
     writer.add_token_types([gguf.TokenType.CONTROL if text in control else gguf.TokenType.NORMAL for text in texts])
-    import json
-
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     end = tokenizer.token_to_id(chat_tokenizer.END)

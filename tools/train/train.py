@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import pathlib
 import random
+import sys
 import time
 
 import torch
@@ -110,11 +111,15 @@ def train(options):
     begin, seconds_before, tokens = 0, 0.0, 0
     if checkpoint_path.exists():
         saved = torch.load(checkpoint_path)
+        if (saved["seed"], saved["steps"]) != (options.seed, options.steps):
+            sys.exit(f"train: {checkpoint_path} is of seed {saved['seed']} and {saved['steps']} steps: remove {out} to begin anew")
         network.load_state_dict(saved["network"])
         for optimizer, state in zip(optimizers, saved["optimizers"]):
             optimizer.load_state_dict(state)
         begin, seconds_before, tokens = saved["step"], saved["seconds"], saved["tokens"]
         print(f"going on from step {begin}", flush=True)
+        lines = log_path.read_text(encoding="utf-8").splitlines(keepends=True)
+        log_path.write_text("".join(line for line in lines if json.loads(line)["step"] <= begin), encoding="utf-8")
     else:
         log_path.unlink(missing_ok=True)
 
@@ -139,6 +144,8 @@ def train(options):
         for optimizer in optimizers:
             optimizer.step()
         losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            sys.exit(f"train: the loss of step {step} is {losses[-1]}")
         tokens += ids.numel()
 
         done = step + 1
@@ -149,8 +156,8 @@ def train(options):
             if done % EXAMINE_EVERY == 0 or done == options.steps:
                 line |= {"development": exam.run(network)}
             if done % CHECKPOINT_EVERY == 0 or done == options.steps:
-                state = {"network": network.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers], "step": done, "seconds": seconds,
-                         "tokens": tokens}
+                state = {"seed": options.seed, "steps": options.steps, "step": done, "seconds": seconds, "tokens": tokens,
+                         "network": network.state_dict(), "optimizers": [optimizer.state_dict() for optimizer in optimizers]}
                 torch.save(state, checkpoint_path.with_suffix(".new"))
                 checkpoint_path.with_suffix(".new").rename(checkpoint_path)
             with log_path.open("a", encoding="utf-8") as log:
@@ -158,7 +165,6 @@ def train(options):
             left = (options.steps - done) * (seconds - seconds_before) / max(1, done - begin)
             print(json.dumps(line), f"{left / 60:.0f} min left", flush=True)
     pool.terminate()
-    assert math.isfinite(loss.item())
     export.write(network, chat.tokenizer, options.out)
     print(f"wrote {options.out}", flush=True)
 
