@@ -362,16 +362,18 @@ void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
 void Lane::restore_image(Sequence& sequence, Slot& slot, std::size_t index) {
   const TimePoint began = clock_.now();
   if (!slot.tokens.empty()) drop_tokens(index);
-  const kv::StateImage image = std::move(*sequence.image);
+  kv::StateImage image = std::move(*sequence.image);
   sequence.image.reset();
   stats_.warm_sequences.add(-1);
   stats_.warm_bytes.add(-static_cast<std::int64_t>(image.bytes()));
-  if (auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), image); !restored) {
+  auto restored = kv::verify(image, context_->state_identity());
+  if (restored) restored = restore_sequence(*context_, static_cast<std::int32_t>(index), image);
+  if (!restored) {
     log_warning("request {}: its saved state was refused, computing {} tokens again: {}", sequence.task.id.value,
                 sequence.chain.size(), restored.error().message);
     return;
   }
-  slot.tokens = image.tokens;
+  slot.tokens = std::move(image.tokens);
   stats_.warm_hits_total.add();
   stats_.restore.record_ms(to_ms(clock_.now() - began));
 }
@@ -393,6 +395,7 @@ void Lane::swap_out(Sequence& sequence) {
   if (!slot.tokens.empty()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
     if (image) {
+      image->checksum = kv::checksum_of(*image);
       stats_.warm_sequences.add(1);
       stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
       sequence.image = std::move(*image);

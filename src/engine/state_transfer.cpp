@@ -12,7 +12,8 @@ constexpr std::int32_t kPieceTokens = 512;
 
 }  // namespace
 
-Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens) {
+Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
+                                       Bytes spare) {
   const auto length = static_cast<std::int32_t>(tokens.size());
   UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
   kv::StateImage image;
@@ -21,17 +22,15 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
   const std::int32_t step = context.shape().is_unified ? kPieceTokens : length;
   for (std::int32_t begin = 0; begin < length; begin += step) {
     const std::int32_t end = std::min(length, begin + step);
-    auto bytes = context.save_state(sequence, begin, end);
-    if (!bytes) return std::unexpected(bytes.error());
-    image.pieces.push_back({begin, end, std::move(*bytes)});
+    kv::StatePiece& piece = image.pieces.emplace_back(begin, end, std::exchange(spare, {}));
+    if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
   }
-  image.checksum = kv::checksum_of(image);
   return image;
 }
 
-Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, const kv::StateImage& image) {
-  if (auto verdict = kv::verify(image, context.state_identity()); !verdict) return verdict;
-  for (const kv::StatePiece& piece : image.pieces) {
+Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image) {
+  if (auto verdict = kv::check_fits(image, context.state_identity()); !verdict) return verdict;
+  for (kv::StatePiece& piece : image.pieces) {
     if (auto loaded = context.load_state(sequence, piece.begin, piece.end, piece.bytes); !loaded) return loaded;
   }
   return Unit{};

@@ -34,7 +34,7 @@ Checksum checksum_of(const StateImage& image) {
   return {digest.low64, digest.high64};
 }
 
-Expected<Unit> verify(const StateImage& image, const std::string& identity) {
+Expected<Unit> check_fits(const StateImage& image, const std::string& identity) {
   if (image.identity != identity) {
     return fail(ErrorCode::runtime_decode,
                 std::format("stored state is of \"{}\", this context is \"{}\"", image.identity, identity));
@@ -47,6 +47,11 @@ Expected<Unit> verify(const StateImage& image, const std::string& identity) {
   if (static_cast<std::size_t>(covered) != image.tokens.size()) {
     return fail(ErrorCode::runtime_decode, std::format("stored state covers {} of {} tokens", covered, image.tokens.size()));
   }
+  return Unit{};
+}
+
+Expected<Unit> verify(const StateImage& image, const std::string& identity) {
+  if (auto fits = check_fits(image, identity); !fits) return fits;
   if (checksum_of(image) != image.checksum)
     return fail(ErrorCode::runtime_decode, "stored state is damaged: its checksum is wrong");
   return Unit{};

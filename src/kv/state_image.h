@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
 
@@ -16,7 +17,7 @@ namespace uma::kv {
 struct StatePiece {
   std::int32_t begin = 0;
   std::int32_t end = 0;
-  std::vector<std::byte> bytes;
+  Bytes bytes;
 };
 
 struct Checksum {
@@ -25,19 +26,22 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
+// Sealed where it may lie for a while or leave the process; one that is handed from lane to lane is not.
 struct StateImage {
   std::string identity;            // what the context that loads it must be: llm::Context::state_identity()
   std::vector<Token> tokens;       // exactly the tokens whose state this is, from position 0
   std::vector<StatePiece> pieces;  // in order, without gaps, covering all of `tokens`
-  Checksum checksum;               // XXH3-128 over all of the above
+  Checksum checksum;               // XXH3-128 over all of the above, once sealed
 
   [[nodiscard]] std::size_t bytes() const;
 };
 
 [[nodiscard]] Checksum checksum_of(const StateImage& image);
 
-// Whether the image may be loaded into a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that
-// do not cover the tokens, bytes that are not those that were sealed. O(bytes), about 10 GB/s.
+// Whether the image is one for a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that do not
+// cover the tokens.
+[[nodiscard]] Expected<Unit> check_fits(const StateImage& image, const std::string& identity);
+// As check_fits, and whether the bytes are those that were sealed. O(bytes), about 10 GB/s.
 [[nodiscard]] Expected<Unit> verify(const StateImage& image, const std::string& identity);
 
 }  // namespace uma::kv

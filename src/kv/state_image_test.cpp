@@ -9,8 +9,8 @@ StateImage sealed_image() {
   StateImage image;
   image.identity = "model|layout";
   image.tokens = {1, 2, 3, 4, 5};
-  image.pieces.push_back({0, 3, std::vector<std::byte>(16, std::byte{7})});
-  image.pieces.push_back({3, 5, std::vector<std::byte>(9, std::byte{8})});
+  image.pieces.push_back({0, 3, Bytes(16, std::byte{7})});
+  image.pieces.push_back({3, 5, Bytes(9, std::byte{8})});
   image.checksum = checksum_of(image);
   return image;
 }

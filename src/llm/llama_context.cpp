@@ -1,6 +1,7 @@
 #include "llm/llama_context.h"
 
 #include <algorithm>
+#include <cstring>
 #include <format>
 #include <fstream>
 #include <mutex>
@@ -70,6 +71,38 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   return {static_cast<std::uint32_t>(cells), unified};
 }
 
+// A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream, the
+// number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one stream:
+// for a cache with another number of them, the empty ones before and after it are left out or added. A cache that is not
+// built that simply refuses the result.
+constexpr std::size_t kWord = sizeof(std::uint32_t);
+constexpr std::size_t kStreamsAt = 2 * kWord;
+constexpr std::size_t kCountsAt = 3 * kWord;
+constexpr std::size_t kStreamsRoom = kLibrarySequencesMax * kWord;  // so that adding empty streams moves nothing
+
+std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
+  const auto word_at = [&](std::size_t at) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, bytes.data() + at, kWord);
+    return word;
+  };
+  if (bytes.size() < kCountsAt + kWord) return bytes;
+  const std::uint32_t streams = word_at(kStreamsAt);
+  if (streams == wanted || streams > kLibrarySequencesMax || bytes.size() < kCountsAt + streams * kWord) return bytes;
+  std::uint32_t before = 0;
+  while (before < streams && word_at(kCountsAt + before * kWord) == 0) ++before;
+  if (before == streams) return bytes;
+  const std::uint32_t before_kept = std::min(before, wanted - 1);
+  const std::size_t begin = (before - before_kept) * kWord;
+  const std::size_t end = bytes.size() - (streams - 1 - before) * kWord;
+  const std::size_t empty_after = (wanted - 1 - before_kept) * kWord;
+  bytes.resize(std::max(bytes.size(), end + empty_after));
+  std::memset(bytes.data() + end, 0, empty_after);
+  std::memmove(bytes.data() + begin, bytes.data(), kStreamsAt);
+  std::memcpy(bytes.data() + begin + kStreamsAt, &wanted, kWord);
+  return std::span<const std::byte>(bytes).subspan(begin, end + empty_after - begin);
+}
+
 bool is_interrupted(void* data) {
   const auto* slot = static_cast<const std::atomic<const std::atomic<bool>*>*>(data);
   const std::atomic<bool>* interrupt = slot->load(std::memory_order_acquire);
@@ -119,8 +152,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.is_unified = layout.unified;
     shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
     std::string identity =
-        std::format("{}|{}|cells {}|f16 f16|flash auto|{}|sequences {}", model_identity, llama_version(),
-                    shape.sequence_cells_max, layout.unified ? "unified" : "split", layout.unified ? 0 : sequences);
+        std::format("{}|{}|cells {}|f16 f16|flash auto|{}", model_identity, llama_version(), shape.sequence_cells_max,
+                    layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }
@@ -131,6 +164,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       shape_(shape),
       identity_(std::move(identity)),
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
+      streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
       scratch_(shape.is_unified ? shape.sequences : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
   llama_set_abort_callback(context_, is_interrupted, &interrupt_);
@@ -192,38 +226,44 @@ void LlamaContext::copy(std::int32_t from, std::int32_t to) {
   llama_memory_seq_cp(memory(), from, to, -1, -1);
 }
 
-Expected<std::vector<std::byte>> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+void LlamaContext::set_threads(std::int32_t threads) {
+  llama_set_n_threads(context_, threads, threads);
+}
+
+Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   const std::int32_t length = sequence_length(sequence);
   UMA_CHECK(0 <= begin && begin < end && end <= length);
   const bool is_whole = begin == 0 && end == length;
   UMA_CHECK(is_whole || shape_.is_unified);  // a partial copy in a split context aborts the process
-  return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<std::vector<std::byte>> {
+  return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
-    std::vector<std::byte> bytes(llama_state_seq_get_size(context_, source));
+    const std::size_t size = llama_state_seq_get_size(context_, source);
+    bytes.reserve(size + kStreamsRoom);
+    bytes.resize(size);
     const std::size_t written =
         llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), source);
     if (!is_whole) llama_memory_seq_rm(memory(), scratch_, -1, -1);
     if (written == 0 || written != bytes.size()) {
       return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, bytes.size()));
     }
-    return bytes;
+    return Unit{};
   });
 }
 
-Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                        std::span<const std::byte> bytes) {
+Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   UMA_CHECK(begin == 0 || shape_.is_unified);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     const std::int32_t target = begin == 0 ? sequence : scratch_;
+    const std::span<const std::byte> state = shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
     const std::size_t read =
-        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size(), target);
+        llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(state.data()), state.size(), target);
     if (begin != 0) {
-      if (read == bytes.size()) llama_memory_seq_cp(memory(), scratch_, sequence, begin, end);
+      if (read == state.size()) llama_memory_seq_cp(memory(), scratch_, sequence, begin, end);
       llama_memory_seq_rm(memory(), scratch_, -1, -1);
     }
-    if (read != bytes.size() || sequence_length(sequence) != end) {
+    if (read != state.size() || sequence_length(sequence) != end) {
       return fail(ErrorCode::runtime_decode, "libllama refused the stored state");
     }
     return Unit{};

@@ -25,10 +25,9 @@ class LlamaContext final : public Context {
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void copy(std::int32_t from, std::int32_t to) override;
-  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
-                                                            std::int32_t end) override;
-  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                          std::span<const std::byte> bytes) override;
+  void set_threads(std::int32_t threads) override;
+  [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
@@ -39,7 +38,8 @@ class LlamaContext final : public Context {
   ContextShape shape_;
   std::string identity_;
   std::int32_t vocabulary_;
-  std::int32_t scratch_;  // a sequence of our own in a unified context, through which pieces of state pass
+  std::uint32_t streams_;  // parts of the cache that each have cells of their own: one per sequence, or one in all
+  std::int32_t scratch_;   // a sequence of our own in a unified context, through which pieces of state pass
   llama_batch batch_;
   std::atomic<const std::atomic<bool>*> interrupt_{nullptr};  // of the decode that runs; read by the library's threads
 };

@@ -130,11 +130,14 @@ TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
     if (layout == KvLayout::unified) {
       for (std::int32_t begin = 0; begin < length; begin += 5) {
         const std::int32_t end = std::min(length, begin + 5);
-        const auto piece = from->save_state(1, begin, end).value();
+        Bytes piece;
+        ASSERT_TRUE(from->save_state(1, begin, end, piece));
         ASSERT_TRUE(to->load_state(3, begin, end, piece)) << begin;
       }
     } else {
-      ASSERT_TRUE(to->load_state(3, 0, length, from->save_state(1, 0, length).value()));
+      Bytes whole;
+      ASSERT_TRUE(from->save_state(1, 0, length, whole));
+      ASSERT_TRUE(to->load_state(3, 0, length, whole));
     }
     EXPECT_EQ(from->state_identity(), to->state_identity());
     feed(*from, 1, next);
@@ -143,11 +146,43 @@ TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
   }
 }
 
+// A context of one sequence on the side computes prompts for one of many.
+TEST(LlamaContext, SplitStateMovesBetweenContextsWithOtherNumbersOfSequences) {
+  const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog");
+  const std::vector<Token> next = tokens_of("!");
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  const auto of_four = context(KvLayout::split, 2048, 4);
+  for (const std::int32_t sequences : {1, 2, 3, 6}) {
+    for (const std::int32_t home : {0, 2, 3}) {
+      const auto other = context(KvLayout::split, 512 * sequences, sequences);
+      EXPECT_EQ(of_four->state_identity(), other->state_identity());
+      feed(*of_four, home, tokens);
+      Bytes state;
+      ASSERT_TRUE(of_four->save_state(home, 0, length, state));
+      ASSERT_TRUE(other->load_state(sequences - 1, 0, length, state)) << sequences << " " << home;
+      ASSERT_TRUE(other->save_state(sequences - 1, 0, length, state));
+      const std::int32_t away = home == 1 ? 2 : 1;
+      ASSERT_TRUE(of_four->load_state(away, 0, length, state)) << sequences << " " << home;
+      feed(*of_four, home, next);
+      const std::vector<float> stayed = last_logits(*of_four, next.size());
+      feed(*of_four, away, next);
+      EXPECT_EQ(stayed, last_logits(*of_four, next.size()));
+      feed(*other, sequences - 1, next);
+      EXPECT_EQ(stayed, last_logits(*other, next.size()));
+      ASSERT_TRUE(of_four->truncate(home, 0) && of_four->truncate(away, 0));
+    }
+  }
+}
+
 TEST(LlamaContext, AStateThatTheLibraryRefusesLeavesAnEmptySequence) {
   const auto target = context(KvLayout::split);
-  const std::vector<std::byte> garbage(100, std::byte{0x5a});
-  EXPECT_FALSE(target->load_state(0, 0, 10, garbage));
-  EXPECT_EQ(target->sequence_length(0), 0);
+  for (const std::size_t size : {0u, 11u, 100u}) {
+    for (const std::byte value : {std::byte{0x5a}, std::byte{0}}) {
+      Bytes garbage(size, value);
+      EXPECT_FALSE(target->load_state(0, 0, 10, garbage));
+      EXPECT_EQ(target->sequence_length(0), 0);
+    }
+  }
 }
 
 TEST(LlamaContext, ACopyAndATruncationContinueLikeTheOriginal) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
@@ -93,13 +94,17 @@ class Context {
   // Makes `to`, which is empty, a copy of all of `from`.
   virtual void copy(std::int32_t from, std::int32_t to) = 0;
 
-  // The state of positions [begin, end) as opaque bytes. Split layouts know only whole sequences: begin 0, end its length.
-  [[nodiscard]] virtual Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
-                                                                    std::int32_t end) = 0;
+  // Compute threads of the calls from now on.
+  virtual void set_threads(std::int32_t threads) = 0;
+
+  // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Split layouts know only whole
+  // sequences: begin 0, end its length.
+  [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) = 0;
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
-  // library itself accepts damaged ones. On failure the sequence is empty.
+  // library itself accepts damaged ones. They may be of a split context with another number of sequences, and are then brought
+  // into the form of this one. On failure the sequence is empty.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                                  std::span<const std::byte> bytes) = 0;
+                                                  Bytes& bytes) = 0;
 };
 
 struct ModelFacts {

@@ -101,17 +101,17 @@ void FakeContext::copy(std::int32_t from, std::int32_t to) {
   cells_[static_cast<std::size_t>(to)] = cells_[static_cast<std::size_t>(from)];
 }
 
-Expected<std::vector<std::byte>> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
-  const auto bytes =
+  const auto wanted =
       std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-  return std::vector<std::byte>(bytes.begin(), bytes.end());
+  bytes.assign(wanted.begin(), wanted.end());
+  return Unit{};
 }
 
-Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                       std::span<const std::byte> bytes) {
+Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(begin == static_cast<std::int32_t>(cells.size()));
   if (fail_state || bytes.size() != static_cast<std::size_t>(end - begin) * sizeof(Token)) {

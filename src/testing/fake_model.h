@@ -52,22 +52,23 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void copy(std::int32_t from, std::int32_t to) override;
-  [[nodiscard]] Expected<std::vector<std::byte>> save_state(std::int32_t sequence, std::int32_t begin,
-                                                            std::int32_t end) override;
-  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                          std::span<const std::byte> bytes) override;
+  void set_threads(std::int32_t threads) override { threads_ = threads; }
+  [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
 
   // What the simulator looks at and turns.
   [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const {
     return cells_[static_cast<std::size_t>(sequence)];
   }
   [[nodiscard]] std::int64_t cells_used() const;
+  [[nodiscard]] std::int32_t threads() const { return threads_; }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
   bool fail_state = false;  // save_state and load_state fail
 
  private:
   FakeOptions options_;
   llm::ContextShape shape_;
+  std::int32_t threads_ = 1;
   std::string identity_ = "fake";
   std::vector<std::vector<Token>> cells_;  // per sequence
   std::map<std::int32_t, std::vector<float>> logits_;
