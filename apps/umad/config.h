@@ -35,6 +35,7 @@ struct Config {
 
   double tick_ms = 30;
   sched::PolicyOptions policy;
+  bool uses_lanes = true;  // where a worker has two threads and two slots
   bool speculates = false;
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;

@@ -146,6 +146,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.tick_ms = config_.tick_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
+  options.threads_per_worker = std::max(1, threads_ / config_.workers);
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
@@ -159,6 +160,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   options.context.sequences = config_.slots;
   options.context.threads = std::max(1, threads_ / config_.workers);
   options.context.layout = config_.kv_layout;
+  options.lanes = config_.uses_lanes && options.context.threads > 1;
   return std::make_unique<engine::FixedModelSource>(std::move(options));
 }
 

@@ -13,10 +13,16 @@
 
 namespace uma::engine {
 
-// A model and the contexts on it, one per worker: the weights are in memory once.
+// One worker's contexts.
+struct WorkerContexts {
+  std::unique_ptr<llm::Context> decode;
+  std::unique_ptr<llm::Context> prefill;  // for long prompts; null: there is one lane only
+};
+
+// A model and the contexts on it: the weights are in memory once.
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
-  std::vector<std::unique_ptr<llm::Context>> contexts;
+  std::vector<WorkerContexts> workers;
 };
 
 class WorkerSource {
@@ -37,6 +43,7 @@ struct FixedModelOptions {
   std::string path;
   std::int32_t workers = 1;
   llm::ContextOptions context;  // of each worker; threads: of each worker
+  bool lanes = false;           // a second context for prompts, where the model's state can be handed over
 };
 
 // One GGUF file, loaded on a thread of its own ("uma-load").

@@ -7,14 +7,13 @@ namespace uma::sched {
 namespace {
 
 constexpr double kBackgroundWaitMaxMs = 10'000;
-constexpr std::int32_t kFastChunk = 64;  // from here on the library computes attention in tiles: full multiples are cheapest
 
 // Prompt tokens that fit into `budget_ms`, in steps the library likes; at least the minimum progress.
 std::int32_t rows_within(double budget_ms, const StepModel& model, std::int32_t rows_max) {
-  if (model.prefill_tokens_per_ms() == 0) return std::min(rows_max, kFastChunk);  // nothing measured yet: a careful first chunk
+  if (model.prefill_tokens_per_ms() == 0) return std::min(rows_max, kPrefillGrid);  // nothing measured yet: a careful first chunk
   std::int32_t rows = std::min(rows_max, kPrefillChunkMin);
   while (rows < rows_max) {
-    const std::int32_t step = rows < kFastChunk ? kPrefillChunkMin : kFastChunk;
+    const std::int32_t step = rows < kPrefillGrid ? kPrefillChunkMin : kPrefillGrid;
     const std::int32_t larger = std::min(rows_max, rows + step);
     if (model.prefill_ms(larger) > budget_ms) break;
     rows = larger;
@@ -23,6 +22,11 @@ std::int32_t rows_within(double budget_ms, const StepModel& model, std::int32_t 
 }
 
 }  // namespace
+
+double prefill_rank(std::int32_t pending_tokens, double waited_ms, bool is_background, const StepModel& model) {
+  const double rank = pending_tokens - waited_ms * model.prefill_tokens_per_ms();
+  return is_background && waited_ms < kBackgroundWaitMaxMs ? rank + 1e12 : rank;
+}
 
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan) {
   plan.clear();
@@ -44,9 +48,7 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
   std::vector<Candidate> waiting;
   for (const SequenceView& view : sequences) {
     if (view.decodes) continue;
-    double rank = view.pending_tokens - view.waited_ms * model.prefill_tokens_per_ms();
-    if (view.is_background && view.waited_ms < kBackgroundWaitMaxMs) rank += 1e12;
-    waiting.push_back({&view, rank});
+    waiting.push_back({&view, prefill_rank(view.pending_tokens, view.waited_ms, view.is_background, model)});
   }
   std::ranges::stable_sort(waiting, {}, &Candidate::rank);
   std::int32_t rows_planned = 0;

@@ -47,11 +47,16 @@ struct BatchPlan {
 };
 
 inline constexpr std::int32_t kPrefillChunkMin = 16;
+inline constexpr std::int32_t kPrefillGrid = 64;  // rows: from here on the library computes attention in tiles (PROBES.md)
+
+// The order in which prompts are computed, smallest first: shortest first, aged by waiting, so that a prompt that has waited as
+// long as its own computing takes goes before every new one and none starves. Background prompts come after all interactive
+// ones, unless they have waited 10 s.
+[[nodiscard]] double prefill_rank(std::int32_t pending_tokens, double waited_ms, bool is_background, const StepModel& model);
 
 // Writes the next plan into `plan`, whose memory is reused. Ensures: every decoding sequence is in plan.decode, up to rows_max;
 // the rows of each call are <= rows_max; where something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are.
-// The prefill order is shortest first, aged by waiting: a prompt that has waited as long as its own computing takes goes before
-// every new one, so none starves. Background sequences prefill after all interactive ones, unless they have waited 10 s.
+// Prompts are taken in the order of prefill_rank.
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan);
 
 }  // namespace uma::sched
