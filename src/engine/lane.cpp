@@ -569,7 +569,9 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
   }
   slots_[index].tokens = std::move(report.image->tokens);
   residents_changed_ = true;
-  stats_.handover.record_ms(to_ms(clock_.now() - began));
+  const double ms = to_ms(clock_.now() - began);
+  stats_.handover.record_ms(ms);
+  log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(), ms);
   prefill_->recycle(std::move(*report.image));
   push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
 }

@@ -124,8 +124,8 @@ void PrefillLane::put_aside() {
   UMA_CHECK(context_->truncate(0, 0));
 }
 
-// Full grid squares of 64 tokens, where the library computes fastest and to the same bits whatever came before; what is left at
-// the end is a call of its own.
+// Calls begin at multiples of 64 tokens and have at least 64, where the library computes fastest: what is beyond the last full
+// square goes into the last call. Where a call begins decides the last bits of its logits, so it depends on the tokens alone.
 std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   constexpr std::int32_t kGrid = sched::kPrefillGrid;
   const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
@@ -133,9 +133,9 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   if (to_grid < kGrid) return std::min(left, to_grid);
   if (left < kGrid) return left;
   const double wanted = kChunkMs * step_model_.prefill_tokens_per_ms() / kGrid;
-  const std::int32_t squares_max = std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid);
+  const std::int32_t squares_max = std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid - 1);
   const auto squares = std::clamp(static_cast<std::int32_t>(std::lround(wanted)), 1, squares_max);
-  return std::min(squares, left / kGrid) * kGrid;
+  return squares < left / kGrid ? squares * kGrid : left;
 }
 
 void PrefillLane::run_chunk(Job& job) {
