@@ -92,7 +92,7 @@ Lane::~Lane() = default;
 
 void Lane::post(LaneCommand command) {
   if (const auto* cancel_command = std::get_if<CancelCommand>(&command)) {
-    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.store(true);
+    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.set(true);
   }
   inbox_.push(std::move(command));
 }
@@ -103,7 +103,7 @@ bool Lane::wait(TimePoint until) {
 
 void Lane::close() {
   closed_.store(true);
-  interrupt_.store(true);
+  interrupt_.set(true);
   inbox_.close();
   if (prefill_) prefill_->close();
 }
@@ -117,8 +117,29 @@ void Lane::cancel_all() {
   update_gauges();
 }
 
+// While it lives the prefill lane stands still, where the two take turns.
+class Lane::Turn {
+ public:
+  Turn(Lane& lane, bool is_taken) : lane_(lane), is_taken_(is_taken) {
+    if (!is_taken_) return;
+    const TimePoint began = lane_.clock_.now();
+    lane_.cores_.gate().close();
+    const double ms = to_ms(lane_.clock_.now() - began);
+    log_debug("lane {}: waited {:.2f} ms for its turn", lane_.options_.index, ms);
+    lane_.turn_wait_ms_ = std::max(0.9 * lane_.turn_wait_ms_, ms);
+  }
+  ~Turn() {
+    if (is_taken_) lane_.cores_.gate().open();
+  }
+  Turn(const Turn&) = delete;
+
+ private:
+  Lane& lane_;
+  const bool is_taken_;
+};
+
 StepOutcome Lane::step() {
-  interrupt_.store(is_closed());
+  interrupt_.set(is_closed());
   take_commands();
   expire(clock_.now());
   admit(clock_.now());
@@ -127,6 +148,10 @@ StepOutcome Lane::step() {
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
   if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
+  const bool takes_turn = cores_.takes_turns() && cores_.prefill_is_busy();
+  if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
+    return {.did_work = false, .wake = std::min(turn_at_, next_wake())};
+  }
   if (const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()))) {
     return {.did_work = false, .wake = std::min(now + from_ms(*wait_ms), next_wake())};
   }
@@ -136,13 +161,23 @@ StepOutcome Lane::step() {
   limits.tick_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
   sched::plan_batch(views_, step_model_, limits, plan_);
   if (!plan_.is_empty() && make_room()) {
+    const Turn turn(*this, takes_turn);
     stats_.ticks_total.add();
     if (!plan_.decode.empty()) run_decode();
     if (!plan_.prefill.empty()) run_prefill();
+    turn_at_ = clock_.now() + from_ms(prefill_turn_ms());
   }
   remove_finished();
   update_gauges();
   return {.did_work = !plan_.is_empty(), .wake = next_wake()};
+}
+
+// How long the prefill lane may compute until the streams' next tick: what their target leaves, but at least a quarter of a tick,
+// and no more than a tick where that is longer than the least target.
+double Lane::prefill_turn_ms() const {
+  const double tick_ms = step_model_.decode_ms();
+  const double gap_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 2 * tick_ms);
+  return std::max(tick_ms / 4, gap_ms - tick_ms - turn_wait_ms_);
 }
 
 // --- Commands
@@ -539,6 +574,7 @@ bool Lane::send_away(Sequence& sequence) {
     job.image = std::move(*image);
   }
   sequence.is_away = true;
+  cores_.prefill_job_sent();
   prefill_->post(std::move(job));
   return true;
 }
@@ -559,6 +595,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
     if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
     return;
   }
+  const Turn turn(*this, cores_.takes_turns() && cores_.prefill_is_busy());
   const TimePoint began = clock_.now();
   const auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), *report.image);
   if (!restored) {

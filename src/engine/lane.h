@@ -28,6 +28,7 @@
 #include "core/ids.h"
 #include "core/sampling_params.h"
 #include "engine/core_share.h"
+#include "engine/interrupt.h"
 #include "engine/lane_stats.h"
 #include "engine/prefill_lane.h"
 #include "engine/text_stream.h"
@@ -90,7 +91,7 @@ using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, For
 struct LaneOptions {
   std::int32_t index = 0;    // of the worker
   std::int32_t threads = 1;  // compute threads of the worker
-  std::int32_t threads_beside_prefill = 0;  // of them for decoding while prompts are computed beside; 0: half
+  std::int32_t threads_beside_prefill = 0;  // of them for decoding while prompts are computed beside; 0: the lanes take turns
   double tick_ms = 30;       // of a tick with prefill in it while others decode
   double target_tbt_ms = 0;  // time between tokens that is promised; 0: max(30, 3 * a decode call)
   std::uint64_t model_bytes = 0;
@@ -196,6 +197,8 @@ class Lane {
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
   void set_threads();
+  class Turn;
+  [[nodiscard]] double prefill_turn_ms() const;
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
   void remove_finished();
   void update_gauges();
@@ -224,6 +227,8 @@ class Lane {
   std::uint32_t decode_calls_ = 0;
   bool can_take_back_ = true;  // the context can forget the end of a sequence, which a wrong guess needs
   std::int32_t threads_ = 0;   // the context computes with
+  TimePoint turn_at_{};        // while the prefill lane computes: when the streams' next turn is
+  double turn_wait_ms_ = 0;    // how long the gate takes to close, the worst of late
   double service_ms_ = 0;      // weighted mean time of a request in the context
   bool residents_changed_ = false;
   // The pause before the first tick after idleness.
@@ -237,7 +242,7 @@ class Lane {
   // Shared.
   Mailbox<LaneCommand> inbox_;
   std::atomic<std::uint64_t> interruptible_request_{0};  // the only one in the running prefill call; 0: none
-  std::atomic<bool> interrupt_{false};
+  Interrupt interrupt_;
   std::atomic<bool> closed_{false};
   LaneStats stats_;
   CoreShare cores_;

@@ -12,18 +12,20 @@
 namespace uma::engine {
 namespace {
 
-// Long enough for the library's speed, short enough for cores to move and better prompts to come in.
-constexpr double kChunkMs = 200;
+// What a call may take while nobody waits for the cores, and, while somebody does, how much of it a layer may take: streams wait
+// for the end of a step, and the attention of a layer is the longest.
+constexpr double kChunkMs = 400;
+constexpr double kLayerMs = 12;
 
 }  // namespace
 
 PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
                          OnReport on_report)
-    : cores_(cores), stats_(stats), clock_(clock), on_report_(std::move(on_report)), context_(std::move(context)) {}
+    : cores_(cores), stats_(stats), clock_(clock), on_report_(std::move(on_report)), context_(std::move(context)), interrupt_(&cores.gate()) {}
 
 void PrefillLane::cancel(RequestId id) {
   inbox_.push(Cancel{id});
-  if (resident_id_.load() == id.value) interrupt_.store(true);
+  if (resident_id_.load() == id.value) interrupt_.set(true);
 }
 
 void PrefillLane::recycle(kv::StateImage image) {
@@ -32,14 +34,13 @@ void PrefillLane::recycle(kv::StateImage image) {
 
 void PrefillLane::close() {
   closed_.store(true);
-  interrupt_.store(true);
+  interrupt_.set(true);
   inbox_.close();
 }
 
 bool PrefillLane::step() {
-  interrupt_.store(is_closed());
+  interrupt_.set(is_closed());
   take_commands();
-  cores_.set_prefill_busy(!jobs_.empty());
   if (jobs_.empty()) return false;
   Job& job = choose();
   if (bring_in(job)) run_chunk(job);
@@ -75,6 +76,7 @@ void PrefillLane::remove(const Job& job) {
     set_resident(nullptr);
   }
   std::erase_if(jobs_, [&](const auto& other) { return other.get() == &job; });
+  cores_.prefill_job_ended();
 }
 
 PrefillLane::Job& PrefillLane::choose() const {
@@ -132,7 +134,8 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   const std::int32_t to_grid = kGrid - job.tokens_done % kGrid;
   if (to_grid < kGrid) return std::min(left, to_grid);
   if (left < kGrid) return left;
-  const double wanted = kChunkMs * step_model_.prefill_tokens_per_ms() / kGrid;
+  const double chunk_ms = cores_.decode_is_busy() ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
+  const double wanted = chunk_ms * step_model_.prefill_tokens_per_ms() / kGrid;
   const std::int32_t squares_max = std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid - 1);
   const auto squares = std::clamp(static_cast<std::int32_t>(std::lround(wanted)), 1, squares_max);
   return squares < left / kGrid ? squares * kGrid : left;
@@ -152,10 +155,12 @@ void PrefillLane::run_chunk(Job& job) {
     threads_ = threads;
     context_->set_threads(threads);
   }
+  cores_.gate().enter();
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
   const auto status = context_->decode(rows_, &interrupt_);
-  const double ms = to_ms(clock_.now() - began);
+  const double ms = to_ms(clock_.now() - began - interrupt_.take_held_up());
+  cores_.gate().leave();
   stats_.batch_calls_total.add();
   log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value, ms,
             threads_);

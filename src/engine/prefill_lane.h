@@ -17,6 +17,7 @@
 #include "base/mailbox.h"
 #include "core/ids.h"
 #include "engine/core_share.h"
+#include "engine/interrupt.h"
 #include "engine/lane_stats.h"
 #include "kv/state_image.h"
 #include "llm/model.h"
@@ -114,7 +115,7 @@ class PrefillLane {
   // Shared.
   Mailbox<Command> inbox_;
   std::atomic<std::uint64_t> resident_id_{0};  // of the resident job's request; 0: none
-  std::atomic<bool> interrupt_{false};
+  Interrupt interrupt_;
   std::atomic<bool> closed_{false};
 };
 
