@@ -72,9 +72,12 @@ std::optional<std::string> apply_speculation(Config& config, std::string_view te
 }
 
 std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
-  auto word = one_of({"auto", "off"})(text);
+  auto word = one_of({"auto", "split", "turns", "off"})(text);
   if (!word) return std::move(word.error());
-  config.uses_lanes = *word == "auto";
+  config.lanes = *word == "split"   ? Lanes::split
+                 : *word == "turns" ? Lanes::turns
+                 : *word == "off"   ? Lanes::off
+                                    : Lanes::automatic;
   return std::nullopt;
 }
 

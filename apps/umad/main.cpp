@@ -147,6 +147,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
   options.threads_per_worker = std::max(1, threads_ / config_.workers);
+  options.threads_beside_prefill = config_.lanes == Lanes::turns ? 0 : options.threads_per_worker / 2;
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
@@ -160,7 +161,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   options.context.sequences = config_.slots;
   options.context.threads = std::max(1, threads_ / config_.workers);
   options.context.layout = config_.kv_layout;
-  options.lanes = config_.uses_lanes && options.context.threads > 1;
+  options.lanes = config_.lanes != Lanes::off;
   return std::make_unique<engine::FixedModelSource>(std::move(options));
 }
 

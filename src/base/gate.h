@@ -1,5 +1,5 @@
-// Lets one thread hold up the long work of another without ending it: the worker passes the gate at short intervals, and while the
-// gate is closed it waits there.
+// Lets one thread hold up the long work of another without ending it: the worker passes the gate at short intervals, and while
+// the gate is closed it waits there.
 #pragma once
 
 #include <atomic>

@@ -116,6 +116,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
       const LaneOptions options{.index = static_cast<std::int32_t>(i),
                                 .threads = options_.threads_per_worker,
+                                .threads_beside_prefill = options_.threads_beside_prefill,
                                 .tick_ms = options_.tick_ms,
                                 .target_tbt_ms = options_.target_tbt_ms,
                                 .model_bytes = facts.bytes,

@@ -26,8 +26,9 @@ struct EngineOptions {
   double tick_ms = 30;
   double target_tbt_ms = 0;  // 0: automatic
   sched::PolicyOptions policy;
-  std::int32_t threads_per_worker = 1;  // compute threads
-  bool speculates = false;  // guesses tokens from a sequence's own text where that pays
+  std::int32_t threads_per_worker = 1;      // compute threads
+  std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns
+  bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };

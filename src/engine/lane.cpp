@@ -148,7 +148,7 @@ StepOutcome Lane::step() {
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
   if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
-  const bool takes_turn = cores_.takes_turns() && cores_.prefill_is_busy();
+  const bool takes_turn = cores_.takes_turns();
   if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
     return {.did_work = false, .wake = std::min(turn_at_, next_wake())};
   }
@@ -172,11 +172,11 @@ StepOutcome Lane::step() {
   return {.did_work = !plan_.is_empty(), .wake = next_wake()};
 }
 
-// How long the prefill lane may compute until the streams' next tick: what their target leaves, but at least a quarter of a tick,
-// and no more than a tick where that is longer than the least target.
+// How long the prefill lane may compute until the streams' next tick: what their target leaves, but at least a quarter of a
+// tick, and no more than a tick where that is longer than the least target.
 double Lane::prefill_turn_ms() const {
   const double tick_ms = step_model_.decode_ms();
-  const double gap_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 2 * tick_ms);
+  const double gap_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 1.5 * tick_ms);
   return std::max(tick_ms / 4, gap_ms - tick_ms - turn_wait_ms_);
 }
 
@@ -244,7 +244,8 @@ void Lane::fork(const ForkCommand& command) {
 
 void Lane::take_report(PrefillReport report) {
   if (report.is_final()) cores_.handover_taken();
-  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
+  const auto found =
+      std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
   if (found == sequences_.end() || !(*found)->is_away) {
     if (report.image) prefill_->recycle(std::move(*report.image));  // cancelled meanwhile
     return;
@@ -347,7 +348,8 @@ bool Lane::evict_idle(const SessionId& except) {
   return true;
 }
 
-// Frees cells that no planned call needs: an idle session's, or what a sequence that is away has left here. False: there are none.
+// Frees cells that no planned call needs: an idle session's, or what a sequence that is away has left here. False: there are
+// none.
 bool Lane::free_unused_cells() {
   if (evict_idle({})) return true;
   for (const SequencePtr& sequence : sequences_) {
@@ -542,8 +544,8 @@ void Lane::build_views(TimePoint now) {
   }
 }
 
-// Long prompts go to the prefill lane: those that would hold up the streams beside them, and, where nobody streams yet, those that
-// would hold up whoever comes next.
+// Long prompts go to the prefill lane: those that would hold up the streams beside them, and, where nobody streams yet, those
+// that would hold up whoever comes next.
 void Lane::send_prompts_away() {
   constexpr double kAloneMs = 1000;
   if (prefill_ == nullptr || options_.policy.policy != sched::Policy::continuous) return;
@@ -595,7 +597,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
     if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
     return;
   }
-  const Turn turn(*this, cores_.takes_turns() && cores_.prefill_is_busy());
+  const Turn turn(*this, cores_.takes_turns());
   const TimePoint began = clock_.now();
   const auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), *report.image);
   if (!restored) {
@@ -608,7 +610,8 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
   residents_changed_ = true;
   const double ms = to_ms(clock_.now() - began);
   stats_.handover.record_ms(ms);
-  log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(), ms);
+  log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
+            ms);
   prefill_->recycle(std::move(*report.image));
   push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
 }

@@ -89,11 +89,11 @@ struct ForkCommand {
 using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand, PrefillReport>;
 
 struct LaneOptions {
-  std::int32_t index = 0;    // of the worker
-  std::int32_t threads = 1;  // compute threads of the worker
+  std::int32_t index = 0;                   // of the worker
+  std::int32_t threads = 1;                 // compute threads of the worker
   std::int32_t threads_beside_prefill = 0;  // of them for decoding while prompts are computed beside; 0: the lanes take turns
-  double tick_ms = 30;       // of a tick with prefill in it while others decode
-  double target_tbt_ms = 0;  // time between tokens that is promised; 0: max(30, 3 * a decode call)
+  double tick_ms = 30;                      // of a tick with prefill in it while others decode
+  double target_tbt_ms = 0;                 // time between tokens that is promised; 0: max(30, 3 * a decode call)
   std::uint64_t model_bytes = 0;
   sched::PolicyOptions policy;
   bool speculates = true;  // where guesses pay; the text is the same

@@ -12,8 +12,8 @@
 namespace uma::engine {
 namespace {
 
-// What a call may take while nobody waits for the cores, and, while somebody does, how much of it a layer may take: streams wait
-// for the end of a step, and the attention of a layer is the longest.
+// What a call may take while nobody waits for the cores, and, while somebody does, how much of it a layer may take: streams
+// wait for the end of a step, and the attention of a layer is the longest.
 constexpr double kChunkMs = 400;
 constexpr double kLayerMs = 12;
 
@@ -21,7 +21,12 @@ constexpr double kLayerMs = 12;
 
 PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
                          OnReport on_report)
-    : cores_(cores), stats_(stats), clock_(clock), on_report_(std::move(on_report)), context_(std::move(context)), interrupt_(&cores.gate()) {}
+    : cores_(cores),
+      stats_(stats),
+      clock_(clock),
+      on_report_(std::move(on_report)),
+      context_(std::move(context)),
+      interrupt_(&cores.gate()) {}
 
 void PrefillLane::cancel(RequestId id) {
   inbox_.push(Cancel{id});
@@ -113,8 +118,9 @@ void PrefillLane::put_aside() {
   Job& job = *resident_;
   set_resident(nullptr);
   if (job.tokens_done > 0) {
-    auto image = save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
-                               std::move(spare_));
+    auto image =
+        save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
+                      std::move(spare_));
     if (image) {
       job.asked.image = std::move(*image);
     } else {
@@ -136,7 +142,8 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   if (left < kGrid) return left;
   const double chunk_ms = cores_.decode_is_busy() ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
   const double wanted = chunk_ms * step_model_.prefill_tokens_per_ms() / kGrid;
-  const std::int32_t squares_max = std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid - 1);
+  const std::int32_t squares_max =
+      std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid - 1);
   const auto squares = std::clamp(static_cast<std::int32_t>(std::lround(wanted)), 1, squares_max);
   return squares < left / kGrid ? squares * kGrid : left;
 }
@@ -151,19 +158,21 @@ void PrefillLane::run_chunk(Job& job) {
                      .sequence = 0,
                      .wants_logits = i + 1 == length});
   }
+  cores_.gate().enter();
   if (const std::int32_t threads = cores_.prefill_threads(); threads != threads_) {
     threads_ = threads;
     context_->set_threads(threads);
   }
-  cores_.gate().enter();
+  cores_.set_prefill_call(threads_);
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
   const auto status = context_->decode(rows_, &interrupt_);
   const double ms = to_ms(clock_.now() - began - interrupt_.take_held_up());
+  cores_.set_prefill_call(0);
   cores_.gate().leave();
   stats_.batch_calls_total.add();
-  log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value, ms,
-            threads_);
+  log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value,
+            ms, threads_);
   if (!status) return fail_job(job, status.error());
   if (*status == llm::DecodeStatus::no_room)
     return fail_job(job, {ErrorCode::runtime_decode, "the prefill context has no room for this prompt"});
@@ -182,7 +191,8 @@ void PrefillLane::run_chunk(Job& job) {
   if (job.tokens_done == length) {
     hand_over(job);
   } else {
-    on_report_({.id = job.asked.id, .tokens_done = job.tokens_done, .began = job.began, .image = {}, .logits = {}, .error = {}});
+    on_report_(
+        {.id = job.asked.id, .tokens_done = job.tokens_done, .began = job.began, .image = {}, .logits = {}, .error = {}});
   }
 }
 
@@ -203,7 +213,8 @@ void PrefillLane::hand_over(Job& job) {
 }
 
 void PrefillLane::fail_job(Job& job, Error error) {
-  PrefillReport report{.id = job.asked.id, .tokens_done = 0, .began = job.began, .image = {}, .logits = {}, .error = std::move(error)};
+  PrefillReport report{
+      .id = job.asked.id, .tokens_done = 0, .began = job.began, .image = {}, .logits = {}, .error = std::move(error)};
   set_resident(&job);  // whatever the context holds goes with it
   remove(job);
   cores_.handover_sent();

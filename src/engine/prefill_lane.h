@@ -1,8 +1,9 @@
 // Computes prompts in a context of its own, beside the lane that decodes, and hands each over as a StateImage: on a CPU a long
-// prompt then costs the streams some cores but no pause (docs/decisions/0010). One prompt at a time is in the context; a better one
-// takes its place between two chunks, and the state of the first is kept. Runs as a step() like the lane it serves.
+// prompt then costs the streams some cores but no pause (docs/decisions/0010). One prompt at a time is in the context; a better
+// one takes its place between two chunks, and the state of the first is kept. Runs as a step() like the lane it serves.
 //
-// Invariants: (1) every job gets exactly one final report, unless it is cancelled. (2) The context holds tokens of `resident_` only.
+// Invariants: (1) every job gets exactly one final report, unless it is cancelled. (2) The context holds tokens of `resident_`
+// only.
 #pragma once
 
 #include <atomic>
@@ -50,7 +51,8 @@ class PrefillLane {
   using OnReport = std::function<void(PrefillReport)>;
 
   // `context` has one sequence. `cores`, `stats` and `clock` outlive the lane. `on_report` is called from step().
-  PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock, OnReport on_report);
+  PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
+              OnReport on_report);
 
   // --- Any thread.
   void post(PrefillJob job) { inbox_.push(std::move(job)); }

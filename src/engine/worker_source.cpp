@@ -18,13 +18,15 @@ bool can_hand_over(llm::Context& from, llm::Context& to) {
   const llm::BatchRow row{.token = 0, .position = 0, .sequence = 0, .wants_logits = false};
   Bytes state;
   const auto computed = from.decode(std::span(&row, 1), nullptr);
-  const bool moved = computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) && to.load_state(0, 0, 1, state);
+  const bool moved =
+      computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) && to.load_state(0, 0, 1, state);
   return from.truncate(0, 0) && to.truncate(0, 0) && moved;
 }
 
-// A context that computes prompts for `decodes`; null where its state cannot be handed over. One sequence is enough for most models; those
-// with several caches take only the state of a context with as many sequences.
-std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options, llm::Context& decodes) {
+// A context that computes prompts for `decodes`; null where its state cannot be handed over. One sequence is enough for most
+// models; those with several caches take only the state of a context with as many sequences.
+std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
+                                                   llm::Context& decodes) {
   const llm::ContextShape& shape = decodes.shape();
   options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   for (const std::int32_t sequences : {1, shape.sequences}) {

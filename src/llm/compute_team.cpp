@@ -1,7 +1,8 @@
-// The threads on which ggml's CPU backend computes. The backend is compiled with OpenMP and calls five functions of its runtime;
-// they are defined here, in front of libgomp's (docs/decisions/0011): libgomp puts waiting threads to sleep after 100 turns as soon as
-// the threads of all teams are more than the cores, and two lanes have two teams. Measured: a decode call on two threads took 6 ms,
-// and 16 ms from the moment on when another thread had computed with two (docs/BENCHMARKS.md, "Two teams").
+// The threads on which ggml's CPU backend computes. The backend is compiled with OpenMP and calls five functions of its
+// runtime; they are defined here, in front of libgomp's (docs/decisions/0011): libgomp puts waiting threads to sleep after 100
+// turns as soon as the threads of all teams are more than the cores, and two lanes have two teams. Measured: a decode call on
+// two threads took 6 ms, and 16 ms from the moment on when another thread had computed with two (docs/BENCHMARKS.md, "Two
+// teams").
 //
 // A team belongs to the thread that calls GOMP_parallel and lives as long as it. Waiting threads spin for kSpin, then sleep: an
 // idle daemon uses no CPU. Everybody else's parallel regions (libggml-base quantizes with OpenMP's loops) go on to libgomp.
@@ -9,12 +10,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <dlfcn.h>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
-
-#include <dlfcn.h>
 
 #include "base/thread_name.h"
 
@@ -102,7 +102,8 @@ class Team {
   static constexpr std::uint32_t kOver = 0;
 
   void announce(std::uint32_t size) {
-    regions_.store(((regions_.load(std::memory_order_relaxed) >> kSizeBits) + 1) << kSizeBits | size, std::memory_order_release);
+    regions_.store(((regions_.load(std::memory_order_relaxed) >> kSizeBits) + 1) << kSizeBits | size,
+                   std::memory_order_release);
     regions_.notify_all();
   }
 
@@ -127,9 +128,9 @@ class Team {
   void* data_ = nullptr;
   std::uint32_t size_ = 1;
 
-  std::atomic<std::uint32_t> regions_{0};  // a count of those begun, and the size of the latest
+  std::atomic<std::uint32_t> regions_{0};              // a count of those begun, and the size of the latest
   alignas(64) std::atomic<std::uint32_t> arrived_{0};  // at the barrier
-  alignas(64) std::atomic<std::uint32_t> rounds_{0};  // of the barrier, that are over
+  alignas(64) std::atomic<std::uint32_t> rounds_{0};   // of the barrier, that are over
   alignas(64) std::atomic<std::uint32_t> singles_taken_{0};
 };
 

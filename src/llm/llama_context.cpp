@@ -71,10 +71,10 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   return {static_cast<std::uint32_t>(cells), unified};
 }
 
-// A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream, the
-// number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one stream:
-// for a cache with another number of them, the empty ones before and after it are left out or added. A cache that is not
-// built that simply refuses the result.
+// A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream,
+// the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one
+// stream: for a cache with another number of them, the empty ones before and after it are left out or added. A cache that is
+// not built that simply refuses the result.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
@@ -151,9 +151,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
     shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
-    std::string identity =
-        std::format("{}|{}|cells {}|f16 f16|flash auto|{}", model_identity, llama_version(), shape.sequence_cells_max,
-                    layout.unified ? "unified" : "split");
+    std::string identity = std::format("{}|{}|cells {}|f16 f16|flash auto|{}", model_identity, llama_version(),
+                                       shape.sequence_cells_max, layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }
@@ -256,7 +255,8 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(begin == 0 || shape_.is_unified);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     const std::int32_t target = begin == 0 ? sequence : scratch_;
-    const std::span<const std::byte> state = shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
+    const std::span<const std::byte> state =
+        shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
     const std::size_t read =
         llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(state.data()), state.size(), target);
     if (begin != 0) {

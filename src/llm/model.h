@@ -89,8 +89,8 @@ class Context {
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
   // Computes the rows and appends them to their sequences. Rows of one sequence are at consecutive positions that continue it;
-  // 1 <= rows.size() <= batch_rows_max. A `monitor` may end the computation early; null: nobody does. Errors: E_RUNTIME_001, after
-  // which the length of every sequence in the batch must be asked again.
+  // 1 <= rows.size() <= batch_rows_max. A `monitor` may end the computation early; null: nobody does. Errors: E_RUNTIME_001,
+  // after which the length of every sequence in the batch must be asked again.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
   // The logits of row `row` (its index in the last decode call; it asked for them), one per vocabulary entry, in the library's
   // own buffer: valid and writable until the next decode. Empty when the library has none.
@@ -108,7 +108,8 @@ class Context {
 
   // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Split layouts know only whole
   // sequences: begin 0, end its length.
-  [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) = 0;
+  [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                                  Bytes& bytes) = 0;
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
   // library itself accepts damaged ones. They may be of a split context with another number of sequences, and are then brought
   // into the form of this one. On failure the sequence is empty.

@@ -10,7 +10,8 @@ constexpr double kBackgroundWaitMaxMs = 10'000;
 
 // Prompt tokens that fit into `budget_ms`, in steps the library likes; at least the minimum progress.
 std::int32_t rows_within(double budget_ms, const StepModel& model, std::int32_t rows_max) {
-  if (model.prefill_tokens_per_ms() == 0) return std::min(rows_max, kPrefillGrid);  // nothing measured yet: a careful first chunk
+  if (model.prefill_tokens_per_ms() == 0)
+    return std::min(rows_max, kPrefillGrid);  // nothing measured yet: a careful first chunk
   std::int32_t rows = std::min(rows_max, kPrefillChunkMin);
   while (rows < rows_max) {
     const std::int32_t step = rows < kPrefillGrid ? kPrefillChunkMin : kPrefillGrid;

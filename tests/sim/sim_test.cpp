@@ -39,10 +39,13 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
   }
-  std::printf("generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, handovers %llu, reused tokens %llu\n",
-              static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
-              static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
-              static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers), static_cast<unsigned long long>(total.reused_tokens));
+  std::printf(
+      "generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, handovers %llu, reused tokens "
+      "%llu\n",
+      static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
+      static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
+      static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers),
+      static_cast<unsigned long long>(total.reused_tokens));
   if (only != 0) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);

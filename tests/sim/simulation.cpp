@@ -163,10 +163,12 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
       prefill_context = std::make_unique<testing::FakeContext>(one);
       contexts_.push_back(prefill_context.get());
     }
-    lanes_.push_back(std::make_unique<engine::Lane>(
-        lane_options, std::move(context), std::move(prefill_context), model_->vocab(), clock_, [this](engine::TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
-        }));
+    lanes_.push_back(std::make_unique<engine::Lane>(lane_options, std::move(context), std::move(prefill_context),
+                                                    model_->vocab(), clock_, [this](engine::TaskResult result) {
+                                                      router_->post([this, result = std::move(result)]() mutable {
+                                                        router_->on_result(std::move(result));
+                                                      });
+                                                    }));
   }
 }
 
