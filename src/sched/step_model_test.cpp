@@ -225,6 +225,37 @@ TEST(StepModel, FollowsASmallChangeOfSpeed) {
   }
 }
 
+TEST(StepModel, FollowsAChangeSmallerThanTheNoise) {
+  constexpr int kRuns = 40;
+  double error = 0;
+  for (std::uint64_t seed = 1; seed <= kRuns; ++seed) {
+    Random random(seed);
+    const StepShape shape = decodes(4, 500);
+    Machine machine;
+    StepModel model;
+    for (int i = 0; i < 300; ++i) model.observe(shape, machine.noisy_ms(shape, random, 0.1));
+    machine.speed = 0.95;
+    for (int i = 0; i < 75; ++i) model.observe(shape, machine.noisy_ms(shape, random, 0.1));
+    error += (model.predict_ms(shape) / machine.ms(shape) - 1) / kRuns;
+  }
+  EXPECT_NEAR(error, 0, 0.015) << "the mean of all runs, of a change of 5 %";
+}
+
+TEST(StepModel, FollowsAChangeOfOneCostOnly) {
+  constexpr int kRuns = 20;
+  double error = 0;
+  for (std::uint64_t seed = 1; seed <= kRuns; ++seed) {
+    Random random(seed);
+    Machine machine;
+    StepModel model;
+    train(model, machine, random, 1000, 0.05);
+    machine.prefill_kv *= 4;
+    train(model, machine, random, 100, 0.05);
+    error += worst_error(model, machine, seed + 1000) / kRuns;
+  }
+  EXPECT_LT(error, 0.33) << "over calls of all kinds and sizes, mean of the runs";
+}
+
 TEST(StepModel, StaysSoundThroughAMillionEqualCalls) {
   for (const double noise : {0.0, 0.1}) {
     Random random(5);
