@@ -159,7 +159,8 @@ StepOutcome Lane::step() {
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
   limits.tick_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
-  sched::plan_batch(views_, step_model_, limits, plan_);
+  if (options_.target_tbt_ms > 0) limits.tick_decodes_min = 0;
+  sched::plan_batch(views_, step_model_, limits, chunk_size_, plan_);
   if (!plan_.is_empty() && make_room()) {
     const Turn turn(*this, takes_turn);
     stats_.ticks_total.add();
@@ -532,12 +533,14 @@ void Lane::build_views(TimePoint now) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& sequence = *sequences_[i];
     if (sequence.state != Sequence::State::running || sequence.is_away) continue;
-    const std::int32_t pending = size_of(sequence.chain) - size_of(slots_[sequence.slot].tokens);
+    const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
+    const std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
     views_.push_back({.id = sequence.task.id.value,
                       .index = static_cast<std::int32_t>(i),
                       .slot = static_cast<std::int32_t>(sequence.slot),
                       .pending_tokens = pending,
+                      .cached_tokens = cached,
                       .decodes = pending == 1 && sequence.generated() > 0,
                       .is_background = sequence.task.is_background,
                       .waited_ms = to_ms(now - sequence.task.received)});
@@ -554,8 +557,8 @@ void Lane::send_prompts_away() {
   std::erase_if(views_, [&](const sched::SequenceView& view) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
     if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays) return false;
-    const double ms = step_model_.prefill_ms(view.pending_tokens);
-    if (ms == 0 ? view.pending_tokens <= sched::kPrefillGrid : ms <= stay_ms) return false;
+    const double ms = step_model_.prefill_ms(view.pending_tokens, view.cached_tokens);
+    if (ms == 0 ? view.pending_tokens <= sched::kFastChunk : ms <= stay_ms) return false;
     return send_away(sequence);
   });
 }
@@ -628,7 +631,7 @@ bool Lane::should_gather(TimePoint now) {
     std::int32_t pending = 0;
     for (const sched::SequenceView& view : views_) pending += view.pending_tokens;
     if (gather_.sequences == 0) gather_.began = now;
-    const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending) / 20));
+    const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending, 0) / 20));
     gather_.sequences = sequences_.size();
     gather_.until = std::min(now + from_ms(kGatherQuietMs), latest);
   }
@@ -688,7 +691,16 @@ void Lane::resync_slot(std::size_t index) {
 
 bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
   call_rows_.clear();
-  for (const sched::PlanRow& row : plan) append_rows(row);
+  sched::StepShape call;
+  for (const sched::PlanRow& row : plan) {
+    append_rows(row);
+    const std::int32_t cached = call_rows_.back().position + 1 - row.tokens_count;
+    if (is_prefill) {
+      call.add_chunk(row.tokens_count, cached);
+    } else {
+      call.add_decode(cached, row.tokens_count - 1);
+    }
+  }
   if (is_prefill && plan.size() == 1) {
     interruptible_request_.store(sequences_[static_cast<std::size_t>(plan.front().index)]->task.id.value);
   }
@@ -704,20 +716,14 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     return false;
   }
   const double ms = to_ms(ended - began);
-  log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms", options_.index, is_prefill ? "prefill" : "decode",
-            call_rows_.size(), plan.size(), ms);
+  log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms, {:.2f} were predicted", options_.index,
+            is_prefill ? "prefill" : "decode", call_rows_.size(), plan.size(), ms, step_model_.predict_ms(call));
   if (*status == llm::DecodeStatus::done) {
+    step_model_.observe(call, ms);
     if (is_prefill) {
-      const auto rows = static_cast<std::int32_t>(call_rows_.size());
-      step_model_.observe_prefill(rows, ms);
       stats_.prefill_call.record_ms(ms);
-      stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+      stats_.prompt_tokens_total.add(call_rows_.size());
     } else {
-      if (draft_rows_ == 0) {
-        step_model_.observe_decode(ms);
-      } else {
-        step_model_.observe_drafts(draft_rows_, ms);
-      }
       stats_.decode_call.record_ms(ms);
     }
     note_tokens_computed(plan, began);
@@ -762,7 +768,6 @@ void Lane::run_one_by_one(std::span<const sched::PlanRow> plan, const Error& fir
 // Adds to the planned decode rows guesses of what comes after them, where that is likely to pay.
 void Lane::add_drafts() {
   constexpr std::uint32_t kPlainEvery = 32;  // calls: one without guesses shows what they cost
-  draft_rows_ = 0;
   if (!options_.speculates || !can_take_back_ || ++decode_calls_ % kPlainEvery == 0) return;
   const auto sequences = static_cast<std::int32_t>(plan_.decode.size());
   const double token_ms = step_model_.decode_ms() / sequences;
@@ -788,7 +793,6 @@ void Lane::add_drafts() {
     }
     row.tokens_count += size_of(sequence.draft);
     rows_left -= size_of(sequence.draft);
-    draft_rows_ += size_of(sequence.draft);
   }
 }
 
@@ -860,6 +864,7 @@ void Lane::set_threads() {
   if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
     threads_ = threads;
     context_->set_threads(threads);
+    step_model_.set_threads(threads);
   }
 }
 

@@ -219,11 +219,11 @@ class Lane {
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
   sched::TurnTaker turns_;
+  sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
-  std::int32_t draft_rows_ = 0;  // of the decode call that is planned
   std::uint32_t decode_calls_ = 0;
   bool can_take_back_ = true;  // the context can forget the end of a sequence, which a wrong guess needs
   std::int32_t threads_ = 0;   // the context computes with

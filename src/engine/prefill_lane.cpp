@@ -1,7 +1,6 @@
 #include "engine/prefill_lane.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -135,17 +134,14 @@ void PrefillLane::put_aside() {
 // Calls begin at multiples of 64 tokens and have at least 64, where the library computes fastest: what is beyond the last full
 // square goes into the last call. Where a call begins decides the last bits of its logits, so it depends on the tokens alone.
 std::int32_t PrefillLane::chunk_rows(const Job& job) const {
-  constexpr std::int32_t kGrid = sched::kPrefillGrid;
+  constexpr std::int32_t kGrid = sched::kFastChunk;
   const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
-  const std::int32_t to_grid = kGrid - job.tokens_done % kGrid;
-  if (to_grid < kGrid) return std::min(left, to_grid);
   if (left < kGrid) return left;
   const double chunk_ms = cores_.decode_is_busy() ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
-  const double wanted = chunk_ms * step_model_.prefill_tokens_per_ms() / kGrid;
-  const std::int32_t squares_max =
-      std::max(1, std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) / kGrid - 1);
-  const auto squares = std::clamp(static_cast<std::int32_t>(std::lround(wanted)), 1, squares_max);
-  return squares < left / kGrid ? squares * kGrid : left;
+  const std::int32_t rows_max = std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) - kGrid;
+  const std::int32_t fitting = step_model_.rows_within(chunk_ms, job.tokens_done, std::max(rows_max, kGrid));
+  const std::int32_t rows = std::max(fitting / kGrid * kGrid, kGrid);
+  return rows < left / kGrid * kGrid ? rows : left;
 }
 
 void PrefillLane::run_chunk(Job& job) {
@@ -162,6 +158,7 @@ void PrefillLane::run_chunk(Job& job) {
   if (const std::int32_t threads = cores_.prefill_threads(); threads != threads_) {
     threads_ = threads;
     context_->set_threads(threads);
+    step_model_.set_threads(threads);
   }
   cores_.set_prefill_call(threads_);
   const TimePoint began = clock_.now();
@@ -184,7 +181,9 @@ void PrefillLane::run_chunk(Job& job) {
     }
     return;
   }
-  step_model_.observe_prefill(rows, ms);
+  sched::StepShape call;
+  call.add_chunk(rows, job.tokens_done);
+  step_model_.observe(call, ms);
   stats_.prefill_call.record_ms(ms);
   stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
   job.tokens_done += rows;
