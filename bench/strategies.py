@@ -279,6 +279,12 @@ def format_table(rounds, at_once):
     return "\n".join(lines)
 
 
+def describe_others(ratio):
+    """What a reader must know about the machine before believing a figure."""
+    mark = ": **disturbed, not to be cited**" if ratio > OTHERS_BUSY_MAX else ""
+    return f"Other processes took up to {ratio:.0%} of the cores{mark}."
+
+
 def describe(options, rounds):
     """What was measured, in words for the head of a table; also whether the machine was ours meanwhile."""
     rounds_count = len(rounds)
@@ -290,9 +296,9 @@ def describe(options, rounds):
             f"Mixed load: {options.requests} requests over about {options.span_s:g} s, two of three with {SHORT['input_length']} words "
             f"and {SHORT['output_length']} new tokens, the third with {MEDIUM['input_length']} and {MEDIUM['output_length']}. "
             f"At once: {AT_ONCE['prompt_words']} words and {AT_ONCE['tokens']} new tokens each.\n"
-            f"Capacity: streams that run at the same time, each within {options.factor:g} × the pace of one alone under the first strategy. "
-            f"Other processes took up to {others:.0%} of the cores"
-            f"{': **disturbed, not to be cited**' if others > OTHERS_BUSY_MAX else ''}.")
+            f"Capacity: streams that run at the same time, each within {options.factor:g} × the pace of one alone under the first "
+            "strategy. "
+            f"{describe_others(others)}")
 
 
 def draw(rounds, at_once):
@@ -312,12 +318,13 @@ def replace_block(text, name, block):
     return text[:text.index(begin)] + f"{begin}\n{block.strip()}\n{end}" + text[text.index(end) + len(end):]
 
 
-def write_docs(options, rounds, command):
+def write_docs(options, rounds, storm_others_ratio, command):
     compare.write_whole(DOCS / "img/strategies.svg", draw(rounds, options.at_once))
     page = DOCS / "BENCHMARKS.md"
     block = (f"`{command}`: {describe(options, rounds)}\n\n{format_table(rounds, options.at_once)}\n\n"
-             "![Bars: throughput, first token, time per token, worst pause, memory and the requests at once, for each strategy](img/strategies.svg)\n"
-             "\nOne round of storm, every gap of the two decoding streams:\n\n"
+             "![Bars: throughput, first token, time per token, worst pause, memory and the requests at once, for each strategy]"
+             "(img/strategies.svg)\n"
+             f"\nOne round of storm, every gap of the two decoding streams. {describe_others(storm_others_ratio)}\n\n"
              "![Points over time on a logarithmic scale: gaps between tokens of umad and of llama-server](img/storm.svg)")
     compare.write_whole(page, replace_block(page.read_text(), "strategies", block))
 
@@ -331,7 +338,8 @@ def parse_arguments(arguments):
     parser.add_argument("--pairs", type=positive, default=3, help="rounds (default 3)")
     parser.add_argument("--only", default=",".join(known), help=f"some of {','.join(known)} (default: all)")
     parser.add_argument("--seed", type=positive, default=1, help="of arrivals and prompts (default 1)")
-    parser.add_argument("--requests", type=positive, default=24, help="of the mixed load (default 24)")
+    parser.add_argument("--requests", type=positive, default=40,
+                        help="of the mixed load (default 40); enough that sequential cannot keep up, else throughputs are alike")
     parser.add_argument("--span-s", type=float, default=6, help="seconds in which they arrive, about (default 6)")
     parser.add_argument("--at-once", type=positive, default=100, help="requests in the same moment (default 100)")
     parser.add_argument("--at-once-pairs", type=int, default=1, help="rounds that measure them (default 1; 0: none)")
@@ -378,15 +386,17 @@ def run(arguments):
     options = parse_arguments(arguments)
     compare.warn_if_busy()
     if options.write_docs:
+        others = compare.OthersWatch()
         compare.compare(["storm", "--model", str(options.model), "--pairs", "1", "--threads", str(options.threads), "--umad",
                          str(options.umad), "--uma-bench", str(options.uma_bench), "--llama-server", options.llama_server,
                          "--chart", str(DOCS / "img/storm.svg")])
+        storm_others_ratio = others.ratio()
     with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
         rounds = run_rounds(Bench(options, folder), choose_contestants(options, folder))
     if options.chart:
         compare.write_whole(options.chart, draw(rounds, options.at_once))
     if options.write_docs:
-        write_docs(options, rounds, compare.shown_command("strategies", arguments))
+        write_docs(options, rounds, storm_others_ratio, compare.shown_command("strategies", arguments))
     print(f"{describe(options, rounds)}\n\n{format_table(rounds, options.at_once)}")
 
 
