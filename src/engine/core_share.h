@@ -16,8 +16,13 @@ class CoreShare {
  public:
   // `beside_prefill` of the `threads` stay with the decode lane while prompts are computed; 0: the lanes always take turns,
   // each with all threads.
-  CoreShare(std::int32_t threads, std::int32_t beside_prefill)
-      : threads_(threads), beside_prefill_(std::clamp(beside_prefill, 0, threads - 1)) {}
+  CoreShare(std::int32_t threads, std::int32_t beside_prefill) : beside_wanted_(beside_prefill) { set_threads(threads); }
+
+  // Of the decode lane's thread. Calls from now on share `threads` >= 1.
+  void set_threads(std::int32_t threads) {
+    threads_.store(threads);
+    beside_prefill_.store(std::clamp(beside_wanted_, 0, threads - 1));
+  }
 
   [[nodiscard]] Gate& gate() { return gate_; }
 
@@ -34,18 +39,22 @@ class CoreShare {
 
   // Whether the decode lane must close the gate around its calls.
   [[nodiscard]] bool takes_turns() const {
-    return prefill_is_busy() && (beside_prefill_ == 0 || prefill_call_threads_.load() + beside_prefill_ > threads_);
+    const std::int32_t beside = beside_prefill_.load();
+    return prefill_is_busy() && (beside == 0 || prefill_call_threads_.load() + beside > threads_.load());
   }
   [[nodiscard]] std::int32_t decode_threads() const {
-    return beside_prefill_ > 0 && prefill_is_busy() ? beside_prefill_ : threads_;
+    const std::int32_t beside = beside_prefill_.load();
+    return beside > 0 && prefill_is_busy() ? beside : threads_.load();
   }
   [[nodiscard]] std::int32_t prefill_threads() const {
-    return beside_prefill_ > 0 && decode_is_busy() ? threads_ - beside_prefill_ : threads_;
+    const std::int32_t beside = beside_prefill_.load();
+    return beside > 0 && decode_is_busy() ? std::max(1, threads_.load() - beside) : threads_.load();
   }
 
  private:
-  const std::int32_t threads_;
-  const std::int32_t beside_prefill_;
+  const std::int32_t beside_wanted_;
+  std::atomic<std::int32_t> threads_{1};
+  std::atomic<std::int32_t> beside_prefill_{0};
   Gate gate_;
   std::atomic<std::int32_t> prefill_jobs_{0};
   std::atomic<std::int32_t> prefill_call_threads_{0};

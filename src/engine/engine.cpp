@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
 
@@ -114,18 +115,23 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     model_info_.has_chat_template = !facts.chat_template.empty();
     model_info_.kv_layout = shape.is_unified ? "unified" : "split";
     for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
-      const LaneOptions options{.index = static_cast<std::int32_t>(i),
-                                .threads = options_.threads_per_worker,
-                                .threads_beside_prefill = options_.threads_beside_prefill,
-                                .tick_ms = options_.tick_ms,
-                                .target_ttft_ms = options_.target_ttft_ms,
-                                .target_tbt_ms = options_.target_tbt_ms,
-                                .model_bytes = facts.bytes,
-                                .policy = options_.policy,
-                                .speculates = options_.speculates};
+      LaneOptions options{.index = static_cast<std::int32_t>(i),
+                          .threads = options_.threads_per_worker,
+                          .threads_beside_prefill = options_.threads_beside_prefill,
+                          .tick_ms = options_.tick_ms,
+                          .target_ttft_ms = options_.target_ttft_ms,
+                          .target_tbt_ms = options_.target_tbt_ms,
+                          .model_bytes = facts.bytes,
+                          .policy = options_.policy,
+                          .speculates = options_.speculates,
+                          .others_busy = nullptr,
+                          .guess = nullptr};
+      if (options.threads > 1) {
+        options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
+      }
       auto lane = std::make_unique<Lane>(
-          options, std::move(loaded->workers[i].decode), std::move(loaded->workers[i].prefill), loaded->model->vocab(), clock_,
-          [this](TaskResult result) {
+          std::move(options), std::move(loaded->workers[i].decode), std::move(loaded->workers[i].prefill),
+          loaded->model->vocab(), clock_, [this](TaskResult result) {
             router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
           });
       lanes.push_back(lane.get());

@@ -85,7 +85,9 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       context_(std::move(context)),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
       turns_(options.policy, context_->shape().sequences),
+      thread_control_(options.threads),
       cores_(options.threads, options.threads_beside_prefill) {
+  stats_.threads.set(options.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
   prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context), cores_, stats_, clock_,
@@ -151,6 +153,7 @@ StepOutcome Lane::step() {
   build_views(now);
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
+  if (!views_.empty()) watch_load(now);
   if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
   const bool takes_turn = cores_.takes_turns();
   if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
@@ -911,6 +914,23 @@ void Lane::run_prefill() {
     if (sequence.task.wants_progress) report_progress(sequence, size_of(slots_[sequence.slot].tokens));
     if (size_of(slots_[sequence.slot].tokens) == size_of(sequence.chain)) sample_row(sequence, row_end - 1, now);
   }
+}
+
+// Follows what other processes take of the cores.
+void Lane::watch_load(TimePoint now) {
+  if (!options_.others_busy || now < load_asked_ + from_ms(sched::ThreadControl::kSampleMs)) return;
+  // After a pause the time since the last question says nothing about now.
+  const bool was_paused = now > load_asked_ + from_ms(3 * sched::ThreadControl::kSampleMs);
+  load_asked_ = now;
+  const auto busy = options_.others_busy();
+  if (!busy || was_paused) return;
+  const std::int32_t before = thread_control_.threads();
+  thread_control_.observe(*busy);
+  if (thread_control_.threads() == before) return;
+  cores_.set_threads(thread_control_.threads());
+  stats_.threads.set(thread_control_.threads());
+  log_info("lane {}: computes with {} of {} threads, other processes keep {:.1f} cores busy", options_.index,
+           thread_control_.threads(), options_.threads, *busy);
 }
 
 void Lane::set_threads() {

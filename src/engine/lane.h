@@ -41,6 +41,7 @@
 #include "sched/plan_batch.h"
 #include "sched/policy.h"
 #include "sched/step_model.h"
+#include "sched/thread_control.h"
 
 namespace uma::engine {
 
@@ -102,6 +103,8 @@ struct LaneOptions {
   std::uint64_t model_bytes = 0;
   sched::PolicyOptions policy;
   bool speculates = true;  // where guesses pay; the text is the same
+  // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
+  std::function<std::optional<double>()> others_busy = nullptr;
   // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
 };
@@ -207,6 +210,7 @@ class Lane {
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
+  void watch_load(TimePoint now);
   void set_threads();
   class Turn;
   [[nodiscard]] double prefill_turn_ms() const;
@@ -233,6 +237,8 @@ class Lane {
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
   sched::TurnTaker turns_;
+  sched::ThreadControl thread_control_;
+  TimePoint load_asked_{};
   sched::FairShare shares_;
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;

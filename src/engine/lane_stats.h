@@ -28,6 +28,7 @@ struct LaneStats {
   Gauge sequences_active;  // in the context: prefilling or decoding
   Gauge queue_depth;       // sent to the lane and not yet in the context
   Gauge queue_bytes;
+  Gauge threads;  // that compute, of the worker's: fewer while other processes take the cores
   Gauge hot_sessions;
   Gauge cells_used;
   Gauge warm_sequences;
