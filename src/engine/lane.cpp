@@ -98,7 +98,8 @@ Lane::~Lane() = default;
 
 void Lane::post(LaneCommand command) {
   if (const auto* cancel_command = std::get_if<CancelCommand>(&command)) {
-    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.set(true);
+    const MutexLock lock(prefilled_mutex_);
+    if (std::ranges::contains(prefilled_, cancel_command->id)) interrupt_.set(true);
   }
   inbox_.push(std::move(command));
 }
@@ -757,14 +758,18 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
       call.add_decode(cached, row.tokens_count - 1);
     }
   }
-  if (is_prefill && plan.size() == 1) {
-    interruptible_request_.store(sequences_[static_cast<std::size_t>(plan.front().index)]->task.id.value);
+  if (is_prefill) {
+    const MutexLock lock(prefilled_mutex_);
+    for (const sched::PlanRow& row : plan) prefilled_.push_back(sequences_[static_cast<std::size_t>(row.index)]->task.id);
   }
   set_threads();
   const TimePoint began = clock_.now();
   const auto status = context_->decode(call_rows_, is_prefill ? &interrupt_ : nullptr);
   const TimePoint ended = clock_.now();
-  interruptible_request_.store(0);
+  if (is_prefill) {
+    const MutexLock lock(prefilled_mutex_);
+    prefilled_.clear();
+  }
   stats_.batch_calls_total.add();
 
   if (!status) {

@@ -124,7 +124,7 @@ class Lane {
        const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
   ~Lane();
 
-  // Any thread. Queues a command; a cancel of the only prompt being computed also interrupts that computation.
+  // Any thread. Queues a command; a cancel of a prompt that is being computed also interrupts that computation.
   void post(LaneCommand command);
   // Owner thread. Runs one tick.
   StepOutcome step();
@@ -263,7 +263,6 @@ class Lane {
 
   // Shared.
   Mailbox<LaneCommand> inbox_;
-  std::atomic<std::uint64_t> interruptible_request_{0};  // the only one in the running prefill call; 0: none
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
   LaneStats stats_;
@@ -271,6 +270,8 @@ class Lane {
   std::unique_ptr<PrefillLane> prefill_;
   mutable Mutex residents_mutex_;
   std::unordered_set<SessionId> residents_ GUARDED_BY(residents_mutex_);
+  Mutex prefilled_mutex_;
+  std::vector<RequestId> prefilled_ GUARDED_BY(prefilled_mutex_);  // whose prompts the running call computes
 };
 
 }  // namespace uma::engine
