@@ -39,11 +39,18 @@ class Vocab {
 
 enum class KvLayout : std::uint8_t { automatic, split, unified };
 
+enum class FlashAttention : std::uint8_t { automatic, on, off };
+enum class KvType : std::uint8_t { f16, q8_0 };  // of keys and values; q8_0 needs flash attention and heads of 32 n
+
 struct ContextOptions {
   std::int32_t cells = 0;      // KV cells, shared by all sequences; 0: from the model
   std::int32_t sequences = 8;  // sequences that may be resident at once
-  std::int32_t threads = 1;
+  std::int32_t threads = 1;    // of a call that computes one row, until set_threads()
   KvLayout layout = KvLayout::automatic;
+  std::int32_t threads_batch = 0;  // of a call that computes more rows, until set_threads(); 0: as threads
+  std::int32_t ubatch_rows = 512;  // rows computed at once
+  FlashAttention flash_attention = FlashAttention::automatic;
+  KvType kv_type = KvType::f16;
 };
 
 // What a context turned out to be: the library rounds and clamps.
@@ -55,6 +62,7 @@ struct ContextShape {
   std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
   bool is_unified = false;           // one pool of cells, against equal parts
+  bool has_flash_attention = false;
   std::uint64_t kv_bytes_per_token = 0;
 };
 
@@ -99,7 +107,8 @@ class Context {
 
   // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Split layouts know only whole
   // sequences: begin 0, end its length.
-  [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) = 0;
+  [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                                  Bytes& bytes) = 0;
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
   // library itself accepts damaged ones. They may be of a split context with another number of sequences, and are then brought
   // into the form of this one. On failure the sequence is empty.
