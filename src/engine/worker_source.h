@@ -13,10 +13,11 @@
 
 namespace uma::engine {
 
-// A model and the contexts on it, one per worker: the weights are in memory once.
+// A model and its contexts, one per worker.
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<std::unique_ptr<llm::Context>> contexts;
+  std::int32_t copies = 1;  // of the weights in memory: one, or one per worker, which its context keeps alive
 };
 
 class WorkerSource {
@@ -37,6 +38,7 @@ struct FixedModelOptions {
   std::string path;
   std::int32_t workers = 1;
   llm::ContextOptions context;  // of each worker; threads: of each worker
+  bool replicates = false;      // every worker computes on weights of its own, in memory of its own
 };
 
 // One GGUF file, loaded on a thread of its own ("uma-load").
