@@ -1,0 +1,46 @@
+#include "umad/machine.h"
+
+#include <fstream>
+#include <string_view>
+
+#include "llm/llama_model.h"
+#include "umad/cpu_count.h"
+
+namespace uma::umad {
+namespace {
+
+std::string value_of(std::string_view line) {
+  const std::size_t colon = line.find(':');
+  if (colon == std::string_view::npos) return {};
+  std::string value;
+  for (const char c : line.substr(colon + 1)) {
+    const bool is_kept = c > ' ' && c <= '~' && c != '"' && c != '\\';
+    if (is_kept) value += c;
+    if (!is_kept && !value.empty() && value.back() != ' ') value += ' ';
+  }
+  while (value.ends_with(' ')) value.pop_back();
+  return value;
+}
+
+}  // namespace
+
+std::string cpu_name(const std::filesystem::path& cpuinfo) {
+  std::ifstream file(cpuinfo);
+  std::string line;
+  std::string parts;
+  while (std::getline(file, line) && !line.empty()) {  // the first processor's paragraph
+    if (line.starts_with("model name")) {
+      if (std::string name = value_of(line); !name.empty()) return name;
+    }
+    if (line.starts_with("CPU implementer") || line.starts_with("CPU part")) {
+      parts += (parts.empty() ? "" : " ") + value_of(line);
+    }
+  }
+  return parts.empty() ? "unknown" : parts;
+}
+
+Machine this_machine() {
+  return {.cpu = cpu_name("/proc/cpuinfo"), .cores = usable_physical_cores(), .library = llm::llama_version_text()};
+}
+
+}  // namespace uma::umad
