@@ -1,7 +1,10 @@
 #include "umad/machine.h"
 
+#include <array>
 #include <fstream>
 #include <string_view>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
@@ -37,6 +40,27 @@ std::string cpu_name(const std::filesystem::path& cpuinfo) {
     }
   }
   return parts.empty() ? "unknown" : parts;
+}
+
+double machine_cpu_s() {
+  std::ifstream file("/proc/stat");
+  std::string name;
+  // user, nice, system, idle, iowait, irq, softirq, steal
+  std::array<double, 8> ticks{};
+  file >> name;
+  for (double& count : ticks) file >> count;
+  if (!file || name != "cpu") return 0;
+  const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
+  return busy / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+double process_cpu_s() {
+  rusage used{};
+  if (::getrusage(RUSAGE_SELF, &used) != 0) return 0;
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
 Machine this_machine() {

@@ -17,6 +17,11 @@ struct Machine {
 
 [[nodiscard]] Machine this_machine();
 
+// Processor seconds that all programs of the machine have used since it started, and those of this process; 0 where the kernel
+// does not say.
+[[nodiscard]] double machine_cpu_s();
+[[nodiscard]] double process_cpu_s();
+
 // The part that reads, for tests: the model's name in a file like /proc/cpuinfo, in printable ASCII without quotes and
 // backslashes. Where the kernel names none (ARM), what it says of implementer and part; "unknown" without that.
 [[nodiscard]] std::string cpu_name(const std::filesystem::path& cpuinfo);

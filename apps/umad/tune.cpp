@@ -132,14 +132,23 @@ int run_tune(const Config& config, const std::string& model_path) {
   settings.base = choose_compute(config, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores);
   settings.seconds = config.tune->seconds;
   settings.allows_quantized_kv = config.tune->allows_quantized_kv;
-  log_info("measuring for about {:.0f} s; Ctrl-C ends it and keeps nothing", settings.seconds);
+  log_info("this takes about {:.0f} s; Ctrl-C ends it and keeps nothing", settings.seconds);
 
   const SteadyClock clock;
-  const auto result = tune(**model, settings, clock, interrupted, [](const std::string& what) { log_debug("{}", what); });
+  const TimePoint begin = clock.now();
+  const double others_before_s = machine_cpu_s() - process_cpu_s();
+  const auto result =
+      tune(**model, settings, clock, interrupted, [](const std::string& what) { log_info("measuring: {}", what); });
   if (!result) return give_up(result.error());
   const Profile profile = profile_of(*result, facts, machine);
   print(std::format("{} ({}) on {}, {} core(s), {}\n{}{}", facts.name, facts.description, machine.cpu, machine.cores,
                     machine.library, tune_report(*result), choices(profile)));
+
+  const double others = (machine_cpu_s() - process_cpu_s() - others_before_s) / (to_ms(clock.now() - begin) / 1000);
+  constexpr double kOthersMax = 0.1;  // cores
+  if (others > kOthersMax) {
+    print(std::format("other programs used {:.1f} core(s) meanwhile: on a quiet machine the figures are steadier\n", others));
+  }
 
   const std::string path = profile_path(config.data_dir, facts.identity, machine);
   if (interrupted.load()) return give_up({});

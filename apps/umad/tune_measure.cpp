@@ -16,7 +16,10 @@ namespace {
 constexpr std::size_t kPromptColumn = kStreams.size();
 constexpr std::int32_t kChunkRows = 64;  // the smallest that the library computes well (docs/decisions/0005)
 constexpr std::int32_t kCalibrationRows = 64;
-constexpr std::size_t kRepetitionsMax = 9;
+constexpr double kRepetitionsPlanned = 8;  // of everything, in the time that was given
+constexpr std::size_t kRepetitionsMax = 15;
+constexpr double kOvertime =
+    1.3;  // of the time that was given, where the machine is busy and few repetitions would prove nothing
 constexpr std::int32_t kStormStreams = 2;
 constexpr std::int32_t kStormTokens = 64;  // cached for each of these streams at first
 constexpr std::int32_t kUbatchRows[] = {64, 128, 256, 512};
@@ -26,7 +29,7 @@ struct Workload {
   std::int32_t prompt_tokens = 0;
   std::int32_t decode_calls = 0;  // for each number of streams
 };
-constexpr Workload kWorkloads[] = {{512, 24}, {512, 12}, {256, 12}, {256, 6}, {128, 6}, {64, 4}};
+constexpr Workload kWorkloads[] = {{512, 12}, {512, 8}, {256, 8}, {128, 6}, {64, 4}};
 
 // A context's options, and the threads of the two kinds of calls.
 struct Way {
@@ -91,6 +94,8 @@ class Tuner {
     return work.prompt_tokens + static_cast<std::int32_t>(kStreams.size()) * (work.decode_calls + 1);
   }
   [[nodiscard]] double elapsed_s() const { return to_ms(clock_.now() - started_) / 1000; }
+  // Whether another repetition that takes as long as the last one fits.
+  [[nodiscard]] bool has_time(double repetition_s, std::size_t repetitions, double until_s) const;
   [[nodiscard]] std::vector<std::size_t> decode_columns() const;
   [[nodiscard]] std::vector<std::size_t> all_columns() const;
 
@@ -205,10 +210,15 @@ Expected<Figures> Tuner::measure(const Way& way, Wanted wanted) {
   return figures;
 }
 
+bool Tuner::has_time(double repetition_s, std::size_t repetitions, double until_s) const {
+  const double end_s = elapsed_s() + repetition_s;
+  return end_s <= until_s || (repetitions < kRepetitionsMin && end_s <= kOvertime * settings_.seconds);
+}
+
 Expected<Unit> Tuner::repeat(Comparison& comparison, std::span<const Way> ways, Wanted wanted, double until_share) {
   const double until_s = until_share * settings_.seconds;
+  on_progress_(comparison.title);
   for (std::size_t repetition = 0; repetition < kRepetitionsMax; ++repetition) {
-    on_progress_(std::format("{}, repetition {}", comparison.title, repetition + 1));
     const double begin_s = elapsed_s();
     std::vector<Figures> all(ways.size());
     for (std::size_t step = 0; step < ways.size(); ++step) {
@@ -227,13 +237,13 @@ Expected<Unit> Tuner::repeat(Comparison& comparison, std::span<const Way> ways, 
     for (std::size_t i = 0; i < ways.size(); ++i) {
       if (comparison.trials[i].impossible.empty()) comparison.trials[i].repetitions.push_back(std::move(all[i]));
     }
-    if (elapsed_s() + (elapsed_s() - begin_s) > until_s) break;
+    if (!has_time(elapsed_s() - begin_s, repetition + 1, until_s)) break;
   }
   return Unit{};
 }
 
 Expected<Unit> Tuner::calibrate() {
-  on_progress_("making the context that umad would make");
+  on_progress_("the context that umad would make");
   {
     // As large as the daemon's: what does not fit is told now, and what the daemon chooses by size is known.
     auto context = model_.new_context(settings_.base);
@@ -269,12 +279,12 @@ Expected<Unit> Tuner::calibrate() {
   const auto decode_ms = decode_once(context, 1);
   if (!decode_ms) return std::unexpected(decode_ms.error());
 
-  // The largest workload that leaves time for five repetitions of everything; a decode call of 8 rows costs about 5 of one.
+  // The largest workload that leaves time for the repetitions; a decode call of 8 rows costs about 5 of one.
   const double contexts = static_cast<double>(thread_counts(settings_.cores).size()) + 6 + 4 + 2;
   for (const Workload& work : kWorkloads) {
     const double repetition_ms = contexts * (make_ms + *rows_ms * (1.0 + work.prompt_tokens / kCalibrationRows)) +
                                  (contexts - 4) * work.decode_calls * 8.5 * *decode_ms;
-    if (tokens_in_sequence(work) > length_max || 5 * repetition_ms > 1000 * settings_.seconds) continue;
+    if (tokens_in_sequence(work) > length_max || kRepetitionsPlanned * repetition_ms > 1000 * settings_.seconds) continue;
     work_ = work;
     break;
   }
@@ -546,8 +556,8 @@ Expected<Unit> Tuner::compare_lanes() {
     return Unit{};
   }
   comparison.default_index = 1;
+  on_progress_(comparison.title);
   for (std::size_t repetition = 0; repetition < kRepetitionsMax; ++repetition) {
-    on_progress_(std::format("{}, repetition {}", comparison.title, repetition + 1));
     const double begin_s = elapsed_s();
     for (std::size_t step = 0; step < comparison.trials.size(); ++step) {
       const std::size_t i = repetition % 2 == 0 ? step : comparison.trials.size() - 1 - step;
@@ -555,7 +565,7 @@ Expected<Unit> Tuner::compare_lanes() {
       if (!figures) return std::unexpected(figures.error());
       comparison.trials[i].repetitions.push_back(*std::move(figures));
     }
-    if (elapsed_s() + (elapsed_s() - begin_s) > settings_.seconds) break;
+    if (!has_time(elapsed_s() - begin_s, repetition + 1, settings_.seconds)) break;
   }
   comparison.choice = choose_lanes(comparison.trials, comparison.default_index);
   comparison.remark = std::format("{} streams of {} tokens each while a prompt of {} arrives; chunks of {}", kStormStreams,
