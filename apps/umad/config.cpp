@@ -335,8 +335,8 @@ constexpr const char* kTuneFooter =
     "streams;\n"
     "prints what it found, and keeps the choice in the data folder, where umad reads it at start for what is not set "
     "otherwise.\n"
-    "Best on a machine with nothing else to do. Ctrl-C ends it, and keeps nothing.\n"
-    "\nExit codes: 0 measured and kept, 1 a mistake, no such model, no memory, 130 interrupted.";
+    "It needs a machine with nothing else to do. Ctrl-C ends it, and keeps nothing.\n"
+    "\nExit codes: 0 measured and kept, 1 a mistake, no such model, no memory, a busy machine, 130 interrupted.";
 
 // The settings that `umad tune` has flags for.
 constexpr std::array<std::string_view, 5> kTuneKeys = {"model", "n_ctx", "slots", "threads", "data_dir"};
@@ -366,6 +366,8 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
         ->check(CLI::Range(1.0, 3600.0));
     app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
                  "let K/V type q8_0 be chosen: half the memory, slightly different answers");
+    app.add_flag("--even-if-busy", flags.tune->even_if_busy,
+                 "measure though other programs compute: what is chosen then suits a machine that is shared like this");
   }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
   std::vector<std::pair<CLI::Option*, const Setting*>> options;

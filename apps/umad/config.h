@@ -22,6 +22,7 @@ namespace uma::umad {
 struct TuneOptions {
   double seconds = 90;
   bool allows_quantized_kv = false;
+  bool even_if_busy = false;  // measure, and keep what was measured, though other programs compute
 };
 
 struct Config {

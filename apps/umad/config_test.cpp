@@ -316,10 +316,12 @@ TEST(Config, TuneHasFlagsOfItsOwn) {
   EXPECT_EQ(plain->slots, 4);
   EXPECT_EQ(plain->tune->seconds, 90);
   EXPECT_FALSE(plain->tune->allows_quantized_kv);
-  const auto all = load({"tune", "--seconds", "2.5", "--allow-quantized-kv"});
+  EXPECT_FALSE(plain->tune->even_if_busy);
+  const auto all = load({"tune", "--seconds", "2.5", "--allow-quantized-kv", "--even-if-busy"});
   ASSERT_TRUE(all && all->tune);
   EXPECT_EQ(all->tune->seconds, 2.5);
   EXPECT_TRUE(all->tune->allows_quantized_kv);
+  EXPECT_TRUE(all->tune->even_if_busy);
 
   EXPECT_FALSE(load({"tune", "--socket", "/tmp/s"})) << "it serves nobody";
   EXPECT_FALSE(load({"tune", "--seconds", "0"}));

@@ -1,10 +1,13 @@
 #include "umad/machine.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
+#include <sstream>
 #include <string_view>
 #include <sys/resource.h>
 #include <unistd.h>
+#include <vector>
 
 #include "llm/llama_model.h"
 #include "umad/cpu_count.h"
@@ -43,14 +46,19 @@ std::string cpu_name(const std::filesystem::path& cpuinfo) {
 }
 
 double machine_cpu_s() {
+  const std::vector<int> allowed = allowed_processors();
   std::ifstream file("/proc/stat");
-  std::string name;
-  // user, nice, system, idle, iowait, irq, softirq, steal
-  std::array<double, 8> ticks{};
-  file >> name;
-  for (double& count : ticks) file >> count;
-  if (!file || name != "cpu") return 0;
-  const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
+  std::string line;
+  double busy = 0;
+  while (std::getline(file, line) && line.starts_with("cpu")) {
+    std::istringstream fields(line.substr(3));
+    int processor = -1;
+    std::array<double, 8> ticks{};  // user, nice, system, idle, iowait, irq, softirq, steal
+    // The first line is that of all together: its name has no number, and a space follows.
+    if (line[3] == ' ' || !(fields >> processor) || !std::ranges::contains(allowed, processor)) continue;
+    for (double& count : ticks) fields >> count;
+    busy += ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
+  }
   return busy / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 

@@ -17,8 +17,8 @@ struct Machine {
 
 [[nodiscard]] Machine this_machine();
 
-// Processor seconds that all programs of the machine have used since it started, and those of this process; 0 where the kernel
-// does not say.
+// Processor seconds used since the start: by all programs, on the processors that this process may run on; and by this process.
+// 0 where the kernel does not say.
 [[nodiscard]] double machine_cpu_s();
 [[nodiscard]] double process_cpu_s();
 

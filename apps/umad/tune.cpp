@@ -1,11 +1,14 @@
 #include "umad/tune.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <format>
 #include <system_error>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -17,7 +20,7 @@ namespace uma::umad {
 namespace {
 
 constexpr int kNameWidth = 26;
-constexpr int kFigureWidth = 14;
+constexpr int kFigureWidth = 16;
 
 std::string heading(const Comparison& comparison, std::size_t column) {
   if (comparison.is_lanes) return column == 0 ? "worst tick" : "all done";
@@ -29,7 +32,8 @@ std::string figure(const Comparison& comparison, const Trial& trial, std::size_t
   const double value = median(trial, column);
   if (value <= 0) return "-";
   if (!comparison.is_lanes && column == kStreams.size()) return std::format("{:.0f} tokens/s", 1000 / value);
-  return value < 1 ? std::format("{:.3f} ms", value) : std::format("{:.4g} ms", value);
+  const int decimals = value < 1 ? 3 : value < 100 ? 2 : 0;
+  return std::format("{:.{}f} ms", value, decimals);
 }
 
 std::string mebibytes(std::uint64_t bytes) {
@@ -70,6 +74,36 @@ std::string choices(const Profile& profile) {
                      profile.lanes ? std::format("lanes on, {} + {} threads while a prompt is read beside streams",
                                                  profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode)
                                    : std::string("lanes off"));
+}
+
+constexpr std::chrono::milliseconds kWatched{1000};  // before anything is measured
+
+// How much other programs compute on the processors of this one, from construction on.
+class OtherPrograms {
+ public:
+  explicit OtherPrograms(const Clock& clock)
+      : clock_(clock), begin_(clock.now()), begin_s_(machine_cpu_s() - process_cpu_s()) {}
+  [[nodiscard]] double cores() const {
+    const double seconds = to_ms(clock_.now() - begin_) / 1000;
+    return seconds > 0 ? (machine_cpu_s() - process_cpu_s() - begin_s_) / seconds : 0;
+  }
+
+ private:
+  const Clock& clock_;
+  const TimePoint begin_;
+  const double begin_s_;
+};
+
+// An idle desktop uses less; more than this and threads that wait for each other wait for other programs.
+double cores_of_others_max(const Machine& machine) {
+  return std::max(0.3, 0.05 * machine.cores);
+}
+
+std::string busy_message(double cores) {
+  return std::format(
+      "other programs use {:.1f} core(s), and what suits a busy machine is slow on a quiet one: try again when they "
+      "are done, or give --even-if-busy where it is always so",
+      cores);
 }
 
 void print(const std::string& text) {
@@ -120,42 +154,44 @@ int run_tune(const Config& config, const std::string& model_path) {
     log_error("{}", error.message);
     return 1;
   };
+  const SteadyClock clock;
+  const Machine machine = this_machine();
+
+  const OtherPrograms before(clock);
+  for (int i = 0; i < 10 && !interrupted.load(); ++i) std::this_thread::sleep_for(kWatched / 10);
+  if (before.cores() > cores_of_others_max(machine) && !config.tune->even_if_busy) {
+    return give_up({ErrorCode::model_load, busy_message(before.cores())});
+  }
 
   log_info("loading {}", model_path);
   auto model = llm::load_llama_model(model_path, {.on_progress = [&](double) { return !interrupted.load(); }});
   if (!model) return give_up(model.error());
   const llm::ModelFacts& facts = (*model)->facts();
-  const Machine machine = this_machine();
+  Config one_worker = config;
+  one_worker.workers = 1;
   std::error_code problem;
   TuneSettings settings;
   settings.cores = config.threads > 0 ? config.threads : machine.cores;
-  settings.base = choose_compute(config, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores);
+  settings.base = choose_compute(one_worker, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores);
   settings.seconds = config.tune->seconds;
   settings.allows_quantized_kv = config.tune->allows_quantized_kv;
   log_info("this takes about {:.0f} s; Ctrl-C ends it and keeps nothing", settings.seconds);
 
-  const SteadyClock clock;
-  const TimePoint begin = clock.now();
-  const double others_before_s = machine_cpu_s() - process_cpu_s();
+  const OtherPrograms meanwhile(clock);
   const auto result =
       tune(**model, settings, clock, interrupted, [](const std::string& what) { log_info("measuring: {}", what); });
   if (!result) return give_up(result.error());
+  const double others = meanwhile.cores();
   const Profile profile = profile_of(*result, facts, machine);
   print(std::format("{} ({}) on {}, {} core(s), {}\n{}{}", facts.name, facts.description, machine.cpu, machine.cores,
                     machine.library, tune_report(*result), choices(profile)));
-
-  const double others = (machine_cpu_s() - process_cpu_s() - others_before_s) / (to_ms(clock.now() - begin) / 1000);
-  constexpr double kOthersMax = 0.1;  // cores
-  if (others > kOthersMax) {
-    print(std::format("other programs used {:.1f} core(s) meanwhile: on a quiet machine the figures are steadier\n", others));
+  if (others > cores_of_others_max(machine) && !config.tune->even_if_busy) {
+    return give_up({ErrorCode::model_load, "not kept: " + busy_message(others)});
   }
+  if (interrupted.load()) return give_up({});
 
   const std::string path = profile_path(config.data_dir, facts.identity, machine);
-  if (interrupted.load()) return give_up({});
-  if (const auto written = write_profile(path, profile); !written) {
-    log_error("{}", written.error().message);
-    return 1;
-  }
+  if (const auto written = write_profile(path, profile); !written) return give_up(written.error());
   print(std::format("kept in {}: umad reads it at its next start\n", path));
   return 0;
 }

@@ -58,33 +58,35 @@ double gain_of(const Trial& trial, const Trial& reference, std::span<const std::
 
 Choice choose(std::span<const Trial> trials, std::size_t default_index, std::span<const std::size_t> columns) {
   const Trial& reference = trials[default_index];
-  const Trial* best = nullptr;
-  double best_gain = 0;
-  for (const Trial& trial : trials) {
-    if (&trial == &reference || trial.repetitions.empty()) continue;
-    const double gain = gain_of(trial, reference, columns);
-    if (best == nullptr || gain > best_gain) {
-      best = &trial;
-      best_gain = gain;
+  Choice best{.index = default_index, .gain = 0};
+  const Trial* fastest = nullptr;  // proven or not
+  double fastest_gain = 0;
+  for (std::size_t i = 0; i < trials.size(); ++i) {
+    if (i == default_index || trials[i].repetitions.empty()) continue;
+    const double gain = gain_of(trials[i], reference, columns);
+    if (fastest == nullptr || gain > fastest_gain) {
+      fastest = &trials[i];
+      fastest_gain = gain;
     }
+    const std::vector<double> ratios = log_ratios(trials[i], reference, columns);
+    const bool is_proven = gain >= kGainMin && ratios.size() >= kRepetitionsMin && is_seen_often(ratios);
+    if (is_proven && gain > best.gain) best = {i, gain, std::format("saves {} of the time", percent(gain))};
   }
-  if (best == nullptr) return {default_index, 0, "kept: nothing else can be had"};
-  if (best_gain <= 0) return {default_index, 0, "kept: nothing is faster"};
-  if (best_gain < kGainMin) {
-    return {default_index, 0, std::format("kept: {} gains only {}", best->name, percent(best_gain))};
+  if (best.gain > 0) return best;
+  if (fastest == nullptr) {
+    best.reason = "kept: nothing else can be had";
+  } else if (fastest_gain <= 0) {
+    best.reason = "kept: nothing is faster";
+  } else if (fastest_gain < kGainMin) {
+    best.reason = std::format("kept: {} gains only {}", fastest->name, percent(fastest_gain));
+  } else if (fastest->repetitions.size() < kRepetitionsMin) {
+    best.reason = std::format("kept: {} gains {}, but {} repetition(s) prove nothing: give it more --seconds", fastest->name,
+                              percent(fastest_gain), fastest->repetitions.size());
+  } else {
+    best.reason = std::format("kept: {} gains {} in the median, but not in three of four repetitions", fastest->name,
+                              percent(fastest_gain));
   }
-  const std::vector<double> ratios = log_ratios(*best, reference, columns);
-  if (ratios.size() < kRepetitionsMin) {
-    return {default_index, 0,
-            std::format("kept: {} gains {}, but {} repetition(s) prove nothing: give it more --seconds", best->name,
-                        percent(best_gain), ratios.size())};
-  }
-  if (!is_seen_often(ratios)) {
-    return {
-        default_index, 0,
-        std::format("kept: {} gains {} in the median, but not in three of four repetitions", best->name, percent(best_gain))};
-  }
-  return {static_cast<std::size_t>(best - trials.data()), best_gain, std::format("saves {} of the time", percent(best_gain))};
+  return best;
 }
 
 Choice choose_lanes(std::span<const Trial> trials, std::size_t default_index) {

@@ -34,8 +34,8 @@ inline constexpr std::size_t kRepetitionsMin = 3;
 // those the median. Negative: slower. 0 where they have no repetition in common.
 [[nodiscard]] double gain_of(const Trial& trial, const Trial& reference, std::span<const std::size_t> columns);
 
-// The trial with the largest gain over trials[default_index] in these columns, where that is at least kGainMin, was measured at
-// least kRepetitionsMin times, and was there in three of four repetitions; else the default.
+// The trial with the largest gain over trials[default_index] in these columns, of those whose gain is at least kGainMin, was
+// measured at least kRepetitionsMin times, and was there in three of four repetitions; the default where there is none.
 [[nodiscard]] Choice choose(std::span<const Trial> trials, std::size_t default_index, std::span<const std::size_t> columns);
 
 // Whether prompts get a lane of their own. trials[0]: chunks; the others: lanes; column 0: the streams' worst tick, column 1:

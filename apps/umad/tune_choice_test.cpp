@@ -49,6 +49,11 @@ TEST(Choose, AGainThatComesAndGoesIsNone) {
   EXPECT_THAT(choose(trials, 0, kFirst).reason, HasSubstr("not in three of four"));
 }
 
+TEST(Choose, ASteadyGainIsTakenWhereALargerOneIsNotSteady) {
+  const std::vector<Trial> trials = {trial("a", {{10}, {10}, {10}}), trial("b", {{1}, {1}, {50}}), trial("c", {{9}, {9}, {9}})};
+  EXPECT_EQ(choose(trials, 0, kFirst).index, 2U);
+}
+
 TEST(Choose, FewRepetitionsProveNothing) {
   const std::vector<Trial> trials = {trial("a", {{10}, {10}}), trial("b", {{5}, {5}})};
   EXPECT_EQ(choose(trials, 0, kFirst).index, 0U);

@@ -121,7 +121,7 @@ TEST(TuneReport, ShowsFiguresChoiceAndReason) {
   const std::string text = tune_report(result);
   EXPECT_THAT(text, HasSubstr("with 256 tokens cached"));
   EXPECT_THAT(text, HasSubstr("* f16 (default)"));
-  EXPECT_THAT(text, HasSubstr("3 ms"));
+  EXPECT_THAT(text, HasSubstr(" 3.00 ms"));
   EXPECT_THAT(text, HasSubstr("2000 tokens/s"));
   EXPECT_THAT(text, HasSubstr("3.0 MiB"));
   EXPECT_THAT(text, HasSubstr("does not fit"));

@@ -1,11 +1,13 @@
 """umad tune: measures, prints, keeps a profile, and umad reads it at its next start. Workers on copies of the weights."""
 
+import os
 import pathlib
 import re
 import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -22,6 +24,10 @@ class Folder(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
 
     def tune(self, *flags, model=uma.TINY):
+        """A run that minds no other program: those of other tests, say."""
+        return self.tune_if_quiet("--even-if-busy", *flags, model=model)
+
+    def tune_if_quiet(self, *flags, model=uma.TINY):
         return uma.run_umad("tune", "--model", model, "--data-dir", self.folder, *flags, timeout_s=4 * uma.WAIT_S)
 
     def daemon(self, model, *flags, config=None):
@@ -114,10 +120,22 @@ class Tune(Folder):
         self.assertIn("memory", no_memory.stderr)
         self.assertEqual([], self.profiles())
 
+    def test_a_busy_machine_is_not_measured(self):
+        burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+        try:
+            result = self.tune_if_quiet("--seconds", 1)
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        self.assertEqual(1, result.returncode)
+        self.assertRegex(result.stderr, r"other programs use \d+\.\d core\(s\)")
+        self.assertEqual([], self.profiles())
+
     def test_an_interrupt_keeps_nothing(self):
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             with self.subTest(number):
-                process = subprocess.Popen([str(uma.UMAD), "tune", "--model", str(uma.TINY), "--data-dir", str(self.folder), "--seconds", "600"],
+                process = subprocess.Popen([str(uma.UMAD), "tune", "--model", str(uma.TINY), "--data-dir", str(self.folder), "--seconds", "600", "--even-if-busy"],
                                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                            env=uma.clean_environment())
                 self.addCleanup(process.kill)
