@@ -282,7 +282,7 @@ Expected<Unit> Tuner::calibrate() {
   // The largest workload that leaves time for the repetitions; a decode call of 8 rows costs about 5 of one.
   const double contexts = static_cast<double>(thread_counts(settings_.cores).size()) + 6 + 4 + 2;
   for (const Workload& work : kWorkloads) {
-    const double repetition_ms = contexts * (make_ms + *rows_ms * (1.0 + work.prompt_tokens / kCalibrationRows)) +
+    const double repetition_ms = contexts * (make_ms + *rows_ms * (1.0 + 1.0 * work.prompt_tokens / kCalibrationRows)) +
                                  (contexts - 4) * work.decode_calls * 8.5 * *decode_ms;
     if (tokens_in_sequence(work) > length_max || kRepetitionsPlanned * repetition_ms > 1000 * settings_.seconds) continue;
     work_ = work;
