@@ -9,10 +9,11 @@ std::int32_t default_threads(std::uintmax_t model_bytes, std::int32_t cores, std
   return model_bytes < kOneThreadModelBytes ? workers : cores;
 }
 
-llm::ContextOptions choose_compute(const Config& config, const std::optional<Profile>& profile, std::uintmax_t model_bytes,
-                                   std::int32_t cores) {
+Compute choose_compute(const Config& config, const std::optional<Profile>& profile, std::uintmax_t model_bytes,
+                       std::int32_t cores) {
+  Compute compute;
   const auto of_worker = [&](std::int32_t threads) { return std::max(1, threads / config.workers); };
-  llm::ContextOptions options;
+  llm::ContextOptions& options = compute.context;
   options.cells = config.context_cells;
   options.sequences = config.slots;
 
@@ -36,13 +37,22 @@ llm::ContextOptions choose_compute(const Config& config, const std::optional<Pro
     if (is_flash_given) options.kv_type = llm::KvType::f16;
     if (is_type_given) options.flash_attention = llm::FlashAttention::automatic;
   }
-  return options;
+
+  compute.threads = std::max(options.threads, options.threads_batch);
+  compute.lanes = config.lanes != Lanes::off;
+  compute.decode_threads_beside_prefill = config.lanes == Lanes::turns ? 0 : compute.threads / 2;
+  const bool takes_lanes = takes_threads && !config.is_given("scheduler.lanes") && config.workers == 1;
+  if (takes_lanes) {
+    compute.lanes = profile->lanes;
+    compute.decode_threads_beside_prefill = std::min(profile->decode_threads_beside_prefill, compute.threads - 1);
+  }
+  return compute;
 }
 
 std::string given_over_profile(const Config& config) {
   std::string names;
-  for (const char* key :
-       {"threads", "scheduler.prefill_threads", "scheduler.ubatch", "kv.layout", "kv.flash_attention", "kv.type"}) {
+  for (const char* key : {"threads", "scheduler.prefill_threads", "scheduler.ubatch", "kv.layout", "kv.flash_attention",
+                          "kv.type", "scheduler.lanes"}) {
     if (config.is_given(key)) names += (names.empty() ? "" : ", ") + std::string(key);
   }
   return names;

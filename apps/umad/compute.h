@@ -15,9 +15,16 @@ namespace uma::umad {
 // its decode is shorter than the time threads need to meet.
 [[nodiscard]] std::int32_t default_threads(std::uintmax_t model_bytes, std::int32_t cores, std::int32_t workers);
 
-// The options of each worker's context. A profile was measured with one worker: several share its threads out.
-[[nodiscard]] llm::ContextOptions choose_compute(const Config& config, const std::optional<Profile>& profile,
-                                                 std::uintmax_t model_bytes, std::int32_t cores);
+struct Compute {
+  llm::ContextOptions context;                     // of each worker
+  std::int32_t threads = 1;                        // of each worker: as many as any of its calls uses
+  bool lanes = true;                               // a second context for long prompts
+  std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns
+};
+
+// A profile was measured with one worker: several share its threads out, and the lanes' as if there were none.
+[[nodiscard]] Compute choose_compute(const Config& config, const std::optional<Profile>& profile, std::uintmax_t model_bytes,
+                                     std::int32_t cores);
 
 // The settings that were given and win over the profile, as "threads, kv.layout"; empty: none.
 [[nodiscard]] std::string given_over_profile(const Config& config);

@@ -73,6 +73,16 @@ std::optional<std::string> apply_speculation(Config& config, std::string_view te
   return std::nullopt;
 }
 
+std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
+  auto word = one_of({"auto", "split", "turns", "off"})(text);
+  if (!word) return std::move(word.error());
+  config.lanes = *word == "split"   ? Lanes::split
+                 : *word == "turns" ? Lanes::turns
+                 : *word == "off"   ? Lanes::off
+                                    : Lanes::automatic;
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_kv_layout(Config& config, std::string_view text) {
   auto word = one_of({"auto", "split", "unified"})(text);
   if (!word) return std::move(word.error());
@@ -147,6 +157,7 @@ const std::vector<Setting>& settings() {
       {.section = "scheduler", .key = "target_ttft_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
       {"scheduler", "static_batch_wait_ms",
        store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.static_batch_wait_ms; })},
+      {"scheduler", "lanes", apply_lanes},
       {"scheduler", "speculation", apply_speculation},
       {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
       {"scheduler", "weights", apply_weights},

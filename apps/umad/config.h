@@ -25,6 +25,10 @@ struct TuneOptions {
   bool even_if_busy = false;  // measure, and keep what was measured, though other programs compute
 };
 
+// How prompts are computed beside streams: in a lane of their own that has its part of the threads, or that takes turns with
+// the streams, or in chunks in the streams' own context. Automatic: split, and turns where there is one thread to share.
+enum class Lanes : std::uint8_t { automatic, split, turns, off };
+
 struct Config {
   std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
   std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
@@ -45,6 +49,7 @@ struct Config {
 
   double tick_ms = 30;
   sched::PolicyOptions policy;
+  Lanes lanes = Lanes::automatic;
   bool speculates = false;
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;

@@ -91,7 +91,7 @@ std::optional<Profile> find_profile(const Config& config, const std::string& mod
   return *std::move(profile);
 }
 
-llm::ContextOptions choose_context(const Config& config, const std::string& model_path) {
+Compute choose_compute_here(const Config& config, const std::string& model_path) {
   std::error_code problem;
   const std::uintmax_t bytes = std::filesystem::file_size(model_path, problem);
   return choose_compute(config, find_profile(config, model_path), problem ? 0 : bytes, usable_physical_cores());
@@ -135,7 +135,7 @@ class Daemon {
   Daemon(const Config& config, std::string model_path)
       : config_(config),
         model_path_(std::move(model_path)),
-        context_(choose_context(config, model_path_)),
+        compute_(choose_compute_here(config, model_path_)),
         engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
 
   int run();
@@ -152,7 +152,7 @@ class Daemon {
 
   const Config& config_;
   const std::string model_path_;
-  const llm::ContextOptions context_;  // of each worker
+  const Compute compute_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
@@ -167,6 +167,8 @@ engine::EngineOptions Daemon::engine_options() {
   options.tick_ms = config_.tick_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
+  options.threads_per_worker = compute_.threads;
+  options.threads_beside_prefill = compute_.decode_threads_beside_prefill;
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
@@ -176,8 +178,9 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   engine::FixedModelOptions options;
   options.path = model_path_;
   options.workers = config_.workers;
-  options.context = context_;
+  options.context = compute_.context;
   options.replicates = config_.replicates_weights;
+  options.lanes = compute_.lanes;
   return std::make_unique<engine::FixedModelSource>(std::move(options));
 }
 
@@ -209,7 +212,7 @@ int Daemon::serve() {
     for (const Happening& happening : taken_) {
       if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
         if (!*loaded) return give_up(loaded->error());
-        log_ready(config_, **loaded, context_, clock_.now() - started_);
+        log_ready(config_, **loaded, compute_.context, clock_.now() - started_);
         continue;
       }
       const int number = std::get<SignalCame>(happening).number;

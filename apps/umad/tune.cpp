@@ -172,7 +172,8 @@ int run_tune(const Config& config, const std::string& model_path) {
   std::error_code problem;
   TuneSettings settings;
   settings.cores = config.threads > 0 ? config.threads : machine.cores;
-  settings.base = choose_compute(one_worker, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores);
+  settings.base =
+      choose_compute(one_worker, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores).context;
   settings.seconds = config.tune->seconds;
   settings.allows_quantized_kv = config.tune->allows_quantized_kv;
   log_info("this takes about {:.0f} s; Ctrl-C ends it and keeps nothing", settings.seconds);

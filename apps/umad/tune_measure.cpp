@@ -38,6 +38,15 @@ struct Way {
   std::int32_t prefill_threads = 1;
 };
 
+class Interruption final : public llm::CallMonitor {
+ public:
+  explicit Interruption(const std::atomic<bool>& interrupted) : interrupted_(interrupted) {}
+  bool wants_end() override { return interrupted_.load(std::memory_order_relaxed); }
+
+ private:
+  const std::atomic<bool>& interrupted_;
+};
+
 // What a repetition is to measure.
 struct Wanted {
   bool decode = true;
@@ -56,6 +65,7 @@ class Tuner {
         settings_(settings),
         clock_(clock),
         interrupted_(interrupted),
+        interruption_(interrupted),
         on_progress_(on_progress),
         started_(clock.now()) {}
 
@@ -103,6 +113,7 @@ class Tuner {
   const TuneSettings& settings_;
   const Clock& clock_;
   const std::atomic<bool>& interrupted_;
+  Interruption interruption_;
   const std::function<void(const std::string&)>& on_progress_;
   const TimePoint started_;
 
@@ -128,7 +139,7 @@ std::vector<std::size_t> Tuner::all_columns() const {
 
 Expected<Unit> Tuner::compute(llm::Context& context, std::span<const llm::BatchRow> rows) {
   if (interrupted_.load()) return was_interrupted();
-  auto status = context.decode(rows, &interrupted_);
+  auto status = context.decode(rows, &interruption_);
   if (!status) return std::unexpected(status.error());
   if (*status == llm::DecodeStatus::interrupted) return was_interrupted();
   if (*status == llm::DecodeStatus::no_room) return fail(ErrorCode::runtime_decode, "the KV cells ran out while measuring");

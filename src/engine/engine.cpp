@@ -98,7 +98,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     told = std::unexpected(loaded.error());
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
-    const llm::ContextShape shape = loaded->contexts.front()->shape();
+    const llm::ContextShape shape = loaded->workers.front().decode->shape();
     std::vector<Lane*> lanes;
     const MutexLock lock(workers_mutex_);
     model_info_.description = facts.description;
@@ -110,25 +110,31 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     model_info_.train_tokens = facts.train_tokens;
     model_info_.vocabulary = loaded->model->vocab().size();
     model_info_.slots = shape.sequences;
-    model_info_.workers = static_cast<std::int32_t>(loaded->contexts.size());
+    model_info_.workers = static_cast<std::int32_t>(loaded->workers.size());
     model_info_.has_chat_template = !facts.chat_template.empty();
     model_info_.kv_layout = shape.is_unified ? "unified" : "split";
-    for (std::size_t i = 0; i < loaded->contexts.size(); ++i) {
+    for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
       const LaneOptions options{.index = static_cast<std::int32_t>(i),
+                                .threads = options_.threads_per_worker,
+                                .threads_beside_prefill = options_.threads_beside_prefill,
                                 .tick_ms = options_.tick_ms,
                                 .target_tbt_ms = options_.target_tbt_ms,
                                 .model_bytes = facts.bytes,
                                 .policy = options_.policy,
                                 .speculates = options_.speculates};
       auto lane = std::make_unique<Lane>(
-          options, std::move(loaded->contexts[i]), loaded->model->vocab(), clock_, [this](TaskResult result) {
+          options, std::move(loaded->workers[i].decode), std::move(loaded->workers[i].prefill), loaded->model->vocab(), clock_,
+          [this](TaskResult result) {
             router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
           });
       lanes.push_back(lane.get());
       workers_.push_back({std::move(lane), {}});
     }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
-      workers_[i].thread = std::thread([this, i, lane = lanes[i]] { run_lane(*lane, i); });
+      workers_[i].threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
+      if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
+        workers_[i].threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
+      }
     }
     told = model_info_;
     router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
@@ -146,6 +152,12 @@ void Engine::run_lane(Lane& lane, std::size_t index) {
   lane.cancel_all();
 }
 
+void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
+  set_thread_name(std::format("uma-prefill-{}", index).c_str());
+  while (!lane.is_closed() && (lane.step() || lane.wait())) {
+  }
+}
+
 void Engine::drain() {
   router_.post([this] { router_.drain(); });
 }
@@ -159,7 +171,7 @@ void Engine::stop() {
     const MutexLock lock(workers_mutex_);
     for (Worker& worker : workers_) {
       worker.lane->close();
-      threads.push_back(std::move(worker.thread));
+      std::ranges::move(worker.threads, std::back_inserter(threads));
     }
   }
   for (std::thread& thread : threads) thread.join();

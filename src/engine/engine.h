@@ -26,7 +26,9 @@ struct EngineOptions {
   double tick_ms = 30;
   double target_tbt_ms = 0;  // 0: automatic
   sched::PolicyOptions policy;
-  bool speculates = false;  // guesses tokens from a sequence's own text where that pays
+  std::int32_t threads_per_worker = 1;      // compute threads
+  std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns
+  bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
@@ -61,15 +63,16 @@ class Engine final : public Service {
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
  private:
-  // One lane and its thread.
+  // A lane, with or without one for prompts beside it, and their threads.
   struct Worker {
     std::unique_ptr<Lane> lane;
-    std::thread thread;
+    std::vector<std::thread> threads;
   };
 
   void on_load_progress(double progress);
   void on_loaded(Expected<LoadedWorkers> loaded);
-  void run_lane(Lane& lane, std::size_t index);
+  static void run_lane(Lane& lane, std::size_t index);
+  static void run_prefill_lane(PrefillLane& lane, std::size_t index);
 
   // Constant after construction.
   const EngineOptions options_;

@@ -30,7 +30,7 @@ class FakeSource final : public WorkerSource {
       if (fails_) return on_loaded(fail(ErrorCode::model_load, "a load that fails"));
       LoadedWorkers loaded;
       loaded.model = std::make_shared<FakeModel>(kOptions);
-      for (int i = 0; i < workers_; ++i) loaded.contexts.push_back(loaded.model->new_context({}).value());
+      for (int i = 0; i < workers_; ++i) loaded.workers.emplace_back(loaded.model->new_context({}).value());
       on_loaded(std::move(loaded));
     });
   }

@@ -63,6 +63,8 @@ struct Lane::Sequence {
   std::string reply;
   Usage usage;
   bool in_batch = false;  // a token of it has been in a batch
+  bool is_away = false;   // its prompt is being computed in the prefill lane
+  bool stays = false;     // it has been there in vain
   std::int64_t position_reported = -1;
   TimePoint placed_at{};
   TimePoint first_token_at{};
@@ -70,21 +72,27 @@ struct Lane::Sequence {
   std::int64_t bytes = 0;  // counted in queue_bytes while it waits
 };
 
-Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock,
-           OnResult on_result)
+Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
+           const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
     : options_(options),
       vocab_(vocab),
       clock_(clock),
       on_result_(std::move(on_result)),
       context_(std::move(context)),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
-      turns_(options.policy, context_->shape().sequences) {}
+      turns_(options.policy, context_->shape().sequences),
+      cores_(options.threads, options.threads_beside_prefill) {
+  if (prefill_context == nullptr) return;
+  UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
+  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context), cores_, stats_, clock_,
+                                           [this](PrefillReport report) { inbox_.push(std::move(report)); });
+}
 
 Lane::~Lane() = default;
 
 void Lane::post(LaneCommand command) {
   if (const auto* cancel_command = std::get_if<CancelCommand>(&command)) {
-    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.store(true);
+    if (interruptible_request_.load() == cancel_command->id.value) interrupt_.set(true);
   }
   inbox_.push(std::move(command));
 }
@@ -95,8 +103,9 @@ bool Lane::wait(TimePoint until) {
 
 void Lane::close() {
   closed_.store(true);
-  interrupt_.store(true);
+  interrupt_.set(true);
   inbox_.close();
+  if (prefill_) prefill_->close();
 }
 
 void Lane::cancel_all() {
@@ -108,14 +117,41 @@ void Lane::cancel_all() {
   update_gauges();
 }
 
+// While it lives the prefill lane stands still, where the two take turns.
+class Lane::Turn {
+ public:
+  Turn(Lane& lane, bool is_taken) : lane_(lane), is_taken_(is_taken) {
+    if (!is_taken_) return;
+    const TimePoint began = lane_.clock_.now();
+    lane_.cores_.gate().close();
+    const double ms = to_ms(lane_.clock_.now() - began);
+    log_debug("lane {}: waited {:.2f} ms for its turn", lane_.options_.index, ms);
+    lane_.turn_wait_ms_ = std::max(0.9 * lane_.turn_wait_ms_, ms);
+  }
+  ~Turn() {
+    if (is_taken_) lane_.cores_.gate().open();
+  }
+  Turn(const Turn&) = delete;
+
+ private:
+  Lane& lane_;
+  const bool is_taken_;
+};
+
 StepOutcome Lane::step() {
-  interrupt_.store(is_closed());
+  interrupt_.set(is_closed());
   take_commands();
   expire(clock_.now());
   admit(clock_.now());
   const TimePoint now = clock_.now();
   build_views(now);
+  send_prompts_away();
+  cores_.set_decode_busy(!views_.empty());
   if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
+  const bool takes_turn = cores_.takes_turns();
+  if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
+    return {.did_work = false, .wake = std::min(turn_at_, next_wake())};
+  }
   if (const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()))) {
     return {.did_work = false, .wake = std::min(now + from_ms(*wait_ms), next_wake())};
   }
@@ -123,15 +159,26 @@ StepOutcome Lane::step() {
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
   limits.tick_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
-  sched::plan_batch(views_, step_model_, limits, plan_);
+  if (options_.target_tbt_ms > 0) limits.tick_decodes_min = 0;
+  sched::plan_batch(views_, step_model_, limits, chunk_size_, plan_);
   if (!plan_.is_empty() && make_room()) {
+    const Turn turn(*this, takes_turn);
     stats_.ticks_total.add();
     if (!plan_.decode.empty()) run_decode();
     if (!plan_.prefill.empty()) run_prefill();
+    turn_at_ = clock_.now() + from_ms(prefill_turn_ms());
   }
   remove_finished();
   update_gauges();
   return {.did_work = !plan_.is_empty(), .wake = next_wake()};
+}
+
+// How long the prefill lane may compute until the streams' next tick: what their target leaves, but at least a quarter of a
+// tick, and no more than a tick where that is longer than the least target.
+double Lane::prefill_turn_ms() const {
+  const double tick_ms = step_model_.decode_ms();
+  const double gap_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 1.5 * tick_ms);
+  return std::max(tick_ms / 4, gap_ms - tick_ms - turn_wait_ms_);
 }
 
 // --- Commands
@@ -146,6 +193,8 @@ void Lane::take_commands() {
       cancel(cancelled->id);
     } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
       forget(forgotten->session);
+    } else if (auto* report = std::get_if<PrefillReport>(&command)) {
+      take_report(std::move(*report));
     } else {
       fork(std::get<ForkCommand>(command));
     }
@@ -192,6 +241,30 @@ void Lane::fork(const ForkCommand& command) {
   to->session = command.to;
   to->last_used = clock_.now();
   residents_changed_ = true;
+}
+
+void Lane::take_report(PrefillReport report) {
+  if (report.is_final()) cores_.handover_taken();
+  const auto found =
+      std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
+  if (found == sequences_.end() || !(*found)->is_away) {
+    if (report.image) prefill_->recycle(std::move(*report.image));  // cancelled meanwhile
+    return;
+  }
+  Sequence& sequence = **found;
+  if (report.began != TimePoint{}) note_in_batch(sequence, report.began);
+  if (!report.is_final()) {
+    if (sequence.task.wants_progress) report_progress(sequence, report.tokens_done);
+    return;
+  }
+  sequence.is_away = false;
+  if (report.image) {
+    take_prompt_back(sequence, std::move(report));
+  } else {
+    log_warning("request {}: its prompt failed in the prefill lane ({}) and is computed in the context itself",
+                sequence.task.id.value, report.error->message);
+    sequence.stays = true;
+  }
 }
 
 // --- Waiting and admission
@@ -274,6 +347,18 @@ bool Lane::evict_idle(const SessionId& except) {
   if (oldest == slots_.size()) return false;
   clear_slot(oldest);
   return true;
+}
+
+// Frees cells that no planned call needs: an idle session's, or what a sequence that is away has left here. False: there are
+// none.
+bool Lane::free_unused_cells() {
+  if (evict_idle({})) return true;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->is_away || slots_[sequence->slot].tokens.empty()) continue;
+    drop_tokens(sequence->slot);
+    return true;
+  }
+  return false;
 }
 
 void Lane::drop_tokens(std::size_t index) {
@@ -383,7 +468,7 @@ Lane::Sequence* Lane::choose_victim() {
   Sequence* victim = nullptr;
   std::size_t running = 0;
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state != Sequence::State::running) continue;
+    if (sequence->state != Sequence::State::running || sequence->is_away) continue;
     ++running;
     if (victim == nullptr || sequence->task.is_background >= victim->task.is_background) victim = sequence.get();
   }
@@ -391,19 +476,28 @@ Lane::Sequence* Lane::choose_victim() {
 }
 
 void Lane::swap_out(Sequence& sequence) {
-  Slot& slot = slots_[sequence.slot];
-  if (!slot.tokens.empty()) {
+  std::optional<kv::StateImage> kept;
+  if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
     if (image) {
-      image->checksum = kv::checksum_of(*image);
-      stats_.warm_sequences.add(1);
-      stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
-      sequence.image = std::move(*image);
+      kept = std::move(*image);
     } else {
       log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
                   image.error().message);
     }
   }
+  set_aside(sequence, std::move(kept));
+}
+
+// Ends the sequence's stay in the context; `image`, if any, is what it resumes from.
+void Lane::set_aside(Sequence& sequence, std::optional<kv::StateImage> image) {
+  if (image) {
+    image->checksum = kv::checksum_of(*image);
+    stats_.warm_sequences.add(1);
+    stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
+    sequence.image = std::move(*image);
+  }
+  Slot& slot = slots_[sequence.slot];
   clear_slot(sequence.slot);
   slot.is_running = false;
   sequence.state = Sequence::State::waiting;
@@ -422,7 +516,7 @@ bool Lane::make_room() {
   for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
   for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
   while (cells_used() + rows > shape().cells) {
-    if (evict_idle({})) continue;
+    if (free_unused_cells()) continue;
     Sequence* victim = choose_victim();
     if (victim == nullptr) return true;  // alone it fits: its length is bounded by the context's
     swap_out(*victim);
@@ -438,17 +532,91 @@ void Lane::build_views(TimePoint now) {
   views_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& sequence = *sequences_[i];
-    if (sequence.state != Sequence::State::running) continue;
-    const std::int32_t pending = size_of(sequence.chain) - size_of(slots_[sequence.slot].tokens);
+    if (sequence.state != Sequence::State::running || sequence.is_away) continue;
+    const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
+    const std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
     views_.push_back({.id = sequence.task.id.value,
                       .index = static_cast<std::int32_t>(i),
                       .slot = static_cast<std::int32_t>(sequence.slot),
                       .pending_tokens = pending,
+                      .cached_tokens = cached,
                       .decodes = pending == 1 && sequence.generated() > 0,
                       .is_background = sequence.task.is_background,
                       .waited_ms = to_ms(now - sequence.task.received)});
   }
+}
+
+// Long prompts go to the prefill lane: those that would hold up the streams beside them, and, where nobody streams yet, those
+// that would hold up whoever comes next.
+void Lane::send_prompts_away() {
+  constexpr double kAloneMs = 1000;
+  if (prefill_ == nullptr || options_.policy.policy != sched::Policy::continuous) return;
+  const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
+  const double stay_ms = someone_decodes ? 2 * (target_tbt_ms() - step_model_.decode_ms()) : kAloneMs;
+  std::erase_if(views_, [&](const sched::SequenceView& view) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
+    if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays) return false;
+    const double ms = step_model_.prefill_ms(view.pending_tokens, view.cached_tokens);
+    if (ms == 0 ? view.pending_tokens <= sched::kFastChunk : ms <= stay_ms) return false;
+    return send_away(sequence);
+  });
+}
+
+bool Lane::send_away(Sequence& sequence) {
+  const Slot& slot = slots_[sequence.slot];
+  PrefillJob job{.id = sequence.task.id,
+                 .tokens = sequence.chain,
+                 .image = std::nullopt,
+                 .is_background = sequence.task.is_background,
+                 .received = sequence.task.received};
+  if (!slot.tokens.empty()) {
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
+    if (!image) {
+      sequence.stays = true;
+      return false;
+    }
+    job.image = std::move(*image);
+  }
+  sequence.is_away = true;
+  cores_.prefill_job_sent();
+  prefill_->post(std::move(job));
+  return true;
+}
+
+// The whole prompt's state into the slot, and the first token from the logits that came with it.
+void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
+  const std::size_t index = sequence.slot;
+  drop_tokens(index);
+  while (shape().is_unified && cells_used() + size_of(report.image->tokens) > shape().cells) {
+    if (free_unused_cells()) continue;
+    Sequence* victim = choose_victim();
+    UMA_CHECK(victim != nullptr);  // alone it fits
+    if (victim != &sequence) {
+      swap_out(*victim);
+      continue;
+    }
+    push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
+    if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
+    return;
+  }
+  const Turn turn(*this, cores_.takes_turns());
+  const TimePoint began = clock_.now();
+  const auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), *report.image);
+  if (!restored) {
+    log_warning("request {}: its computed prompt was refused, computing it again: {}", sequence.task.id.value,
+                restored.error().message);
+    sequence.stays = true;
+    return;
+  }
+  slots_[index].tokens = std::move(report.image->tokens);
+  residents_changed_ = true;
+  const double ms = to_ms(clock_.now() - began);
+  stats_.handover.record_ms(ms);
+  log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
+            ms);
+  prefill_->recycle(std::move(*report.image));
+  push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
 }
 
 // Requests that arrive together should be computed together, but they come through the queue one by one: after idleness the
@@ -463,7 +631,7 @@ bool Lane::should_gather(TimePoint now) {
     std::int32_t pending = 0;
     for (const sched::SequenceView& view : views_) pending += view.pending_tokens;
     if (gather_.sequences == 0) gather_.began = now;
-    const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending) / 20));
+    const TimePoint latest = gather_.began + from_ms(std::min(kGatherMaxMs, step_model_.prefill_ms(pending, 0) / 20));
     gather_.sequences = sequences_.size();
     gather_.until = std::min(now + from_ms(kGatherQuietMs), latest);
   }
@@ -487,12 +655,14 @@ void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint 
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
     std::vector<Token>& cached = slots_[sequence.slot].tokens;
     for (std::int32_t i = 0; i < row.tokens_count; ++i) cached.push_back(sequence.token_at(size_of(cached)));
-    if (!sequence.in_batch) {
-      sequence.in_batch = true;
-      sequence.usage.queue_ms = to_ms(now - sequence.task.received);
-      stats_.queue_wait.record_ms(sequence.usage.queue_ms);
-    }
+    note_in_batch(sequence, now);
   }
+}
+
+void Lane::note_in_batch(Sequence& sequence, TimePoint now) {
+  if (std::exchange(sequence.in_batch, true)) return;
+  sequence.usage.queue_ms = to_ms(now - sequence.task.received);
+  stats_.queue_wait.record_ms(sequence.usage.queue_ms);
 }
 
 // After a call that did not end well the context says what it kept.
@@ -521,10 +691,20 @@ void Lane::resync_slot(std::size_t index) {
 
 bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
   call_rows_.clear();
-  for (const sched::PlanRow& row : plan) append_rows(row);
+  sched::StepShape call;
+  for (const sched::PlanRow& row : plan) {
+    append_rows(row);
+    const std::int32_t cached = call_rows_.back().position + 1 - row.tokens_count;
+    if (is_prefill) {
+      call.add_chunk(row.tokens_count, cached);
+    } else {
+      call.add_decode(cached, row.tokens_count - 1);
+    }
+  }
   if (is_prefill && plan.size() == 1) {
     interruptible_request_.store(sequences_[static_cast<std::size_t>(plan.front().index)]->task.id.value);
   }
+  set_threads();
   const TimePoint began = clock_.now();
   const auto status = context_->decode(call_rows_, is_prefill ? &interrupt_ : nullptr);
   const TimePoint ended = clock_.now();
@@ -536,27 +716,21 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     return false;
   }
   const double ms = to_ms(ended - began);
-  log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms", options_.index, is_prefill ? "prefill" : "decode",
-            call_rows_.size(), plan.size(), ms);
+  log_debug("lane {}: {} call of {} rows for {} sequences took {:.2f} ms, {:.2f} were predicted", options_.index,
+            is_prefill ? "prefill" : "decode", call_rows_.size(), plan.size(), ms, step_model_.predict_ms(call));
   if (*status == llm::DecodeStatus::done) {
+    step_model_.observe(call, ms);
     if (is_prefill) {
-      const auto rows = static_cast<std::int32_t>(call_rows_.size());
-      step_model_.observe_prefill(rows, ms);
       stats_.prefill_call.record_ms(ms);
-      stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+      stats_.prompt_tokens_total.add(call_rows_.size());
     } else {
-      if (draft_rows_ == 0) {
-        step_model_.observe_decode(ms);
-      } else {
-        step_model_.observe_drafts(draft_rows_, ms);
-      }
       stats_.decode_call.record_ms(ms);
     }
     note_tokens_computed(plan, began);
     return true;
   }
   for (const sched::PlanRow& row : plan) resync_slot(sequences_[static_cast<std::size_t>(row.index)]->slot);
-  if (*status == llm::DecodeStatus::no_room && !evict_idle({})) {
+  if (*status == llm::DecodeStatus::no_room && !free_unused_cells()) {
     if (Sequence* victim = choose_victim()) {
       swap_out(*victim);
     } else {
@@ -594,7 +768,6 @@ void Lane::run_one_by_one(std::span<const sched::PlanRow> plan, const Error& fir
 // Adds to the planned decode rows guesses of what comes after them, where that is likely to pay.
 void Lane::add_drafts() {
   constexpr std::uint32_t kPlainEvery = 32;  // calls: one without guesses shows what they cost
-  draft_rows_ = 0;
   if (!options_.speculates || !can_take_back_ || ++decode_calls_ % kPlainEvery == 0) return;
   const auto sequences = static_cast<std::int32_t>(plan_.decode.size());
   const double token_ms = step_model_.decode_ms() / sequences;
@@ -620,7 +793,6 @@ void Lane::add_drafts() {
     }
     row.tokens_count += size_of(sequence.draft);
     rows_left -= size_of(sequence.draft);
-    draft_rows_ += size_of(sequence.draft);
   }
 }
 
@@ -683,13 +855,20 @@ void Lane::run_prefill() {
   for (const sched::PlanRow& row : plan_.prefill) {
     row_end += row.tokens_count;
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
-    if (sequence.task.wants_progress) report_progress(sequence);
+    if (sequence.task.wants_progress) report_progress(sequence, size_of(slots_[sequence.slot].tokens));
     if (size_of(slots_[sequence.slot].tokens) == size_of(sequence.chain)) sample_row(sequence, row_end - 1, now);
   }
 }
 
-void Lane::report_progress(Sequence& sequence) {
-  const std::int32_t done = size_of(slots_[sequence.slot].tokens);
+void Lane::set_threads() {
+  if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
+    threads_ = threads;
+    context_->set_threads(threads);
+    step_model_.set_threads(threads);
+  }
+}
+
+void Lane::report_progress(Sequence& sequence, std::int32_t done) {
   const double rate = step_model_.prefill_tokens_per_ms();
   ProgressEvent progress{.stage = ProgressStage::prefill, .done = done, .total = size_of(sequence.chain)};
   if (rate > 0) progress.eta_ms = static_cast<double>(progress.total - done) / rate;
@@ -746,6 +925,7 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
 
 void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(sequence.state != Sequence::State::finished);
+  if (std::exchange(sequence.is_away, false)) prefill_->cancel(sequence.task.id);
   if (sequence.state == Sequence::State::running) {
     Slot& slot = slots_[sequence.slot];
     slot.is_running = false;

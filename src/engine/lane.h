@@ -7,6 +7,7 @@
 // (2) A slot belongs to at most one running sequence, or to one idle session, or is empty.
 // (3) In a unified context the cells used never exceed the context's.
 // (4) Every task that was posted gets exactly one result.
+// (5) A sequence whose prompt is computed in the prefill lane keeps its slot, and is not in any plan.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,10 @@
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
+#include "engine/core_share.h"
+#include "engine/interrupt.h"
 #include "engine/lane_stats.h"
+#include "engine/prefill_lane.h"
 #include "engine/text_stream.h"
 #include "kv/state_image.h"
 #include "llm/model.h"
@@ -82,12 +86,14 @@ struct ForkCommand {
   SessionId from;
   SessionId to;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand, PrefillReport>;
 
 struct LaneOptions {
-  std::int32_t index = 0;    // of the worker
-  double tick_ms = 30;       // of a tick with prefill in it while others decode
-  double target_tbt_ms = 0;  // time between tokens that is promised; 0: max(30, 3 * a decode call)
+  std::int32_t index = 0;                   // of the worker
+  std::int32_t threads = 1;                 // compute threads of the worker
+  std::int32_t threads_beside_prefill = 0;  // of them for decoding while prompts are computed beside; 0: the lanes take turns
+  double tick_ms = 30;                      // of a tick with prefill in it while others decode
+  double target_tbt_ms = 0;                 // time between tokens that is promised; 0: max(30, 3 * a decode call)
   std::uint64_t model_bytes = 0;
   sched::PolicyOptions policy;
   bool speculates = true;  // where guesses pay; the text is the same
@@ -104,9 +110,10 @@ class Lane {
  public:
   using OnResult = std::function<void(TaskResult)>;
 
-  // `vocab` and `clock` outlive the lane. `on_result` is called from step().
-  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, const llm::Vocab& vocab, const Clock& clock,
-       OnResult on_result);
+  // `vocab` and `clock` outlive the lane. `on_result` is called from step(). With a `prefill_context` (one sequence, the same
+  // state identity) long prompts are computed in a lane of their own; null: in chunks between the others' tokens.
+  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
+       const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
   ~Lane();
 
   // Any thread. Queues a command; a cancel of the only prompt being computed also interrupts that computation.
@@ -123,6 +130,8 @@ class Lane {
 
   // Any thread. Whether the session's tokens are cached, as of the last step.
   [[nodiscard]] bool holds(const SessionId& session) const;
+  // The lane beside this one, which runs on a thread of its own; null: none.
+  [[nodiscard]] PrefillLane* prefill_lane() const { return prefill_.get(); }
   [[nodiscard]] const LaneStats& stats() const { return stats_; }
   [[nodiscard]] LaneStats& stats() { return stats_; }
   [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
@@ -147,6 +156,7 @@ class Lane {
   void cancel(RequestId id);
   void forget(const SessionId& session);
   void fork(const ForkCommand& command);
+  void take_report(PrefillReport report);
 
   void expire(TimePoint now);
   void fail_waiting(Sequence& sequence, std::size_t position);
@@ -159,13 +169,18 @@ class Lane {
   void drop_tokens(std::size_t index);  // the slot keeps its session
   void clear_slot(std::size_t index);   // and here it does not
   [[nodiscard]] bool evict_idle(const SessionId& except);
+  [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
   [[nodiscard]] bool make_room();
   void swap_out(Sequence& sequence);
+  void set_aside(Sequence& sequence, std::optional<kv::StateImage> image);
   [[nodiscard]] Sequence* choose_victim();
 
   void build_views(TimePoint now);
+  void send_prompts_away();
+  [[nodiscard]] bool send_away(Sequence& sequence);
+  void take_prompt_back(Sequence& sequence, PrefillReport report);
   [[nodiscard]] bool should_gather(TimePoint now);
   void add_drafts();
   void run_decode();
@@ -178,8 +193,12 @@ class Lane {
   void resync_slot(std::size_t index);
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now);
   void push_token(Sequence& sequence, Token token, TimePoint now);
+  void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
-  void report_progress(Sequence& sequence);
+  void report_progress(Sequence& sequence, std::int32_t done);
+  void set_threads();
+  class Turn;
+  [[nodiscard]] double prefill_turn_ms() const;
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
   void remove_finished();
   void update_gauges();
@@ -200,13 +219,16 @@ class Lane {
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
   sched::TurnTaker turns_;
+  sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
-  std::int32_t draft_rows_ = 0;  // of the decode call that is planned
   std::uint32_t decode_calls_ = 0;
   bool can_take_back_ = true;  // the context can forget the end of a sequence, which a wrong guess needs
+  std::int32_t threads_ = 0;   // the context computes with
+  TimePoint turn_at_{};        // while the prefill lane computes: when the streams' next turn is
+  double turn_wait_ms_ = 0;    // how long the gate takes to close, the worst of late
   double service_ms_ = 0;      // weighted mean time of a request in the context
   bool residents_changed_ = false;
   // The pause before the first tick after idleness.
@@ -220,9 +242,11 @@ class Lane {
   // Shared.
   Mailbox<LaneCommand> inbox_;
   std::atomic<std::uint64_t> interruptible_request_{0};  // the only one in the running prefill call; 0: none
-  std::atomic<bool> interrupt_{false};
+  Interrupt interrupt_;
   std::atomic<bool> closed_{false};
   LaneStats stats_;
+  CoreShare cores_;
+  std::unique_ptr<PrefillLane> prefill_;
   mutable Mutex residents_mutex_;
   std::unordered_set<SessionId> residents_ GUARDED_BY(residents_mutex_);
 };

@@ -39,6 +39,7 @@ struct LaneStats {
   LatencyHistogram prefill_call;
   LatencyHistogram sampling;
   LatencyHistogram restore;
+  LatencyHistogram handover;                     // of finished prompts into the decode lane's context
   std::atomic<double> bytes_moved_per_token{0};  // of the last decode call, estimated
 };
 

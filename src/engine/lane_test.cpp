@@ -52,7 +52,7 @@ class LaneTest : public ::testing::Test {
     model_ = std::make_unique<FakeModel>(options);
     auto context = std::make_unique<FakeContext>(options);
     context_ = context.get();
-    lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), model_->vocab(), clock_,
+    lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), nullptr, model_->vocab(), clock_,
                                    [this](TaskResult result) { results_[result.id.value] = std::move(result); });
   }
 

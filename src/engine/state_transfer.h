@@ -9,13 +9,14 @@
 
 namespace uma::engine {
 
-// The state of a sequence whose cache holds exactly `tokens`, not sealed; in the memory of `spare` where it comes in one piece. In a unified context it comes in pieces of at most 512 tokens, so
-// that later it can be loaded between the ticks of others; a split context knows only whole sequences. The sequence stays.
+// The state of a sequence whose cache holds exactly `tokens`, not sealed; in the memory of `spare` where it comes in one piece.
+// In a unified context it comes in pieces of at most 512 tokens, so that later it can be loaded between the ticks of others; a
+// split context knows only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
                                                      std::span<const Token> tokens, Bytes spare = {});
 
-// Loads an image into the empty `sequence`; one that has lain somewhere is verified first (kv::verify). On failure the sequence is
-// empty. What is in the image afterwards may be of another form.
+// Loads an image into the empty `sequence`; one that has lain somewhere is verified first (kv::verify). On failure the sequence
+// is empty. What is in the image afterwards may be of another form.
 [[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image);
 
 }  // namespace uma::engine

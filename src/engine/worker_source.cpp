@@ -4,10 +4,42 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/thread_name.h"
 #include "llm/llama_model.h"
 
 namespace uma::engine {
+
+namespace {
+
+// Whether a sequence that `from` has computed can go on in `to`. Both are empty, before and after.
+bool can_hand_over(llm::Context& from, llm::Context& to) {
+  if (from.state_identity() != to.state_identity()) return false;
+  const llm::BatchRow row{.token = 0, .position = 0, .sequence = 0, .wants_logits = false};
+  Bytes state;
+  const auto computed = from.decode(std::span(&row, 1), nullptr);
+  const bool moved =
+      computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) && to.load_state(0, 0, 1, state);
+  return from.truncate(0, 0) && to.truncate(0, 0) && moved;
+}
+
+// A context that computes prompts for `decodes`; null where its state cannot be handed over. One sequence is enough for most
+// models; those with several caches take only the state of a context with as many sequences.
+std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
+                                                   llm::Context& decodes) {
+  const llm::ContextShape& shape = decodes.shape();
+  options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
+  for (const std::int32_t sequences : {1, shape.sequences}) {
+    options.sequences = sequences;
+    options.cells = shape.is_unified ? shape.sequence_cells_max : shape.sequence_cells_max * sequences;
+    auto context = model.new_context(options);
+    if (context && can_hand_over(**context, decodes)) return std::move(*context);
+    if (!context) log_warning("no second context for prompts: {}", context.error().message);
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 FixedModelSource::FixedModelSource(FixedModelOptions options) : options_(std::move(options)) {}
 
@@ -37,7 +69,10 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
     if (i == 0) loaded.model = model;
     auto context = model->new_context(options_.context);
     if (!context) return std::unexpected(context.error());
-    loaded.contexts.push_back(std::move(*context));
+    WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
+    if (options_.lanes && options_.context.sequences > 1) {
+      worker.prefill = make_prefill_context(*model, options_.context, *worker.decode);
+    }
   }
   return loaded;
 }

@@ -109,10 +109,9 @@ std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
   return std::span<const std::byte>(bytes).subspan(begin, end + empty_after - begin);
 }
 
-bool is_interrupted(void* data) {
-  const auto* slot = static_cast<const std::atomic<const std::atomic<bool>*>*>(data);
-  const std::atomic<bool>* interrupt = slot->load(std::memory_order_acquire);
-  return interrupt != nullptr && interrupt->load(std::memory_order_relaxed);
+bool ask_monitor(void* data) {
+  CallMonitor* monitor = static_cast<const std::atomic<CallMonitor*>*>(data)->load(std::memory_order_acquire);
+  return monitor != nullptr && monitor->wants_end();
 }
 
 }  // namespace
@@ -164,6 +163,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
+    shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
     // The library turns it on by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
@@ -185,7 +185,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
       scratch_(shape.is_unified ? shape.sequences : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
-  llama_set_abort_callback(context_, is_interrupted, &interrupt_);
+  llama_set_abort_callback(context_, ask_monitor, &monitor_);
 }
 
 LlamaContext::~LlamaContext() {
@@ -194,7 +194,7 @@ LlamaContext::~LlamaContext() {
   llama_free(context_);
 }
 
-Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) {
+Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, CallMonitor* monitor) {
   UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
   batch_.n_tokens = static_cast<std::int32_t>(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -207,7 +207,7 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, cons
     batch_.logits[i] = static_cast<std::int8_t>(row.wants_logits);
   }
   const std::shared_lock lock(library_mutex());
-  interrupt_.store(interrupt, std::memory_order_release);
+  monitor_.store(monitor, std::memory_order_release);
   auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const std::int32_t result = llama_decode(context_, batch_);
     switch (result) {
@@ -222,7 +222,7 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, cons
                     std::format("libllama failed to decode a batch of {} tokens (code {})", rows.size(), result));
     }
   });
-  interrupt_.store(nullptr, std::memory_order_release);
+  monitor_.store(nullptr, std::memory_order_release);
   return status;
 }
 

@@ -20,7 +20,7 @@ class LlamaContext final : public Context {
 
   [[nodiscard]] const ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
-  [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) override;
+  [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
@@ -41,7 +41,7 @@ class LlamaContext final : public Context {
   std::uint32_t streams_;  // parts of the cache that each have cells of their own: one per sequence, or one in all
   std::int32_t scratch_;   // a sequence of our own in a unified context, through which pieces of state pass
   llama_batch batch_;
-  std::atomic<const std::atomic<bool>*> interrupt_{nullptr};  // of the decode that runs; read by the library's threads
+  std::atomic<CallMonitor*> monitor_{nullptr};  // of the decode that runs; read by the library's threads
 };
 
 }  // namespace uma::llm

@@ -270,7 +270,10 @@ TEST(LlamaContext, NoRoomIsAStatusAndKeepsNothing) {
 
 TEST(LlamaContext, AnInterruptedDecodeSaysSo) {
   const auto target = context(KvLayout::split);
-  const std::atomic<bool> interrupt{true};
+  class : public CallMonitor {
+   public:
+    bool wants_end() override { return true; }
+  } interrupt;
   std::vector<BatchRow> rows;
   for (std::int32_t i = 0; i < 100; ++i) rows.push_back({5, i, 0, i == 99});
   EXPECT_EQ(target->decode(rows, &interrupt).value(), DecodeStatus::interrupted);

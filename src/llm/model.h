@@ -61,6 +61,7 @@ struct ContextShape {
   std::int32_t batch_rows_max = 0;   // rows of one decode call
   std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
+  std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
   bool has_flash_attention = false;
   std::uint64_t kv_bytes_per_token = 0;
@@ -71,6 +72,14 @@ struct BatchRow {
   std::int32_t position = 0;
   std::int32_t sequence = 0;
   bool wants_logits = false;
+};
+
+// Asked between the steps of a computation, by one of the library's threads. May wait, which holds the computation up.
+class CallMonitor {
+ public:
+  virtual ~CallMonitor() = default;
+  // True: the computation shall end early.
+  virtual bool wants_end() = 0;
 };
 
 enum class DecodeStatus : std::uint8_t {
@@ -88,9 +97,9 @@ class Context {
   [[nodiscard]] virtual const std::string& state_identity() const = 0;
 
   // Computes the rows and appends them to their sequences. Rows of one sequence are at consecutive positions that continue it;
-  // 1 <= rows.size() <= batch_rows_max. When `interrupt` becomes true the computation stops early. Errors: E_RUNTIME_001, after
-  // which the length of every sequence in the batch must be asked again.
-  [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, const std::atomic<bool>* interrupt) = 0;
+  // 1 <= rows.size() <= batch_rows_max. A `monitor` may end the computation early; null: nobody does. Errors: E_RUNTIME_001,
+  // after which the length of every sequence in the batch must be asked again.
+  [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
   // The logits of row `row` (its index in the last decode call; it asked for them), one per vocabulary entry, in the library's
   // own buffer: valid and writable until the next decode. Empty when the library has none.
   [[nodiscard]] virtual std::span<float> logits(std::int32_t row) = 0;

@@ -1,4 +1,5 @@
-// Chooses the tokens of the next tick: every decoding sequence first, then prefill chunks sized by predicted time. Pure.
+// Chooses the tokens of the next tick: every decoding sequence first, then prefill chunks sized by predicted time. Pure but for
+// the chunk size that it follows from tick to tick.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@ struct SequenceView {
   std::int32_t index = 0;           // the caller's own number of the sequence, returned in the plan
   std::int32_t slot = 0;            // its place in the context
   std::int32_t pending_tokens = 0;  // not yet in the cache, >= 1
+  std::int32_t cached_tokens = 0;   // before them
   bool decodes = false;             // its only pending token is one it sampled: it is in mid-stream
   bool is_background = false;
   double waited_ms = 0;  // since the request came
@@ -23,6 +25,7 @@ struct BatchLimits {
   std::int32_t rows_max = 512;     // of one library call
   std::int32_t ubatch_rows = 512;  // computed at once by the library
   double tick_ms = 30;             // what a tick may take while sequences decode
+  double tick_decodes_min = 3;     // but never less than this many times its decode call; 0: tick_ms is a promise
   double prefill_tick_ms = 250;    // what a tick may take while none does
   double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
 };
@@ -46,12 +49,33 @@ struct BatchPlan {
   [[nodiscard]] bool is_empty() const { return decode.empty() && prefill.empty(); }
 };
 
-inline constexpr std::int32_t kPrefillChunkMin = 16;
+// How many prefill rows go beside decoding sequences: down at once when fewer fit, up only after kTicksToGrow ticks in a row in
+// which more would have fitted, and then to the fewest of those.
+class ChunkSize {
+ public:
+  static constexpr int kTicksToGrow = 4;
 
-// Writes the next plan into `plan`, whose memory is reused. Ensures: every decoding sequence is in plan.decode, up to rows_max;
-// the rows of each call are <= rows_max; where something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are.
-// The prefill order is shortest first, aged by waiting: a prompt that has waited as long as its own computing takes goes before
-// every new one, so none starves. Background sequences prefill after all interactive ones, unless they have waited 10 s.
-void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, BatchPlan& plan);
+  // Of a tick in which `rows_fitting` >= 1 would keep its time: how many it may take, <= rows_fitting.
+  std::int32_t follow(std::int32_t rows_fitting);
+
+ private:
+  std::int32_t rows_ = 0;  // 0: no tick yet
+  std::int32_t rows_next_ = 0;
+  int ticks_larger_ = 0;
+};
+
+inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
+
+// The order in which prompts are computed, smallest first: shortest first, aged by waiting, so that a prompt that has waited as
+// long as its own computing takes goes before every new one and none starves. Background prompts come after all interactive
+// ones, unless they have waited 10 s.
+[[nodiscard]] double prefill_rank(std::int32_t pending_tokens, double waited_ms, bool is_background, const StepModel& model);
+
+// Writes the next plan into `plan`, whose memory is reused, and notes in `chunk` what fitted. Ensures: every decoding sequence
+// is in plan.decode, up to rows_max; the rows of each call are <= rows_max; where something is to prefill, at least
+// min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum, the guarded time of both calls keeps the tick's.
+// Prompts are taken in the order of prefill_rank.
+void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
+                BatchPlan& plan);
 
 }  // namespace uma::sched

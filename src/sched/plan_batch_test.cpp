@@ -18,17 +18,32 @@ SequenceView prefilling(std::int32_t index, std::int32_t pending, double waited_
   return {.index = index, .slot = index, .pending_tokens = pending, .waited_ms = waited_ms};
 }
 
+StepShape decodes(std::int32_t rows) {
+  StepShape shape;
+  for (std::int32_t i = 0; i < rows; ++i) shape.add_decode(100);
+  return shape;
+}
+
+StepShape chunk(std::int32_t rows, std::int64_t cached = 0) {
+  StepShape shape;
+  shape.add_chunk(rows, cached);
+  return shape;
+}
+
 // 10 ms for a decode call, 1 ms for a prompt token.
 StepModel measured_model() {
   StepModel model;
-  model.observe_decode(10);
-  for (const std::int32_t rows : {16, 32, 64, 128, 256, 512}) model.observe_prefill(rows, rows);
+  for (int round = 0; round < 50; ++round) {
+    model.observe(decodes(1 + round % 3), 10);
+    for (const std::int32_t rows : {16, 32, 64, 128, 256, 512}) model.observe(chunk(rows), rows);
+  }
   return model;
 }
 
 BatchPlan plan(std::vector<SequenceView> sequences, const StepModel& model = measured_model(), BatchLimits limits = {}) {
   BatchPlan made;
-  plan_batch(sequences, model, limits, made);
+  ChunkSize fresh;
+  plan_batch(sequences, model, limits, fresh, made);
   return made;
 }
 
@@ -65,10 +80,55 @@ TEST(PlanBatch, PrefillTakesLargeChunksWhenNobodyDecodes) {
   EXPECT_EQ(made.prefill[0].tokens_count, 192) << "250 ms at 1 ms a token, in multiples of 64";
 }
 
+TEST(PlanBatch, AChunkDeepInAPromptIsSmaller) {
+  StepModel model;
+  for (int round = 0; round < 50; ++round) {
+    model.observe(decodes(1), 10);
+    for (const std::int32_t cached : {0, 1000, 4000}) {
+      for (const std::int32_t rows : {16, 48, 64, 256})
+        model.observe(chunk(rows, cached), 0.5 * rows + 1e-4 * static_cast<double>(chunk(rows, cached).kv_tokens));
+    }
+  }
+  SequenceView deep = prefilling(1, 4000);
+  EXPECT_EQ(plan({decoding(0, 0), deep}, model, {.tick_ms = 60}).prefill.at(0).tokens_count, 64) << "32 ms of 50";
+  deep.cached_tokens = 8000;
+  EXPECT_EQ(plan({decoding(0, 0), deep}, model, {.tick_ms = 60}).prefill.at(0).tokens_count, 32) << "41 ms of 50";
+}
+
+TEST(PlanBatch, SeveralChunksTogetherKeepTheTick) {
+  const StepModel model = measured_model();
+  const BatchPlan made =
+      plan({decoding(0, 0), prefilling(1, 20), prefilling(2, 30), prefilling(3, 500)}, model, {.tick_ms = 110});
+  ASSERT_EQ(made.prefill.size(), 3u);
+  StepShape call;
+  for (const PlanRow& row : made.prefill) call.add_chunk(row.tokens_count, 0);
+  EXPECT_LE(model.guarded_ms(decodes(1), call), 110);
+  EXPECT_EQ(call.prefill_rows, 64) << "and use it";
+}
+
+TEST(PlanBatch, APromisedTickIsNotStretchedForPrefill) {
+  StepModel model = measured_model();
+  BatchLimits limits{.tick_ms = 40};
+  for (int i = 0; i < 200; ++i) model.observe(decodes(1), 20);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, limits).prefill.at(0).tokens_count, 32) << "60 ms: 3 x 20";
+  limits.tick_decodes_min = 0;
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, limits).prefill.at(0).tokens_count, 16);
+}
+
+TEST(ChunkSize, ShrinksAtOnceAndGrowsLate) {
+  ChunkSize size;
+  EXPECT_EQ(size.follow(128), 128);
+  EXPECT_EQ(size.follow(32), 32);
+  for (const std::int32_t fitting : {64, 192, 128}) EXPECT_EQ(size.follow(fitting), 32);
+  EXPECT_EQ(size.follow(128), 64) << "the fewest rows that fitted in the four ticks";
+  for (const std::int32_t fitting : {128, 128, 128, 64, 128, 128, 128}) EXPECT_EQ(size.follow(fitting), 64);
+  EXPECT_EQ(size.follow(128), 128);
+}
+
 TEST(PlanBatch, PrefillAlwaysProgresses) {
   StepModel slow;
-  slow.observe_decode(500);
-  slow.observe_prefill(16, 10'000);
+  slow.observe(decodes(1), 500);
+  slow.observe(chunk(16), 10'000);
   EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
 }
 
@@ -98,6 +158,7 @@ TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
       SequenceView view =
           random.next_below(2) == 0 ? decoding(i, i) : prefilling(i, 1 + static_cast<std::int32_t>(random.next_below(3000)));
       view.waited_ms = static_cast<double>(random.next_below(20'000));
+      view.cached_tokens = static_cast<std::int32_t>(random.next_below(3000));
       view.is_background = random.next_below(4) == 0;
       sequences.push_back(view);
     }
@@ -119,15 +180,6 @@ TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
     EXPECT_TRUE(std::ranges::is_sorted(made.prefill, {}, &PlanRow::slot));
     EXPECT_EQ(decoders < count, prefill_rows >= 1) << "prefill always progresses";
   }
-}
-
-TEST(StepModel, FollowsAMachineThatChangesSpeed) {
-  StepModel model;
-  for (int i = 0; i < 50; ++i) model.observe_prefill(64, 64);
-  EXPECT_NEAR(model.prefill_ms(64), 64, 1);
-  for (int i = 0; i < 50; ++i) model.observe_prefill(64, 128);
-  EXPECT_NEAR(model.prefill_ms(64), 128, 1);
-  EXPECT_NEAR(model.prefill_ms(500), 1000, 10) << "sizes never seen are taken in proportion";
 }
 
 }  // namespace

@@ -48,14 +48,14 @@ std::int64_t FakeContext::cells_used() const {
                          [](std::int64_t sum, const auto& cells) { return sum + static_cast<std::int64_t>(cells.size()); });
 }
 
-Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, const std::atomic<bool>* interrupt) {
+Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) {
   UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
   logits_.clear();
   if (options_.clock != nullptr) {
     options_.clock->advance(options_.decode_cost + options_.row_cost * static_cast<std::int64_t>(rows.size()));
   }
   FakeFault fault_now = fault ? fault(rows) : FakeFault::none;
-  if (interrupt != nullptr && interrupt->load()) fault_now = FakeFault::interrupted_half;
+  if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
   if (options_.unified && cells_used() + static_cast<std::int64_t>(rows.size()) > shape_.cells)

@@ -46,8 +46,7 @@ class FakeContext final : public llm::Context {
 
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
-  [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows,
-                                                   const std::atomic<bool>* interrupt) override;
+  [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;

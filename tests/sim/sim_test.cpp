@@ -30,24 +30,29 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   Outcome total;
   for (std::uint64_t seed = only != 0 ? only : 1; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
-    const Outcome outcome = Simulation(seed).run(600);
+    const Outcome outcome = Simulation(seed).run(900);
     total.generations += outcome.generations;
     total.finished_turns += outcome.finished_turns;
     total.failures += outcome.failures;
     total.cancelled += outcome.cancelled;
     total.preemptions += outcome.preemptions;
+    total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
   }
-  std::printf("generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, reused tokens %llu\n",
-              static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
-              static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
-              static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.reused_tokens));
+  std::printf(
+      "generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, handovers %llu, reused tokens "
+      "%llu\n",
+      static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
+      static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
+      static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers),
+      static_cast<unsigned long long>(total.reused_tokens));
   if (only != 0) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.preemptions, seeds / 10);
+  EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.reused_tokens, seeds * 5);
 }
 

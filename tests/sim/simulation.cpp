@@ -133,9 +133,13 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   router_ = std::make_unique<engine::Router>(options, catalog_, preparer_, clock_);
   const auto lanes = 1 + random_.next_below(2);
-  // Half of the seeds run the default policy, the others one of the four.
+  // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   engine::LaneOptions lane_options;
-  if (random_.next_below(2) == 0) {
+  lane_options.threads = 2;
+  const auto kind = random_.next_below(3);
+  has_prefill_lanes_ = kind == 1;
+  if (has_prefill_lanes_) lane_options.target_tbt_ms = 2;  // so short that most prompts go there
+  if (kind == 2) {
     lane_options.policy = {.policy = static_cast<sched::Policy>(1 + random_.next_below(4)),
                            .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
                            .slice_ms = static_cast<double>(random_.next_below(30))};
@@ -151,10 +155,20 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   for (std::uint64_t i = 0; i < lanes; ++i) {
     auto context = std::make_unique<testing::FakeContext>(model_options_);
     contexts_.push_back(context.get());
-    lanes_.push_back(std::make_unique<engine::Lane>(
-        lane_options, std::move(context), model_->vocab(), clock_, [this](engine::TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
-        }));
+    std::unique_ptr<testing::FakeContext> prefill_context;
+    if (has_prefill_lanes_) {
+      testing::FakeOptions one = model_options_;
+      one.sequences = 1;
+      one.cells = context->shape().sequence_cells_max;
+      prefill_context = std::make_unique<testing::FakeContext>(one);
+      contexts_.push_back(prefill_context.get());
+    }
+    lanes_.push_back(std::make_unique<engine::Lane>(lane_options, std::move(context), std::move(prefill_context),
+                                                    model_->vocab(), clock_, [this](engine::TaskResult result) {
+                                                      router_->post([this, result = std::move(result)]() mutable {
+                                                        router_->on_result(std::move(result));
+                                                      });
+                                                    }));
   }
 }
 
@@ -191,8 +205,13 @@ void Simulation::step_something() {
       break;
     default: {
       const std::size_t lane = random_.next_below(lanes_.size());
-      if (has_faults_) contexts_[lane]->fail_state = random_.next_below(10) == 0;
-      lanes_[lane]->step();
+      if (has_faults_) contexts_[random_.next_below(contexts_.size())]->fail_state = random_.next_below(10) == 0;
+      engine::PrefillLane* prefill = lanes_[lane]->prefill_lane();
+      if (prefill != nullptr && random_.next_below(3) == 0) {
+        prefill->step();
+      } else {
+        lanes_[lane]->step();
+      }
     }
   }
   check_after_step();
@@ -200,7 +219,10 @@ void Simulation::step_something() {
 
 void Simulation::check_after_step() {
   router_->check_invariants();
-  for (const auto& lane : lanes_) lane->check_invariants();
+  for (const auto& lane : lanes_) {
+    lane->check_invariants();
+    if (lane->prefill_lane() != nullptr) lane->prefill_lane()->check_invariants();
+  }
 }
 
 void Simulation::come_to_rest() {
@@ -214,7 +236,10 @@ void Simulation::come_to_rest() {
     bool worked = router_->step();
     worked |= preparer_.step();
     while (catalog_.answer_one(false)) worked = true;
-    for (const auto& lane : lanes_) worked |= lane->step().did_work;
+    for (const auto& lane : lanes_) {
+      if (lane->prefill_lane() != nullptr) worked |= lane->prefill_lane()->step();
+      worked |= lane->step().did_work;
+    }
     check_after_step();
     const bool is_idle = std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_idle(); });
     if (!worked && !is_idle) clock_.advance(std::chrono::milliseconds(1));  // a lane gathers before its first tick
@@ -240,6 +265,7 @@ Outcome Simulation::run(int actions) {
     UMA_CHECK(lane->is_idle());
     UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
     UMA_CHECK(lane->stats().warm_bytes.value() == 0 && lane->stats().warm_sequences.value() == 0);
+    outcome_.handovers += lane->stats().handover.count();
     outcome_.preemptions += lane->stats().preemptions_total.value();
   }
   return outcome_;

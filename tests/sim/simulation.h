@@ -45,6 +45,7 @@ struct Outcome {
   std::uint64_t failures = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t preemptions = 0;
+  std::uint64_t handovers = 0;  // of prompts that were computed in a prefill lane
   std::uint64_t reused_tokens = 0;
 };
 
@@ -83,6 +84,7 @@ class Simulation {
   Reply<T> expect_reply(std::move_only_function<void(Expected<T>)> then);
 
   Random random_;
+  bool has_prefill_lanes_ = false;
   testing::SimClock clock_;
   testing::FakeOptions model_options_;
   std::shared_ptr<const testing::FakeModel> model_;

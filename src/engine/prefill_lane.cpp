@@ -1,0 +1,233 @@
+#include "engine/prefill_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/state_transfer.h"
+#include "sched/plan_batch.h"
+
+namespace uma::engine {
+namespace {
+
+// What a call may take while nobody waits for the cores, and, while somebody does, how much of it a layer may take: streams
+// wait for the end of a step, and the attention of a layer is the longest.
+constexpr double kChunkMs = 400;
+constexpr double kLayerMs = 12;
+
+}  // namespace
+
+PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
+                         OnReport on_report)
+    : cores_(cores),
+      stats_(stats),
+      clock_(clock),
+      on_report_(std::move(on_report)),
+      context_(std::move(context)),
+      interrupt_(&cores.gate()) {}
+
+void PrefillLane::cancel(RequestId id) {
+  inbox_.push(Cancel{id});
+  if (resident_id_.load() == id.value) interrupt_.set(true);
+}
+
+void PrefillLane::recycle(kv::StateImage image) {
+  if (image.pieces.size() == 1) inbox_.push(Recycle{std::move(image.pieces.front().bytes)});
+}
+
+void PrefillLane::close() {
+  closed_.store(true);
+  interrupt_.set(true);
+  inbox_.close();
+}
+
+bool PrefillLane::step() {
+  interrupt_.set(is_closed());
+  take_commands();
+  if (jobs_.empty()) return false;
+  Job& job = choose();
+  if (bring_in(job)) run_chunk(job);
+  return true;
+}
+
+void PrefillLane::take_commands() {
+  inbox_.drain(inbox_taken_);
+  for (Command& command : inbox_taken_) {
+    if (auto* job = std::get_if<PrefillJob>(&command)) {
+      UMA_CHECK(!job->tokens.empty());
+      jobs_.push_back(std::make_unique<Job>(std::move(*job)));
+      Job& added = *jobs_.back();
+      if (added.asked.image) added.tokens_done = static_cast<std::int32_t>(added.asked.image->tokens.size());
+      UMA_CHECK(added.tokens_done < static_cast<std::int32_t>(added.asked.tokens.size()));
+    } else if (const auto* cancelled = std::get_if<Cancel>(&command)) {
+      forget(cancelled->id);
+    } else {
+      spare_ = std::move(std::get<Recycle>(command).bytes);
+    }
+  }
+  inbox_taken_.clear();
+}
+
+void PrefillLane::forget(RequestId id) {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& job) { return job->asked.id == id; });
+  if (found != jobs_.end()) remove(**found);
+}
+
+void PrefillLane::remove(const Job& job) {
+  if (&job == resident_) {
+    UMA_CHECK(context_->truncate(0, 0));
+    set_resident(nullptr);
+  }
+  std::erase_if(jobs_, [&](const auto& other) { return other.get() == &job; });
+  cores_.prefill_job_ended();
+}
+
+PrefillLane::Job& PrefillLane::choose() const {
+  const TimePoint now = clock_.now();
+  const auto rank = [&](const std::unique_ptr<Job>& job) {
+    const std::int32_t pending = static_cast<std::int32_t>(job->asked.tokens.size()) - job->tokens_done;
+    return sched::prefill_rank(pending, to_ms(now - job->asked.received), job->asked.is_background, step_model_);
+  };
+  return **std::ranges::min_element(jobs_, {}, rank);
+}
+
+bool PrefillLane::bring_in(Job& job) {
+  if (resident_ == &job) return true;
+  if (resident_ != nullptr) put_aside();
+  if (job.asked.image) {
+    kv::StateImage image = std::move(*job.asked.image);
+    job.asked.image.reset();
+    if (auto restored = restore_sequence(*context_, 0, image); !restored) {
+      fail_job(job, restored.error());
+      return false;
+    }
+    recycle(std::move(image));
+  }
+  set_resident(&job);
+  return true;
+}
+
+void PrefillLane::set_resident(Job* job) {
+  resident_ = job;
+  resident_id_.store(job == nullptr ? 0 : job->asked.id.value);
+}
+
+void PrefillLane::put_aside() {
+  Job& job = *resident_;
+  set_resident(nullptr);
+  if (job.tokens_done > 0) {
+    auto image =
+        save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
+                      std::move(spare_));
+    if (image) {
+      job.asked.image = std::move(*image);
+    } else {
+      log_warning("request {}: its half-computed prompt could not be kept and is computed again: {}", job.asked.id.value,
+                  image.error().message);
+      job.tokens_done = 0;
+    }
+  }
+  UMA_CHECK(context_->truncate(0, 0));
+}
+
+// Calls begin at multiples of 64 tokens and have at least 64, where the library computes fastest: what is beyond the last full
+// square goes into the last call. Where a call begins decides the last bits of its logits, so it depends on the tokens alone.
+std::int32_t PrefillLane::chunk_rows(const Job& job) const {
+  constexpr std::int32_t kGrid = sched::kFastChunk;
+  const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
+  if (left < kGrid) return left;
+  const double chunk_ms = cores_.decode_is_busy() ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
+  const std::int32_t rows_max = std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) - kGrid;
+  const std::int32_t fitting = step_model_.rows_within(chunk_ms, job.tokens_done, std::max(rows_max, kGrid));
+  const std::int32_t rows = std::max(fitting / kGrid * kGrid, kGrid);
+  return rows < left / kGrid * kGrid ? rows : left;
+}
+
+void PrefillLane::run_chunk(Job& job) {
+  const std::int32_t rows = std::min(chunk_rows(job), context_->shape().batch_rows_max);
+  const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
+  rows_.clear();
+  for (std::int32_t i = job.tokens_done; i < job.tokens_done + rows; ++i) {
+    rows_.push_back({.token = job.asked.tokens[static_cast<std::size_t>(i)],
+                     .position = i,
+                     .sequence = 0,
+                     .wants_logits = i + 1 == length});
+  }
+  cores_.gate().enter();
+  if (const std::int32_t threads = cores_.prefill_threads(); threads != threads_) {
+    threads_ = threads;
+    context_->set_threads(threads);
+    step_model_.set_threads(threads);
+  }
+  cores_.set_prefill_call(threads_);
+  const TimePoint began = clock_.now();
+  if (job.began == TimePoint{}) job.began = began;
+  const auto status = context_->decode(rows_, &interrupt_);
+  const double ms = to_ms(clock_.now() - began - interrupt_.take_held_up());
+  cores_.set_prefill_call(0);
+  cores_.gate().leave();
+  stats_.batch_calls_total.add();
+  log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value,
+            ms, threads_);
+  if (!status) return fail_job(job, status.error());
+  if (*status == llm::DecodeStatus::no_room)
+    return fail_job(job, {ErrorCode::runtime_decode, "the prefill context has no room for this prompt"});
+  if (*status == llm::DecodeStatus::interrupted) {
+    job.tokens_done = std::min(context_->sequence_length(0), length - 1);
+    if (context_->sequence_length(0) > job.tokens_done && !context_->truncate(0, job.tokens_done)) {
+      UMA_CHECK(context_->truncate(0, 0));
+      job.tokens_done = 0;
+    }
+    return;
+  }
+  sched::StepShape call;
+  call.add_chunk(rows, job.tokens_done);
+  step_model_.observe(call, ms);
+  stats_.prefill_call.record_ms(ms);
+  stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+  job.tokens_done += rows;
+  if (job.tokens_done == length) {
+    hand_over(job);
+  } else {
+    on_report_(
+        {.id = job.asked.id, .tokens_done = job.tokens_done, .began = job.began, .image = {}, .logits = {}, .error = {}});
+  }
+}
+
+void PrefillLane::hand_over(Job& job) {
+  const std::span<const float> logits = context_->logits(static_cast<std::int32_t>(rows_.size()) - 1);
+  if (logits.empty()) return fail_job(job, {ErrorCode::runtime_decode, "the engine gave no logits for a token"});
+  auto image = save_sequence(*context_, 0, job.asked.tokens, std::move(spare_));
+  if (!image) return fail_job(job, image.error());
+  PrefillReport report{.id = job.asked.id,
+                       .tokens_done = job.tokens_done,
+                       .began = job.began,
+                       .image = std::move(*image),
+                       .logits = std::vector<float>(logits.begin(), logits.end()),
+                       .error = {}};
+  remove(job);
+  cores_.handover_sent();
+  on_report_(std::move(report));
+}
+
+void PrefillLane::fail_job(Job& job, Error error) {
+  PrefillReport report{
+      .id = job.asked.id, .tokens_done = 0, .began = job.began, .image = {}, .logits = {}, .error = std::move(error)};
+  set_resident(&job);  // whatever the context holds goes with it
+  remove(job);
+  cores_.handover_sent();
+  on_report_(std::move(report));
+}
+
+void PrefillLane::check_invariants() {
+  UMA_CHECK(context_->sequence_length(0) == (resident_ == nullptr ? 0 : resident_->tokens_done));
+  for (const auto& job : jobs_) {
+    UMA_CHECK(job->tokens_done < static_cast<std::int32_t>(job->asked.tokens.size()));
+    if (job.get() != resident_) {
+      UMA_CHECK(job->tokens_done == (job->asked.image ? static_cast<std::int32_t>(job->asked.image->tokens.size()) : 0));
+    }
+  }
+}
+
+}  // namespace uma::engine

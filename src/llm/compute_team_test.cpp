@@ -1,0 +1,96 @@
+#include <atomic>
+#include <chrono>
+#include <ctime>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+extern "C" {
+void GOMP_parallel(void (*region)(void*), void* data, unsigned size, unsigned flags);
+void GOMP_barrier();
+bool GOMP_single_start();
+int omp_get_thread_num();
+int omp_get_num_threads();
+}
+
+namespace uma::llm {
+namespace {
+
+// What a backend does with its threads: divide, wait for each other, let one of them do a step alone.
+struct Work {
+  explicit Work(unsigned size) : parts(size), size_seen(size) {}
+  std::vector<long> parts;
+  std::vector<int> size_seen;
+  std::atomic<int> singles{0};
+  long sum = 0;
+  int rounds = 0;
+
+  static void run(void* data) {
+    auto& work = *static_cast<Work*>(data);
+    const auto self = static_cast<std::size_t>(omp_get_thread_num());
+    work.size_seen[self] = omp_get_num_threads();
+    for (int round = 0; round < work.rounds; ++round) {
+      work.parts[self] = static_cast<long>(self) + round;
+      GOMP_barrier();
+      if (GOMP_single_start()) {
+        ++work.singles;
+        for (const long part : work.parts) work.sum += part;
+      }
+      GOMP_barrier();
+    }
+  }
+};
+
+long expected_sum(long size, long rounds) {
+  return rounds * size * (size - 1) / 2 + size * rounds * (rounds - 1) / 2;
+}
+
+void compute(unsigned size, int rounds) {
+  Work work(size);
+  work.rounds = rounds;
+  GOMP_parallel(Work::run, &work, size, 0);
+  ASSERT_EQ(work.sum, expected_sum(size, rounds));
+  ASSERT_EQ(work.singles, rounds);
+  for (const int seen : work.size_seen) ASSERT_EQ(seen, static_cast<int>(size));
+}
+
+TEST(ComputeTeam, DividesWorkAndWaits) {
+  for (const unsigned size : {2u, 3u, 2u, 5u, 4u, 2u}) compute(size, 50);
+}
+
+TEST(ComputeTeam, ARegionOfOneThreadIsTheCallersOwn) {
+  Work work(1);
+  work.rounds = 3;
+  GOMP_parallel(Work::run, &work, 1, 0);
+  EXPECT_EQ(work.sum, expected_sum(1, 3));
+  EXPECT_EQ(omp_get_thread_num(), 0);
+  EXPECT_EQ(omp_get_num_threads(), 1);
+}
+
+TEST(ComputeTeam, TeamsOfSeveralThreadsDoNotTouchEachOther) {
+  std::vector<std::thread> callers;
+  for (unsigned caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([caller] {
+      for (int i = 0; i < 40; ++i) compute(2 + (caller + static_cast<unsigned>(i)) % 3, 10);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST(ComputeTeam, SleepsWhenThereIsNothingToDo) {
+  compute(4, 10);
+  const auto cpu_ms = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return 1000.0 * static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e6;
+  };
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the last of them has given up spinning
+  const double before = cpu_ms();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_LT(cpu_ms() - before, 100);  // three spinning threads would have used 200 or more
+  compute(4, 10);
+}
+
+}  // namespace
+}  // namespace uma::llm
