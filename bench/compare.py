@@ -8,6 +8,7 @@ Exit codes: 0 measured, 1 usage, 2 a contestant failed, 130 interrupted.
 
 import argparse
 import contextlib
+import csv
 import ctypes
 import http.client
 import json
@@ -22,6 +23,8 @@ import sys
 import tempfile
 import time
 
+import svg_chart
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = ROOT / "build/release/bin"
 CONTESTANTS = ("umad", "llama-server", "library")
@@ -29,6 +32,7 @@ N_BATCH = 2048  # umad's defaults, given to the others too
 N_UBATCH = 512
 READY_S = 120
 STOP_S = 10
+QUIET_TOKENS = 100  # uma-bench storm: tokens of each stream before the storm
 
 # Per scenario: the figures worth comparing, the slots and cells per slot it needs, and whether llama-server keeps its prompt caches
 # (only where coming back to a conversation is the point).
@@ -157,6 +161,48 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@contextlib.contextmanager
+def running_umad(program, model, folder, config, *flags):
+    """Starts umad on a socket and data folder of its own in `folder`, with the text of a configuration file; gives the process, its
+    socket and its log once it answers."""
+    folder = pathlib.Path(folder)
+    path, log_path, config_path = str(folder / "uma.sock"), folder / "umad.log", folder / "umad.yaml"
+    config_path.write_text(config)
+    command = [program, "--model", model, "--socket", path, "--data-dir", folder / "data", "--config", config_path, *flags]
+    with running(command, log_path) as process:
+        wait_until_ready(process, log_path, lambda: answers_ping(path))
+        yield process, path, log_path
+
+
+def run_command(command, statuses=(0,)):
+    """What a program prints; fails with its last words where it ends with a status that is not one of `statuses`."""
+    command = [str(part) for part in command]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=die_with_parent,
+                          env={**os.environ, "GGML_NO_BACKTRACE": "1"})
+    if done.returncode not in statuses:
+        raise ContestantFailed(f"{' '.join(command)}\nended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def read_streams(csv_text):
+    """uma-bench's rows as {session: (is it interactive, [time of each token in ms])}."""
+    streams = {}
+    for row in csv.DictReader(csv_text.splitlines()):
+        interactive, times = streams.setdefault(int(row["session_id"]), (row["is_interactive"] == "1", []))
+        times.append(float(row["ts_ms"]))
+    return streams
+
+
+def storm_gaps(csv_text, quiet):
+    """The gaps between tokens of the decoding streams: (seconds since the long prompts were sent, gap in ms), in order of time.
+    They are sent when the last of those streams has had its `quiet` tokens."""
+    decoding = [times for interactive, times in read_streams(csv_text).values() if interactive]
+    if not decoding or min(map(len, decoding)) < quiet:
+        raise ContestantFailed("a stream of the storm ended before its quiet tokens did")
+    began = max(times[quiet - 1] for times in decoding)
+    return sorted(((later - began) / 1000, later - earlier) for times in decoding for earlier, later in zip(times, times[1:]))
+
+
 class Bench:
     """Runs one scenario against one contestant at a time, each time from a fresh process."""
 
@@ -164,21 +210,22 @@ class Bench:
         self.options = options
         self.load_args = load_args  # for uma-bench
         self.folder = pathlib.Path(folder)
+        self.tokens_csv = {}  # contestant → the rows of its first round, where a chart is wanted
 
     def measure(self, contestant, slots, seed):
         run = {"umad": self.run_umad, "llama-server": self.run_llama_server, "library": self.run_library}[contestant]
-        return run(slots, seed)
+        figures = run(slots, seed)
+        if self.options.chart and contestant not in self.tokens_csv:
+            self.tokens_csv[contestant] = self.csv_path().read_text()
+        return figures
+
+    def csv_path(self):
+        return self.folder / "tokens.csv"
 
     def run_umad(self, slots, seed):
-        path = str(self.folder / "uma.sock")
-        log_path = self.folder / "umad.log"
-        config = self.folder / "umad.yaml"
-        config.write_text("kv: {layout: split}\n")  # as the others have it; by itself umad pools where a slot gets few cells
-        command = [self.options.umad, "--model", self.options.model, "--socket", path, "--n-ctx", self.n_ctx(slots),
-                   "--slots", slots, "--threads", self.options.threads, "--workers", 1, "--data-dir", self.folder / "data",
-                   "--config", config]
-        with running(command, log_path) as process:
-            wait_until_ready(process, log_path, lambda: answers_ping(path))
+        # Split as the others have it; by itself umad pools where a slot gets few cells.
+        with running_umad(self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n", "--n-ctx", self.n_ctx(slots),
+                          "--slots", slots, "--threads", self.options.threads, "--workers", 1) as (process, path, log_path):
             return self.run_load(["--socket", path], slots, seed, process, log_path)
 
     def run_llama_server(self, slots, seed):
@@ -199,7 +246,7 @@ class Bench:
         command = [self.options.library, "-m", self.options.model, "-c", self.n_ctx(slots), *self.shared_flags(),
                    "--no-kv-unified", "-npp", prompt_tokens, "-ntg", f"{self.options.tokens},1", "-npl", slots,
                    "--output-format", "jsonl"]
-        return {"tokens_per_s": library_tokens_per_s(self.run_command(command), self.options.tokens)}
+        return {"tokens_per_s": library_tokens_per_s(run_command(command), self.options.tokens)}
 
     def run_load(self, address, slots, seed, process, log_path):
         command = [self.options.uma_bench, self.options.scenario, *address, "--json", "--seed", seed, "--server-pid", process.pid]
@@ -207,18 +254,12 @@ class Bench:
             command += ["--streams", slots, "--prompt-words", self.options.prompt_words, "--tokens", self.options.tokens]
         if self.options.scenario == "long_ctx":
             command += ["--ctx", ",".join(str(n) for n in (16384, 32768) if n <= self.n_ctx(slots))]
+        if self.options.chart:
+            command += ["--csv", self.csv_path()]
         try:
-            return json.loads(self.run_command(command + self.load_args))["figures"]
+            return json.loads(run_command(command + self.load_args))["figures"]
         except ContestantFailed as failure:
             raise ContestantFailed(f"{failure}\nthe server's last words:\n{tail(log_path)}") from None
-
-    def run_command(self, command):
-        command = [str(part) for part in command]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=die_with_parent,
-                              env={**os.environ, "GGML_NO_BACKTRACE": "1"})
-        if done.returncode != 0:
-            raise ContestantFailed(f"{' '.join(command)}\nended with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return done.stdout
 
     def shared_flags(self):
         return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", self.options.threads]
@@ -262,7 +303,65 @@ def format_table(rounds_by_slots, figures, contestants):
 
 
 def say(text):
-    print(f"compare: {text}", file=sys.stderr, flush=True)
+    print(f"{pathlib.Path(sys.argv[0]).stem}: {text}", file=sys.stderr, flush=True)
+
+
+def shown_command(name, arguments):
+    """The command that repeats a run, without what says only where things lie."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in ("--model", "--json", "--chart", "--umad", "--uma-bench", "--llama-server"):
+        parser.add_argument(flag)
+    return " ".join([f"script/bench {name}", *parser.parse_known_args(arguments)[1]])
+
+
+def exit_code_of(work):
+    """Runs a whole script; servers are ended in whatever way it ends. 0 done, 1 usage, 2 a contestant failed, 130 interrupted."""
+    # SIGTERM leaves by the way of Ctrl-C, so that servers are ended; set even where a shell started us with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        work()
+    except SystemExit as ending:  # argparse ends with 2 where our exit code for usage is 1
+        return 1 if ending.code else 0
+    except ContestantFailed as failure:
+        say(str(failure))
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    return 0
+
+
+def system_busy_s(stat_text):
+    """CPU seconds that all processes have used, from /proc/stat: all fields of its first line but idle and iowait, and the guests',
+    which user and nice already hold."""
+    fields = [int(field) for field in stat_text.splitlines()[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+class OthersWatch:
+    """How much of the machine's cores processes that are not ours have used since the watch began. Spinning compute threads slow down
+    by far more than that share."""
+
+    def __init__(self):
+        self.began_s = time.monotonic()
+        self.busy_s = system_busy_s(pathlib.Path("/proc/stat").read_text())
+        self.ours_s = self._ours_s()
+
+    @staticmethod
+    def _ours_s():
+        spent = os.times()  # children that were waited for, so every server and uma-bench that has ended
+        return spent.user + spent.system + spent.children_user + spent.children_system
+
+    def ratio(self):
+        """0 to 1. Asked once every child has ended, or theirs would count as others'."""
+        busy_s = system_busy_s(pathlib.Path("/proc/stat").read_text()) - self.busy_s - (self._ours_s() - self.ours_s)
+        return max(busy_s, 0.0) / ((time.monotonic() - self.began_s) * os.cpu_count())
+
+
+def warn_if_busy():
+    if os.getloadavg()[0] > 1:
+        say(f"warning: other programs are busy (load {os.getloadavg()[0]:.1f}), so no figure of this run can be trusted")
 
 
 def positive(text):
@@ -288,6 +387,7 @@ def parse_arguments(arguments):
     parser.add_argument("--threads", type=positive, default=2, help="compute threads of each contestant (default 2)")
     parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all that the scenario has)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
+    parser.add_argument("--chart", type=pathlib.Path, help="storm: draw the gaps between tokens over time, first round, as SVG")
     parser.add_argument("--umad", default=BIN / "umad")
     parser.add_argument("--uma-bench", default=BIN / "uma-bench")
     parser.add_argument("--llama-server", default="llama-server")
@@ -299,6 +399,8 @@ def parse_arguments(arguments):
     options.contestants = options.contestants.split(",") if options.contestants else list(possible)
     if not set(options.contestants) <= set(possible):
         parser.error(f"{options.scenario} has the contestants {', '.join(possible)}")
+    if options.chart and (options.scenario != "storm" or "library" in options.contestants):
+        parser.error("--chart draws storm only")
     try:
         options.slots_list = ([positive(n) for n in options.streams.split(",")] if options.scenario == "burst"
                               else [options.slots or scenario["slots"]])
@@ -313,42 +415,54 @@ def parse_arguments(arguments):
     return options, arguments[split + 1:]
 
 
-def write_json(path, options, rounds_by_slots):
-    document = {"scenario": options.scenario, "model": options.model.name, "threads": options.threads, "n_batch": N_BATCH,
-                "n_ubatch": N_UBATCH, "cells_per_slot": options.cells_per_slot, "rounds_by_slots": rounds_by_slots}
+def write_whole(path, text):
+    """Writes a file so that a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
 
 
-def main(arguments):
-    try:
-        options, load_args = parse_arguments(arguments)
-    except SystemExit as ending:  # argparse ends with 2 where our exit code for usage is 1
-        return 1 if ending.code else 0
-    # SIGTERM leaves by the way of Ctrl-C, so that servers are ended; set even where a shell started us with SIGINT ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    if os.getloadavg()[0] > 1:
-        say(f"warning: other programs are busy (load {os.getloadavg()[0]:.1f}), so no figure of this run can be trusted")
+def quiet_tokens(load_args):
+    """What the arguments for uma-bench say about it, else its default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--quiet-tokens", type=positive, default=QUIET_TOKENS)
+    return parser.parse_known_args([str(argument) for argument in load_args])[0].quiet_tokens
+
+
+def draw_storm(tokens_csv, quiet):
+    """The chart of one round: every gap of the decoding streams, as its later token arrives."""
+    series = {name: storm_gaps(text, quiet) for name, text in tokens_csv.items()}
+    return svg_chart.log_points("Time between the tokens of decoding streams while long prompts arrive",
+                                "time since the long prompts were sent (s)", "time between two tokens of a stream (ms)", series,
+                                mark=(0, "long prompts arrive"))
+
+
+def write_json(path, options, rounds_by_slots):
+    document = {"scenario": options.scenario, "model": options.model.name, "threads": options.threads, "n_batch": N_BATCH,
+                "n_ubatch": N_UBATCH, "cells_per_slot": options.cells_per_slot, "rounds_by_slots": rounds_by_slots}
+    write_whole(path, json.dumps(document, indent=1) + "\n")
+
+
+def compare(arguments):
+    options, load_args = parse_arguments(arguments)
+    warn_if_busy()
     rounds_by_slots = {}
-    try:
-        with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
-            bench = Bench(options, load_args, folder)
-            for slots in options.slots_list:
-                rounds_by_slots[slots] = run_rounds(bench, options.contestants, slots, options.pairs)
-                if options.json:
-                    write_json(options.json, options, rounds_by_slots)
-    except ContestantFailed as failure:
-        say(str(failure))
-        return 2
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
+    with tempfile.TemporaryDirectory(prefix="uma-bench-") as folder:
+        bench = Bench(options, load_args, folder)
+        for slots in options.slots_list:
+            rounds_by_slots[slots] = run_rounds(bench, options.contestants, slots, options.pairs)
+            if options.json:
+                write_json(options.json, options, rounds_by_slots)
+        if options.chart:
+            write_whole(options.chart, draw_storm(bench.tokens_csv, quiet_tokens(load_args)))
     print(f"{options.scenario}, {options.model.name}: medians of {options.pairs} rounds; -c slots × {options.cells_per_slot}, "
           f"-b {N_BATCH}, -ub {N_UBATCH}, -fa auto, {options.threads} threads, split KV\n")
     print(format_table(rounds_by_slots, SCENARIOS[options.scenario]["figures"], options.contestants))
-    return 0
+
+
+def main(arguments):
+    return exit_code_of(lambda: compare(arguments))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,57 @@ class Table(unittest.TestCase):
         self.assertIn("| 1 | ctx_128_tokens_per_s | 5 |", compare.format_table({1: rounds}, None, ["umad"]))
 
 
+class Storm(unittest.TestCase):
+    ROWS = ("session_id,token_idx,ts_ms,is_interactive\n0,0,10,1\n0,1,20,1\n0,2,1030,1\n1,0,12,1\n1,1,30,1\n1,2,40,1\n2,0,900,0\n"
+            "2,1,5000,0\n")
+
+    def test_gaps_are_those_of_decoding_streams_around_the_arrival(self):
+        self.assertEqual(compare.storm_gaps(self.ROWS, 2), [(-0.01, 10.0), (0.0, 18.0), (0.01, 10.0), (1.0, 1010.0)])
+
+    def test_a_stream_that_ended_early_is_no_storm(self):
+        with self.assertRaises(compare.ContestantFailed):
+            compare.storm_gaps(self.ROWS, 4)
+        with self.assertRaises(compare.ContestantFailed):
+            compare.storm_gaps("session_id,token_idx,ts_ms,is_interactive\n", 1)
+
+    def test_the_quiet_tokens_are_those_uma_bench_was_given(self):
+        self.assertEqual(compare.quiet_tokens(["--tokens", "9", "--quiet-tokens", "7"]), 7)
+        self.assertEqual(compare.quiet_tokens(["--tokens", "9"]), compare.QUIET_TOKENS)
+
+    def test_a_chart_of_another_scenario_is_a_usage_error(self):
+        self.assertEqual(compare.main(["burst", "--model", __file__, "--chart", "x.svg"]), 1)
+
+
+class Scripts(unittest.TestCase):
+    def test_busy_time_leaves_out_idle_iowait_and_what_is_counted_twice(self):
+        tick = os.sysconf("SC_CLK_TCK")
+        self.assertEqual(compare.system_busy_s(f"cpu  {tick} {tick} {tick} 900 800 {tick} 0 {tick} {tick} {tick}\ncpu0 1\n"), 5)
+
+    def test_the_time_of_our_own_children_is_not_others(self):
+        watch = compare.OthersWatch()
+        before = watch._ours_s()
+        compare.run_command([sys.executable, "-c", "import time\nwhile time.process_time() < 0.2: pass"])
+        self.assertGreaterEqual(watch._ours_s() - before, 0.19)
+
+    def test_a_command_is_shown_without_its_paths(self):
+        self.assertEqual(compare.shown_command("x", ["--model", "m", "--pairs", "2", "--json", "j", "--write-docs"]),
+                         "script/bench x --pairs 2 --write-docs")
+
+    def test_the_way_a_script_ends_is_its_exit_code(self):
+        def fail(problem):
+            raise problem
+        self.assertEqual(compare.exit_code_of(lambda: None), 0)
+        self.assertEqual(compare.exit_code_of(lambda: fail(SystemExit(2))), 1)
+        self.assertEqual(compare.exit_code_of(lambda: fail(SystemExit(0))), 0)
+        self.assertEqual(compare.exit_code_of(lambda: fail(compare.ContestantFailed("x"))), 2)
+        self.assertEqual(compare.exit_code_of(lambda: fail(KeyboardInterrupt())), 130)
+
+    def test_a_failed_command_is_reported_unless_its_status_is_expected(self):
+        self.assertEqual(compare.run_command(["sh", "-c", "echo out; exit 2"], statuses=(0, 2)), "out\n")
+        with self.assertRaisesRegex(compare.ContestantFailed, "ended with 3"):
+            compare.run_command(["sh", "-c", "exit 3"], statuses=(0, 2))
+
+
 class Processes(unittest.TestCase):
     def test_a_server_ends_with_its_block_even_when_that_fails(self):
         with tempfile.TemporaryDirectory() as folder:

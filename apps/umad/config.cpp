@@ -154,7 +154,7 @@ const std::vector<Setting>& settings() {
 
       {"scheduler", "tick_ms", store(number(0, 10'000), [](Config& c) -> auto& { return c.tick_ms; })},
       {"scheduler", "target_tbt_ms", store(number(0, 60'000), [](Config& c) -> auto& { return c.target_tbt_ms; })},
-      {.section = "scheduler", .key = "target_ttft_ms", .apply = check_only(number(0, kDayMs)), .effect = Effect::not_yet},
+      {"scheduler", "target_ttft_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.target_ttft_ms; })},
       {"scheduler", "static_batch_wait_ms",
        store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.static_batch_wait_ms; })},
       {"scheduler", "lanes", apply_lanes},

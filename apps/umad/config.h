@@ -51,6 +51,7 @@ struct Config {
   sched::PolicyOptions policy;
   Lanes lanes = Lanes::automatic;
   bool speculates = false;
+  double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;

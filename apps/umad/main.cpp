@@ -165,6 +165,7 @@ engine::EngineOptions Daemon::engine_options() {
   engine::EngineOptions options;
   options.limits = config_.limits;
   options.tick_ms = config_.tick_ms;
+  options.target_ttft_ms = config_.target_ttft_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
   options.threads_per_worker = compute_.threads;

@@ -27,6 +27,8 @@ struct GenerateOptions {
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none
   std::int64_t timeout_ms = 0;              // of the whole; 0: none
+  double target_ttft_ms = 0;                // wanted until the first token; 0: scheduler.target_ttft_ms
+  double target_tbt_ms = 0;                 // wanted between two tokens; 0: scheduler.target_tbt_ms
   bool progress = false;
 };
 
@@ -46,8 +48,9 @@ struct Input {
 // `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as
 // one step.
 struct GenerateRequest {
-  std::string model;    // empty: the default model
-  std::string session;  // id or name; empty: a one-shot request
+  std::string model;         // empty: the default model
+  std::string session;       // id or name; empty: a one-shot request
+  std::uint64_t client = 0;  // the connection it came by, 0: none; connections of a tenant are served in turn
   Input input;
   bool regenerate = false;  // first drops the last turn's reply; the input is then empty
   GenerateOptions options;

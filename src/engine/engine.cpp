@@ -118,6 +118,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                                 .threads = options_.threads_per_worker,
                                 .threads_beside_prefill = options_.threads_beside_prefill,
                                 .tick_ms = options_.tick_ms,
+                                .target_ttft_ms = options_.target_ttft_ms,
                                 .target_tbt_ms = options_.target_tbt_ms,
                                 .model_bytes = facts.bytes,
                                 .policy = options_.policy,

@@ -24,7 +24,8 @@ namespace uma::engine {
 struct EngineOptions {
   Limits limits;
   double tick_ms = 30;
-  double target_tbt_ms = 0;  // 0: automatic
+  double target_ttft_ms = 0;  // 0: none
+  double target_tbt_ms = 0;   // 0: automatic
   sched::PolicyOptions policy;
   std::int32_t threads_per_worker = 1;      // compute threads
   std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns

@@ -12,7 +12,8 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kPromisedTbtMinMs = 30;
+constexpr double kKeepsMs = 2000;              // that a background sequence stays which had to wait for its turn
+constexpr std::uint64_t kBackgroundEvery = 4;  // ticks: then background streams are served even where time is short
 constexpr double kGatherMaxMs = 5;
 constexpr double kGatherQuietMs = 1;
 
@@ -66,6 +67,9 @@ struct Lane::Sequence {
   bool is_away = false;   // its prompt is being computed in the prefill lane
   bool stays = false;     // it has been there in vain
   std::int64_t position_reported = -1;
+  TimePoint waits_since{};  // while waiting
+  TimePoint keeps_until{};  // a background sequence that has waited long is not sent away again at once
+  double gap_ms = 0;        // between its tokens, weighted mean (1/8)
   TimePoint placed_at{};
   TimePoint first_token_at{};
   TimePoint last_token_at{};
@@ -158,8 +162,8 @@ StepOutcome Lane::step() {
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
-  limits.tick_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : options_.tick_ms;
-  if (options_.target_tbt_ms > 0) limits.tick_decodes_min = 0;
+  limits.tick_ms = tick_target_ms();
+  limits.serves_background = stats_.ticks_total.value() % kBackgroundEvery == 0;
   sched::plan_batch(views_, step_model_, limits, chunk_size_, plan_);
   if (!plan_.is_empty() && make_room()) {
     const Turn turn(*this, takes_turn);
@@ -177,8 +181,7 @@ StepOutcome Lane::step() {
 // tick, and no more than a tick where that is longer than the least target.
 double Lane::prefill_turn_ms() const {
   const double tick_ms = step_model_.decode_ms();
-  const double gap_ms = options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 1.5 * tick_ms);
-  return std::max(tick_ms / 4, gap_ms - tick_ms - turn_wait_ms_);
+  return std::max(tick_ms / 4, std::min(tick_target_ms(), std::max(options_.tick_ms, 1.5 * tick_ms)) - tick_ms - turn_wait_ms_);
 }
 
 // --- Commands
@@ -210,6 +213,9 @@ void Lane::start(Task task) {
   sequence->bytes = static_cast<std::int64_t>(sequence->chain.size() * sizeof(Token));
   sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
   stats_.requests_total.add();
+  sequence->waits_since = clock_.now();
+  shares_.enter(sequence->task.flow);
+  queue_changed_ = true;
   sequences_.push_back(std::move(sequence));
 }
 
@@ -296,19 +302,59 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
                    waited_ms, position + 1, estimate_ms)});
 }
 
+// The order of admission: what is urgent before what is not; of those, what was swapped out before what is new; then the client
+// that has had the least work done. The first that does not fit holds back those behind it, so that a large request is not
+// overtaken for ever. For an urgent one a background sequence makes room.
 void Lane::admit(TimePoint now) {
-  // Swapped-out sequences resume first, then interactive requests, then background ones; each group in order of arrival, and
-  // the first that does not fit holds back those behind it, so that a large request is not overtaken for ever.
-  const auto group_of = [](const Sequence& sequence) {
-    return sequence.was_placed() ? 0 : sequence.task.is_background ? 2 : 1;
+  while (Sequence* next = next_waiting(now)) {
+    if (place(*next, now)) continue;
+    if (!is_urgent(*next, now)) break;
+    Sequence* victim = choose_less_important(now);
+    if (victim == nullptr) break;
+    log_info("request {}: makes room for request {}, which is more important", victim->task.id.value, next->task.id.value);
+    swap_out(*victim);
+  }
+  if (std::exchange(queue_changed_, false)) report_positions(now);
+}
+
+// Interactive, or in the background and waiting for so long that it is its turn.
+bool Lane::is_urgent(const Sequence& sequence, TimePoint now) const {
+  return !sequence.task.is_background || to_ms(now - sequence.waits_since) >= sched::kBackgroundWaitMaxMs;
+}
+
+Lane::Sequence* Lane::next_waiting(TimePoint now) {
+  Sequence* first = nullptr;
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::waiting) continue;
+    if (first == nullptr || goes_before(*sequence, *first, now)) first = sequence.get();
+  }
+  return first;
+}
+
+bool Lane::goes_before(const Sequence& a, const Sequence& b, TimePoint now) const {
+  const auto order = [&](const Sequence& sequence) {
+    return std::tuple(!is_urgent(sequence, now), !sequence.was_placed(), shares_.rank(sequence.task.flow));
   };
-  std::int64_t position = 0;
-  for (int group = 0; group < 3; ++group) {
-    for (const SequencePtr& sequence : sequences_) {
-      if (sequence->state != Sequence::State::waiting || group_of(*sequence) != group) continue;
-      if (position == 0 && place(*sequence, now)) continue;
-      report_queued(*sequence, position++);
-    }
+  return order(a) < order(b);
+}
+
+// The newest background sequence in the context, if one may be sent away.
+Lane::Sequence* Lane::choose_less_important(TimePoint now) {
+  for (auto sequence = sequences_.rbegin(); sequence != sequences_.rend(); ++sequence) {
+    const bool is_here = (*sequence)->state == Sequence::State::running && !(*sequence)->is_away;
+    if (is_here && (*sequence)->task.is_background && now >= (*sequence)->keeps_until) return sequence->get();
+  }
+  return nullptr;
+}
+
+void Lane::report_positions(TimePoint now) {
+  std::vector<Sequence*> waiting;
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state == Sequence::State::waiting) waiting.push_back(sequence.get());
+  }
+  std::ranges::stable_sort(waiting, [&](const Sequence* a, const Sequence* b) { return goes_before(*a, *b, now); });
+  for (std::size_t position = 0; position < waiting.size(); ++position) {
+    report_queued(*waiting[position], static_cast<std::int64_t>(position));
   }
 }
 
@@ -401,6 +447,9 @@ bool Lane::place(Sequence& sequence, TimePoint now) {
   }
   slot.is_running = true;
   residents_changed_ = true;
+  queue_changed_ = true;
+  if (!sequence.was_placed()) shares_.charge(sequence.task.flow, size_of(sequence.chain));
+  if (is_urgent(sequence, now)) sequence.keeps_until = now + from_ms(kKeepsMs);
   slot.session = sequence.task.session;
   sequence.state = Sequence::State::running;
   sequence.slot = *index;
@@ -501,11 +550,13 @@ void Lane::set_aside(Sequence& sequence, std::optional<kv::StateImage> image) {
   clear_slot(sequence.slot);
   slot.is_running = false;
   sequence.state = Sequence::State::waiting;
+  sequence.waits_since = clock_.now();
+  queue_changed_ = true;
   stats_.queue_depth.add(1);
   stats_.queue_bytes.add(sequence.bytes);
   stats_.preemptions_total.add();
-  log_info("request {}: swapped out at {} tokens, the context's {} cells are full; it resumes when there is room",
-           sequence.task.id.value, sequence.chain.size(), shape().cells);
+  log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.task.id.value,
+           sequence.chain.size());
 }
 
 // Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan
@@ -543,7 +594,8 @@ void Lane::build_views(TimePoint now) {
                       .cached_tokens = cached,
                       .decodes = pending == 1 && sequence.generated() > 0,
                       .is_background = sequence.task.is_background,
-                      .waited_ms = to_ms(now - sequence.task.received)});
+                      .waited_ms = to_ms(now - sequence.task.received),
+                      .due_ms = time_left_ms(sequence, now)});
   }
 }
 
@@ -553,7 +605,7 @@ void Lane::send_prompts_away() {
   constexpr double kAloneMs = 1000;
   if (prefill_ == nullptr || options_.policy.policy != sched::Policy::continuous) return;
   const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
-  const double stay_ms = someone_decodes ? 2 * (target_tbt_ms() - step_model_.decode_ms()) : kAloneMs;
+  const double stay_ms = someone_decodes ? 2 * (tick_target_ms() - step_model_.decode_ms()) : kAloneMs;
   std::erase_if(views_, [&](const sched::SequenceView& view) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
     if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays) return false;
@@ -569,7 +621,8 @@ bool Lane::send_away(Sequence& sequence) {
                  .tokens = sequence.chain,
                  .image = std::nullopt,
                  .is_background = sequence.task.is_background,
-                 .received = sequence.task.received};
+                 .received = sequence.task.received,
+                 .due = first_token_due(sequence)};
   if (!slot.tokens.empty()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
     if (!image) {
@@ -884,8 +937,36 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now) {
   push_token(sequence, sequence.sampler.sample(logits), now);
 }
 
-double Lane::target_tbt_ms() const {
-  return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(kPromisedTbtMinMs, 3 * step_model_.decode_ms());
+double Lane::target_tbt_ms(const Sequence& sequence) const {
+  if (sequence.task.target_tbt_ms > 0) return sequence.task.target_tbt_ms;
+  return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+}
+
+// What a tick may take: the shortest time between tokens that an interactive stream wants, less what it is behind.
+double Lane::tick_target_ms() const {
+  double target_ms = std::numeric_limits<double>::infinity();
+  for (const sched::SequenceView& view : views_) {
+    const Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
+    if (!view.decodes || sequence.task.is_background) continue;
+    const double wanted_ms = target_tbt_ms(sequence);
+    target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
+  }
+  if (target_ms != std::numeric_limits<double>::infinity()) return target_ms;
+  return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+}
+
+double Lane::time_left_ms(const Sequence& sequence, TimePoint now) const {
+  const TimePoint due = first_token_due(sequence);
+  return due == kNever || sequence.generated() > 0 ? sched::kNotDue : to_ms(due - now);
+}
+
+TimePoint Lane::first_token_due(const Sequence& sequence) const {
+  const double wanted_ms = sequence.task.target_ttft_ms > 0 ? sequence.task.target_ttft_ms : options_.target_ttft_ms;
+  return wanted_ms > 0 ? sequence.task.received + from_ms(wanted_ms) : kNever;
+}
+
+void Lane::note_promise(bool is_kept) {
+  (is_kept ? stats_.promises_kept_total : stats_.promises_broken_total).add();
 }
 
 void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
@@ -896,14 +977,17 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
   stats_.tokens_total.add();
+  shares_.charge(sequence.task.flow, 1);
   if (sequence.generated() == 1) {
     sequence.first_token_at = now;
     sequence.usage.ttft_ms = to_ms(now - sequence.task.received);
     stats_.ttft.record_ms(sequence.usage.ttft_ms);
+    if (const TimePoint due = first_token_due(sequence); due != kNever) note_promise(now <= due);
   } else {
     const double gap_ms = to_ms(now - sequence.last_token_at);
     stats_.inter_token.record_ms(gap_ms);
-    (gap_ms <= target_tbt_ms() ? stats_.promises_kept_total : stats_.promises_broken_total).add();
+    sequence.gap_ms = sequence.gap_ms == 0 ? gap_ms : sequence.gap_ms + (gap_ms - sequence.gap_ms) / 8;
+    note_promise(gap_ms <= target_tbt_ms(sequence));
   }
   sequence.last_token_at = now;
 
@@ -942,6 +1026,8 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
     }
   }
   sequence.state = Sequence::State::finished;
+  shares_.leave(sequence.task.flow);
+  queue_changed_ = true;
   if (error) stats_.requests_failed_total.add();
 
   std::string rest;

@@ -36,6 +36,7 @@
 #include "llm/model.h"
 #include "llm/sampler.h"
 #include "sched/draft_control.h"
+#include "sched/fair_share.h"
 #include "sched/ngram_drafter.h"
 #include "sched/plan_batch.h"
 #include "sched/policy.h"
@@ -53,6 +54,9 @@ struct Task {
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
   bool stream = true;
+  sched::Flow flow;           // whose it is
+  double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
+  double target_tbt_ms = 0;   // wanted between two tokens; 0: the lane's
   bool is_background = false;
   bool wants_progress = false;
   TimePoint received{};
@@ -92,8 +96,9 @@ struct LaneOptions {
   std::int32_t index = 0;                   // of the worker
   std::int32_t threads = 1;                 // compute threads of the worker
   std::int32_t threads_beside_prefill = 0;  // of them for decoding while prompts are computed beside; 0: the lanes take turns
-  double tick_ms = 30;                      // of a tick with prefill in it while others decode
-  double target_tbt_ms = 0;                 // time between tokens that is promised; 0: max(30, 3 * a decode call)
+  double tick_ms = 30;                      // the least that a tick is given
+  double target_ttft_ms = 0;                // until the first token of a request that asks for nothing else; 0: none
+  double target_tbt_ms = 0;                 // time between tokens that is promised; 0: max(tick_ms, 3 * a decode call)
   std::uint64_t model_bytes = 0;
   sched::PolicyOptions policy;
   bool speculates = true;  // where guesses pay; the text is the same
@@ -161,6 +166,11 @@ class Lane {
   void expire(TimePoint now);
   void fail_waiting(Sequence& sequence, std::size_t position);
   void admit(TimePoint now);
+  [[nodiscard]] Sequence* next_waiting(TimePoint now);
+  [[nodiscard]] bool is_urgent(const Sequence& sequence, TimePoint now) const;
+  [[nodiscard]] Sequence* choose_less_important(TimePoint now);
+  [[nodiscard]] bool goes_before(const Sequence& a, const Sequence& b, TimePoint now) const;
+  void report_positions(TimePoint now);
   void report_queued(Sequence& sequence, std::int64_t position);
   [[nodiscard]] bool place(Sequence& sequence, TimePoint now);
   [[nodiscard]] std::optional<std::size_t> find_slot(const Sequence& sequence);
@@ -192,6 +202,7 @@ class Lane {
   void append_rows(const sched::PlanRow& row);
   void resync_slot(std::size_t index);
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now);
+  void note_promise(bool is_kept);
   void push_token(Sequence& sequence, Token token, TimePoint now);
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
@@ -204,7 +215,10 @@ class Lane {
   void update_gauges();
   void publish_residents();
   [[nodiscard]] TimePoint next_wake() const;
-  [[nodiscard]] double target_tbt_ms() const;
+  [[nodiscard]] double target_tbt_ms(const Sequence& sequence) const;
+  [[nodiscard]] double tick_target_ms() const;
+  [[nodiscard]] TimePoint first_token_due(const Sequence& sequence) const;
+  [[nodiscard]] double time_left_ms(const Sequence& sequence, TimePoint now) const;
 
   // Constant after construction.
   const LaneOptions options_;
@@ -219,17 +233,19 @@ class Lane {
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
   sched::TurnTaker turns_;
+  sched::FairShare shares_;
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
   std::uint32_t decode_calls_ = 0;
-  bool can_take_back_ = true;  // the context can forget the end of a sequence, which a wrong guess needs
-  std::int32_t threads_ = 0;   // the context computes with
-  TimePoint turn_at_{};        // while the prefill lane computes: when the streams' next turn is
-  double turn_wait_ms_ = 0;    // how long the gate takes to close, the worst of late
-  double service_ms_ = 0;      // weighted mean time of a request in the context
+  bool can_take_back_ = true;   // the context can forget the end of a sequence, which a wrong guess needs
+  std::int32_t threads_ = 0;    // the context computes with
+  TimePoint turn_at_{};         // while the prefill lane computes: when the streams' next turn is
+  double turn_wait_ms_ = 0;     // how long the gate takes to close, the worst of late
+  bool queue_changed_ = false;  // since positions were reported
+  double service_ms_ = 0;       // weighted mean time of a request in the context
   bool residents_changed_ = false;
   // The pause before the first tick after idleness.
   struct Gather {

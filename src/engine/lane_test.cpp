@@ -72,6 +72,13 @@ class LaneTest : public ::testing::Test {
     lane_->post(StartCommand{std::move(made)});
   }
 
+  // One step, and where it has nothing to do the time until it has.
+  void step() {
+    const StepOutcome outcome = lane_->step();
+    lane_->check_invariants();
+    if (!outcome.did_work && outcome.wake != kNever) clock_.advance(outcome.wake - clock_.now());
+  }
+
   // Steps until nothing is left to do.
   void run() {
     for (int i = 0; i < 10'000; ++i) {
@@ -396,6 +403,184 @@ TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
   run();
   EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options, chain, 8));
   EXPECT_GE(eos(2).usage.reused_tokens, static_cast<std::int32_t>(said) - 1) << "nothing right was dropped with the wrong";
+}
+
+// --- Who goes first
+
+TEST_F(LaneTest, AnInteractiveRequestTakesTheSlotOfABackgroundOneWhichResumes) {
+  make({.cells = 200, .sequences = 1});
+  Task nightly = task(1, "a long report", 60);
+  nightly.is_background = true;
+  post(std::move(nightly));
+  while (sinks_[1]->tokens.size() < 5) step();
+  post(task(2, "now", 5));
+  while (!results_.contains(2)) step();
+  EXPECT_FALSE(results_.contains(1));
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 1u);
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a long report", 60)) << "as if nobody had interrupted it";
+  EXPECT_EQ(sinks_[2]->tokens, expected("now", 5));
+}
+
+TEST_F(LaneTest, InteractiveRequestsDoNotTakeEachOthersSlots) {
+  make({.cells = 200, .sequences = 1});
+  post(task(1, "first", 20));
+  lane_->step();
+  post(task(2, "second", 5));
+  run();
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+}
+
+// Interactive work without end: the background request has its turn after 10 s, and keeps its slot for a while.
+TEST_F(LaneTest, ABackgroundRequestIsNotStarved) {
+  make({.cells = 200, .sequences = 1, .row_cost = std::chrono::milliseconds(20)});
+  Task nightly = task(1, "report", 5);
+  nightly.is_background = true;
+  post(task(2, "question", 20));
+  post(std::move(nightly));
+  std::uint64_t id = 3;
+  const TimePoint began = clock_.now();
+  for (int i = 0; i < 5000 && !results_.contains(1); ++i) {
+    if (lane_->stats().queue_depth.value() < 3) post(task(id++, "question", 20));
+    step();
+  }
+  ASSERT_TRUE(results_.contains(1));
+  EXPECT_GT(to_ms(clock_.now() - began), 10'000);
+  EXPECT_LT(to_ms(clock_.now() - began), 15'000);
+}
+
+TEST_F(LaneTest, AClientWithManyRequestsDoesNotStarveAnother) {
+  make({.cells = 200, .sequences = 1});
+  for (std::uint64_t id = 1; id <= 50; ++id) {
+    Task many = task(id, "one of many", 10);
+    many.flow = {"tenant", 1};
+    post(std::move(many));
+  }
+  while (results_.size() < 2) step();
+  Task single = task(100, "only one", 10);
+  single.flow = {"tenant", 2};
+  post(std::move(single));
+  while (!results_.contains(100)) step();
+  EXPECT_LE(results_.size(), 5u) << "two that were done, the one that ran, the one itself, one more at most";
+  run();
+}
+
+TEST_F(LaneTest, RequestsThatAskForATargetCountAsPromises) {
+  make({.row_cost = std::chrono::milliseconds(5)});
+  Task wants = task(1, "quick please", 4);
+  wants.target_ttft_ms = 1;  // impossible: twelve rows of 5 ms
+  wants.target_tbt_ms = 100;
+  post(std::move(wants));
+  run();
+  EXPECT_EQ(lane_->stats().promises_broken_total.value(), 1u);
+  EXPECT_EQ(lane_->stats().promises_kept_total.value(), 3u);
+}
+
+// --- The prefill lane
+
+class PrefillLaneTest : public LaneTest {
+ protected:
+  // A lane with a prefill lane beside it. Everything that takes longer than a millisecond goes there.
+  void make_both(FakeOptions options) {
+    options.clock = &clock_;
+    options_ = options;
+    model_ = std::make_unique<FakeModel>(options);
+    auto context = std::make_unique<FakeContext>(options);
+    context_ = context.get();
+    FakeOptions one = options;
+    one.sequences = 1;
+    one.cells = context->shape().sequence_cells_max;
+    auto beside = std::make_unique<FakeContext>(one);
+    prefill_context_ = beside.get();
+    LaneOptions lane_options;
+    lane_options.threads = 4;
+    lane_options.threads_beside_prefill = 1;
+    lane_options.target_tbt_ms = 1.5;
+    lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), std::move(beside), model_->vocab(), clock_,
+                                   [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+  }
+
+  // Starts a stream and a prompt that goes to the prefill lane beside it.
+  void start_both(std::int32_t stream_tokens = 40) {
+    post(task(1, "a stream", stream_tokens));
+    while (sinks_[1]->tokens.size() < 3) step();
+    post(task(2, kLong, 6));
+    lane_->step();
+  }
+
+  void run_both() {
+    for (int i = 0; i < 10'000 && !lane_->is_idle(); ++i) {
+      const bool prefilled = lane_->prefill_lane()->step();
+      const StepOutcome outcome = lane_->step();
+      lane_->check_invariants();
+      lane_->prefill_lane()->check_invariants();
+      if (!prefilled && !outcome.did_work && !lane_->is_idle()) clock_.advance(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(lane_->is_idle());
+  }
+
+  const std::string kLong = std::string(90, 'x') + "what is this?";
+  FakeContext* prefill_context_ = nullptr;
+};
+
+TEST_F(PrefillLaneTest, ALongPromptIsComputedBesideAStream) {
+  make_both({.cells = 800, .sequences = 4});
+  start_both();
+  EXPECT_TRUE(lane_->prefill_lane()->step());
+  EXPECT_EQ(prefill_context_->threads(), 3);
+  const std::size_t before = sinks_[1]->tokens.size();
+  for (int i = 0; i < 5; ++i) lane_->step();
+  EXPECT_EQ(sinks_[1]->tokens.size(), before + 5) << "the stream goes on, a token a tick";
+  EXPECT_EQ(context_->threads(), 1);
+  run_both();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 40));
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+  EXPECT_EQ(lane_->stats().handover.count(), 1u);
+  EXPECT_EQ(context_->sequence_length(1), 0) << "one-shot requests leave nothing behind";
+}
+
+TEST_F(PrefillLaneTest, ACancelledPromptLeavesBothLanesEmpty) {
+  make_both({.cells = 800, .sequences = 4});
+  start_both();
+  EXPECT_TRUE(lane_->prefill_lane()->step());
+  lane_->post(CancelCommand{RequestId{2}});
+  lane_->step();
+  EXPECT_EQ(eos(2).reason, FinishReason::cancelled);
+  lane_->prefill_lane()->step();
+  EXPECT_EQ(prefill_context_->sequence_length(0), 0);
+  run_both();
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 40));
+}
+
+TEST_F(PrefillLaneTest, AFailedPromptIsComputedInTheContextItself) {
+  make_both({.cells = 800, .sequences = 4});
+  prefill_context_->fault = [](std::span<const llm::BatchRow>) { return FakeFault::decode_error; };
+  start_both();
+  run_both();
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+  EXPECT_EQ(lane_->stats().handover.count(), 0u);
+}
+
+TEST_F(PrefillLaneTest, AShorterPromptTakesThePlaceOfALongerOne) {
+  make_both({.cells = 1600, .sequences = 4});
+  post(task(1, "a stream", 60));
+  while (sinks_[1]->tokens.size() < 3) step();
+  const std::string longest(350, 'y');
+  post(task(2, longest, 6));
+  lane_->step();
+  EXPECT_TRUE(lane_->prefill_lane()->step());
+  EXPECT_GT(prefill_context_->sequence_length(0), 0);
+  post(task(3, kLong, 6));
+  lane_->step();
+  while (sinks_[3]->tokens.empty()) {
+    lane_->prefill_lane()->step();
+    lane_->prefill_lane()->check_invariants();
+    lane_->step();
+  }
+  EXPECT_TRUE(sinks_[2]->tokens.empty());
+  run_both();
+  EXPECT_EQ(sinks_[2]->tokens, expected(longest, 6));
+  EXPECT_EQ(sinks_[3]->tokens, expected(kLong, 6));
 }
 
 }  // namespace

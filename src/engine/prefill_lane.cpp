@@ -87,7 +87,12 @@ PrefillLane::Job& PrefillLane::choose() const {
   const TimePoint now = clock_.now();
   const auto rank = [&](const std::unique_ptr<Job>& job) {
     const std::int32_t pending = static_cast<std::int32_t>(job->asked.tokens.size()) - job->tokens_done;
-    return sched::prefill_rank(pending, to_ms(now - job->asked.received), job->asked.is_background, step_model_);
+    const double due_ms = job->asked.due == kNever ? sched::kNotDue : to_ms(job->asked.due - now);
+    return sched::prefill_rank({.pending_tokens = pending,
+                                .is_background = job->asked.is_background,
+                                .waited_ms = to_ms(now - job->asked.received),
+                                .due_ms = due_ms},
+                               step_model_);
   };
   return **std::ranges::min_element(jobs_, {}, rank);
 }

@@ -1,5 +1,5 @@
 // Computes prompts in a context of its own, beside the lane that decodes, and hands each over as a StateImage: on a CPU a long
-// prompt then costs the streams some cores but no pause (docs/decisions/0010). One prompt at a time is in the context; a better
+// prompt then costs the streams some cores but no pause (docs/decisions/0011). One prompt at a time is in the context; a better
 // one takes its place between two chunks, and the state of the first is kept. Runs as a step() like the lane it serves.
 //
 // Invariants: (1) every job gets exactly one final report, unless it is cancelled. (2) The context holds tokens of `resident_`
@@ -32,6 +32,7 @@ struct PrefillJob {
   std::optional<kv::StateImage> image;  // of its beginning
   bool is_background = false;
   TimePoint received{};
+  TimePoint due = kNever;  // when its first token is wanted
 };
 
 struct PrefillReport {

@@ -497,6 +497,7 @@ Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
 void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
   Open& open = requests_[id];
   open.sink = std::move(sink);
+  open.flow = {tenant.value, request.client};
   open.received = clock_.now();
   open.wants_progress = request.options.progress;
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
@@ -630,6 +631,9 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
   task.stream = options.stream;
+  task.flow = open.flow;
+  task.target_ttft_ms = options.target_ttft_ms;
+  task.target_tbt_ms = options.target_tbt_ms;
   task.is_background = options.request_class == RequestClass::background;
   task.wants_progress = options.progress;
   task.received = open.received;

@@ -101,6 +101,7 @@ class Router {
   struct Open {
     std::shared_ptr<EventSink> sink;  // shared with the door
     SessionId session;
+    sched::Flow flow;
     TimePoint received{};
     TimePoint timeout = kNever;
     bool wants_progress = false;

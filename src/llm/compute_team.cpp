@@ -1,5 +1,5 @@
 // The threads on which ggml's CPU backend computes. The backend is compiled with OpenMP and calls five functions of its
-// runtime; they are defined here, in front of libgomp's (docs/decisions/0011): libgomp puts waiting threads to sleep after 100
+// runtime; they are defined here, in front of libgomp's (docs/decisions/0012): libgomp puts waiting threads to sleep after 100
 // turns as soon as the threads of all teams are more than the cores, and two lanes have two teams. Measured: a decode call on
 // two threads took 6 ms, and 16 ms from the moment on when another thread had computed with two (docs/BENCHMARKS.md, "Two
 // teams").

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/check.h"
+#include "llm/logits.h"
 
 namespace uma::llm {
 namespace {
@@ -13,30 +17,18 @@ namespace {
 constexpr std::size_t kPenaltyWindow = 64;
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
-// The largest logit. In lanes of their own, so that the compiler may use vector instructions: one running maximum would have to
-// keep its order. NaN compares false and so never wins.
-float max_logit(std::span<const float> logits) {
-  constexpr std::size_t kLanes = 32;
-  std::array<float, kLanes> best;
-  best.fill(kNegativeInfinity);
-  std::size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane)
-      best[lane] = logits[i + lane] > best[lane] ? logits[i + lane] : best[lane];
-  }
-  for (; i < logits.size(); ++i) best[0] = logits[i] > best[0] ? logits[i] : best[0];
-  return *std::ranges::max_element(best);
-}
-
-// Index of the largest logit; the first of several.
-std::size_t index_of_max(std::span<const float> logits) {
-  const auto found = std::ranges::find(logits, max_logit(logits));
-  return found == logits.end() ? 0 : static_cast<std::size_t>(found - logits.begin());
-}
-
 constexpr auto kByLogitDescending = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 };
+
+// The size of the blocks whose maxima are kept, a compromise: larger ones are fewer to rank, smaller ones fewer to read again.
+constexpr std::size_t kLogitBlock = 128;
+
+// Grows as the logit falls; 0 and -0 have the same.
+std::uint32_t descending_key(float logit) {
+  const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0f);
+  return (bits >> 31) != 0 ? bits : bits ^ 0x7fffffff;
+}
 
 }  // namespace
 
@@ -80,44 +72,83 @@ void Sampler::adjust(std::span<float> logits) {
   }
 }
 
-void Sampler::select_all_above(std::span<const float> logits, float threshold) {
+std::size_t Sampler::index_of(std::span<const float> logits, float best) const {
+  const auto block = static_cast<std::size_t>(std::ranges::find(maxima_, best) - maxima_.begin());
+  const auto from = logits.begin() + static_cast<std::ptrdiff_t>(block * kLogitBlock);
+  const auto found = std::find(from, logits.end(), best);
+  // Nothing is found where all are NaN.
+  return found == logits.end() ? 0 : static_cast<std::size_t>(found - logits.begin());
+}
+
+void Sampler::select_from(std::span<const float> logits, float threshold) {
   candidates_.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] >= threshold) candidates_.push_back({logits[i], static_cast<Token>(i)});
+  for (std::size_t block = 0; block < maxima_.size(); ++block) {
+    if (maxima_[block] < threshold) continue;
+    const std::size_t first = block * kLogitBlock;
+    const std::size_t last = std::min(first + kLogitBlock, logits.size());
+    // Every logit is written and only the place moves on or not: on flat logits a branch would be guessed wrong too often.
+    std::size_t count = candidates_.size();
+    candidates_.resize(count + last - first);
+    for (std::size_t i = first; i < last; ++i) {
+      candidates_[count] = {logits[i], static_cast<Token>(i)};
+      count += logits[i] >= threshold ? 1 : 0;
+    }
+    candidates_.resize(count);
   }
 }
 
 void Sampler::select_top_k(std::span<const float> logits, std::size_t k) {
-  // A heap of the k best so far, worst on top: nearly every logit of a large vocabulary fails one comparison with it.
-  candidates_.clear();
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const Candidate candidate{logits[i], static_cast<Token>(i)};
-    if (std::isnan(candidate.logit)) continue;
-    if (candidates_.size() < k) {
-      candidates_.push_back(candidate);
-      std::ranges::push_heap(candidates_, kByLogitDescending);
-    } else if (candidate.logit > candidates_.front().logit) {
-      std::ranges::pop_heap(candidates_, kByLogitDescending);
-      candidates_.back() = candidate;
-      std::ranges::push_heap(candidates_, kByLogitDescending);
-    }
+  // The k-th best maximum bounds the k-th best logit from below: k blocks have one that is at least as large. A k near the
+  // number of blocks would bound it badly, smaller blocks do better.
+  constexpr std::size_t kSmallBlock = 16;
+  if (k <= maxima_.size() / 4) {
+    ranked_maxima_ = maxima_;
+  } else {
+    block_maxima(logits, kSmallBlock, ranked_maxima_);
   }
+  float threshold = std::numeric_limits<float>::lowest();
+  if (k <= ranked_maxima_.size()) {
+    const auto kth = ranked_maxima_.begin() + static_cast<std::ptrdiff_t>(k - 1);
+    std::ranges::nth_element(ranked_maxima_, kth, std::greater());
+    threshold = std::max(threshold, *kth);
+  }
+  select_from(logits, threshold);
 }
 
-double Sampler::select_window(std::span<const float> logits, float best) {
-  double total = 0;
-  for (const float logit : logits) total += logit > kNegativeInfinity ? std::exp(static_cast<double>(logit - best)) : 0;
-  for (const float width : {4.0f, 8.0f, 16.0f, 32.0f}) {
-    select_all_above(logits, best - width);
-    if (mass_of_candidates(best) >= params_.top_p * total) return total;
-  }
-  select_all_above(logits, std::numeric_limits<float>::lowest());
+double Sampler::select_top_p(std::span<const float> logits, float best) {
+  const DepthBins weights = weights_by_depth(logits, best);
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double seen = 0;
+  std::size_t bins = 0;
+  while (bins < kDepthBins && seen < params_.top_p * total) seen += weights[bins++];
+  select_from(logits, best - static_cast<float>(bins) / static_cast<float>(kDepthBinsPerUnit));
   return total;
 }
 
-double Sampler::mass_of_candidates(float best) const {
+void Sampler::sort_candidates() {
+  constexpr std::size_t kComparingMax = 1000;
+  if (candidates_.size() <= kComparingMax) {
+    std::ranges::sort(candidates_, kByLogitDescending);
+    return;
+  }
+  // By 11 bits at a time from the lowest up, each pass keeping the order of the one before: of equal logits that of the tokens.
+  constexpr int kDigitBits = 11;
+  constexpr std::uint32_t kDigits = 1u << kDigitBits;
+  sorted_.resize(candidates_.size());
+  for (int shift = 0; shift < 32; shift += kDigitBits) {
+    const auto digit = [&](const Candidate& candidate) { return (descending_key(candidate.logit) >> shift) % kDigits; };
+    std::array<std::uint32_t, kDigits> places{};
+    for (const Candidate& candidate : candidates_) ++places[digit(candidate)];
+    std::exclusive_scan(places.begin(), places.end(), places.begin(), 0u);
+    for (const Candidate& candidate : candidates_) sorted_[places[digit(candidate)]++] = candidate;
+    candidates_.swap(sorted_);
+  }
+}
+
+double Sampler::mass_of_candidates() const {
   double mass = 0;
-  for (const Candidate& candidate : candidates_) mass += std::exp(static_cast<double>(candidate.logit - best));
+  for (const Candidate& candidate : candidates_)
+    mass += weight_at(static_cast<double>(candidates_.front().logit - candidate.logit));
   return mass;
 }
 
@@ -126,7 +157,7 @@ void Sampler::cut_top_p(double total) {
   double seen = 0;
   std::size_t keep = 0;
   while (keep < candidates_.size() && seen < params_.top_p * total) {
-    seen += std::exp(static_cast<double>(candidates_[keep++].logit - best));
+    seen += weight_at(static_cast<double>(best - candidates_[keep++].logit));
   }
   candidates_.resize(std::max<std::size_t>(1, keep));
 }
@@ -141,54 +172,70 @@ void Sampler::cut_min_p() {
 Token Sampler::draw_from_candidates() {
   const float best = candidates_.front().logit;
   const double scale = 1.0 / params_.temperature;
+  const auto weight = [&](const Candidate& candidate) {
+    return weight_at(static_cast<double>(best - candidate.logit) * scale);
+  };
   double total = 0;
-  for (const Candidate& candidate : candidates_) total += std::exp(static_cast<double>(candidate.logit - best) * scale);
+  for (const Candidate& candidate : candidates_) total += weight(candidate);
   double left = random_.next_unit() * total;
   for (const Candidate& candidate : candidates_) {
-    left -= std::exp(static_cast<double>(candidate.logit - best) * scale);
+    left -= weight(candidate);
     if (left < 0) return candidate.token;
   }
   return candidates_.front().token;
 }
 
-Token Sampler::draw_from_all(std::span<const float> logits, std::size_t best_index) {
-  const float best = logits[best_index];
+Token Sampler::draw_from_all(std::span<const float> logits, float best) {
   const double scale = 1.0 / params_.temperature;
-  const auto weight = [&](float logit) {
-    return logit > kNegativeInfinity ? std::exp(static_cast<double>(logit - best) * scale) : 0.0;
+  const auto weight = [&](float logit) { return weight_at(static_cast<double>(best - logit) * scale); };
+  const auto block_at = [&](std::size_t block) {
+    const std::size_t first = block * kLogitBlock;
+    return logits.subspan(first, std::min(kLogitBlock, logits.size() - first));
   };
-  double total = 0;
-  for (const float logit : logits) total += weight(logit);
-  double left = random_.next_unit() * total;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    left -= weight(logits[i]);
-    if (left < 0) return static_cast<Token>(i);
+  masses_.clear();
+  for (std::size_t block = 0; block < maxima_.size(); ++block) {
+    masses_.push_back(weight(maxima_[block]) > 0 ? sum_of_weights(block_at(block), best, scale) : 0);
   }
-  return static_cast<Token>(best_index);
+  double left = random_.next_unit() * std::accumulate(masses_.begin(), masses_.end(), 0.0);
+  for (std::size_t block = 0; block < maxima_.size(); ++block) {
+    if (left >= masses_[block]) {
+      left -= masses_[block];
+      continue;
+    }
+    const std::span<const float> block_logits = block_at(block);
+    for (std::size_t i = 0; i < block_logits.size(); ++i) {
+      left -= weight(block_logits[i]);
+      if (left < 0) return static_cast<Token>(block * kLogitBlock + i);
+    }
+  }
+  return static_cast<Token>(index_of(logits, best));
 }
 
 Token Sampler::sample(std::span<float> logits) {
   UMA_CHECK(!logits.empty());
   adjust(logits);
-  const std::size_t best_index = index_of_max(logits);
-  const float best = logits[best_index];
-  if (params_.temperature <= 0 || !(best > kNegativeInfinity)) return static_cast<Token>(best_index);
+  block_maxima(logits, kLogitBlock, maxima_);
+  const float best = *std::ranges::max_element(maxima_);
+  if (params_.temperature <= 0 || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
 
   const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
   const bool cuts_top_p = params_.top_p < 1;
   const bool cuts_min_p = params_.min_p > 0;
-  if (!cuts_top_k && !cuts_top_p && !cuts_min_p) return draw_from_all(logits, best_index);
+  if (!cuts_top_k && !cuts_top_p && !cuts_min_p) return draw_from_all(logits, best);
 
   double mass = 0;
   if (cuts_top_k) {
     select_top_k(logits, static_cast<std::size_t>(params_.top_k));
-    mass = mass_of_candidates(best);
   } else if (cuts_top_p) {
-    mass = select_window(logits, best);
+    mass = select_top_p(logits, best);
   } else {
-    select_all_above(logits, best + static_cast<float>(std::log(params_.min_p)));
+    select_from(logits, best + static_cast<float>(std::log(params_.min_p)));
   }
-  std::ranges::sort(candidates_, kByLogitDescending);
+  sort_candidates();
+  if (cuts_top_k) {
+    candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(params_.top_k)));
+    mass = mass_of_candidates();
+  }
   if (cuts_top_p) cut_top_p(mass);
   if (cuts_min_p) cut_min_p();
   return draw_from_candidates();

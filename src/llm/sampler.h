@@ -1,6 +1,7 @@
 // Chooses the next token of one sequence from its logits. One per generation; owned by its lane.
 // Order, as in llama.cpp: logit bias and end-of-generation ban, penalties over the last 64 tokens, top-k, top-p, min-p,
-// temperature, draw. Never sorts the vocabulary: candidates are preselected by a threshold first.
+// temperature, draw. Sorts candidates, not the vocabulary: a threshold comes first, from the maxima of its blocks (top-k, min-p)
+// or its mass by depth (top-p), and only blocks that reach it are read again.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +34,21 @@ class Sampler {
   };
 
   void adjust(std::span<float> logits);
+  // The first index of the largest logit, which is `best`.
+  [[nodiscard]] std::size_t index_of(std::span<const float> logits, float best) const;
+  // Makes candidates of all logits from `threshold` on, in order of their tokens.
+  void select_from(std::span<const float> logits, float threshold);
   void select_top_k(std::span<const float> logits, std::size_t k);
-  void select_all_above(std::span<const float> logits, float threshold);
-  // Selects the best logits, at least until they hold top_p of the whole mass, which it returns: only these need sorting.
-  [[nodiscard]] double select_window(std::span<const float> logits, float best);
-  // Masses are sums of exp(logit - best).
-  [[nodiscard]] double mass_of_candidates(float best) const;
+  // Selects the best logits, at least until they hold top_p of the whole mass, which it returns.
+  [[nodiscard]] double select_top_p(std::span<const float> logits, float best);
+  // The largest logit first, equal ones in order of their tokens.
+  void sort_candidates();
+  // Masses are sums of e^(logit - best).
+  [[nodiscard]] double mass_of_candidates() const;
   void cut_top_p(double total_mass);
   void cut_min_p();
   [[nodiscard]] Token draw_from_candidates();
-  [[nodiscard]] Token draw_from_all(std::span<const float> logits, std::size_t best_index);
+  [[nodiscard]] Token draw_from_all(std::span<const float> logits, float best);
 
   SamplingParams params_;
   std::vector<Token> banned_;
@@ -50,7 +56,12 @@ class Sampler {
   std::vector<Token> recent_;  // ring of the last kPenaltyWindow tokens
   std::size_t recent_next_ = 0;
   std::vector<std::pair<Token, int>> counts_;  // reused by adjust()
-  std::vector<Candidate> candidates_;          // reused by sample()
+  // Reused by sample().
+  std::vector<float> maxima_;  // of the blocks
+  std::vector<float> ranked_maxima_;
+  std::vector<double> masses_;  // of the blocks
+  std::vector<Candidate> candidates_;
+  std::vector<Candidate> sorted_;
 };
 
 }  // namespace uma::llm

@@ -1,5 +1,7 @@
 #include "llm/sampler.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -24,6 +26,97 @@ std::map<Token, double> draw(const SamplingParams& params, const std::vector<flo
     counts[sampler.sample(copy)] += 1.0 / draws;
   }
   return counts;
+}
+
+// What a draw is by definition: sorts the whole vocabulary, then cuts and draws. Without penalties and bias; requires one logit
+// that is a number.
+Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& logits, Random& random) {
+  struct Entry {
+    float logit;
+    Token token;
+  };
+  std::vector<Entry> entries;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] > -std::numeric_limits<float>::infinity()) entries.push_back({logits[i], static_cast<Token>(i)});
+  }
+  const bool cuts_top_k = params.top_k > 0 && static_cast<std::size_t>(params.top_k) < logits.size();
+  const bool cuts = cuts_top_k || params.top_p < 1 || params.min_p > 0;
+  const float best = std::ranges::max(entries, {}, &Entry::logit).logit;
+  if (cuts || params.temperature <= 0) std::ranges::stable_sort(entries, std::greater(), &Entry::logit);
+  if (params.temperature <= 0) return entries.front().token;
+  const auto weight = [&](const Entry& entry, double temperature) {
+    return std::exp(static_cast<double>(entry.logit - best) / temperature);
+  };
+  const auto mass = [&](double temperature) {
+    double sum = 0;
+    for (const Entry& entry : entries) sum += weight(entry, temperature);
+    return sum;
+  };
+  if (cuts_top_k) entries.resize(std::min(entries.size(), static_cast<std::size_t>(params.top_k)));
+  if (params.top_p < 1) {
+    const double wanted = params.top_p * mass(1);
+    double seen = 0;
+    std::size_t keep = 0;
+    while (keep < entries.size() && seen < wanted) seen += weight(entries[keep++], 1);
+    entries.resize(keep);
+  }
+  std::erase_if(entries, [&](const Entry& entry) { return weight(entry, 1) < params.min_p; });
+  double left = random.next_unit() * mass(params.temperature);
+  for (const Entry& entry : entries) {
+    left -= weight(entry, params.temperature);
+    if (left < 0) return entry.token;
+  }
+  return entries.front().token;
+}
+
+TEST(Sampler, DrawsAsIfItHadSortedTheVocabulary) {
+  Random random(3);
+  const auto pick = [&](auto... values) {
+    const std::array choices{values...};
+    return choices[random.next_below(choices.size())];
+  };
+  for (int round = 0; round < 3000; ++round) {
+    const auto vocabulary = static_cast<std::size_t>(pick(1, 2, 50, 127, 128, 129, 500, 3000, 9000));
+    const double spread = pick(0.5, 2.5, 10.0, 60.0);
+    const bool has_ties = pick(0, 0, 1) == 1;
+    const std::uint64_t holes = pick(2, 10, 1000);  // one logit of so many is NaN or -infinity
+    std::vector<float> logits(vocabulary);
+    for (float& logit : logits) {
+      double sum = 0;
+      for (int i = 0; i < 4; ++i) sum += random.next_unit() - 0.5;
+      logit = static_cast<float>(has_ties ? std::round(sum * 4) : sum * spread);
+      if (random.next_below(holes) == 0) {
+        logit = pick(std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity());
+      }
+    }
+    logits[random.next_below(vocabulary)] = 0;
+    SamplingParams params;
+    params.temperature = pick(0.0, 0.2, 0.8, 1.0, 1.0, 2.0);
+    params.top_k = pick(0, 0, 1, 5, 40, 1000, 5000);
+    params.top_p = pick(1.0, 1.0, 0.1, 0.5, 0.95, 0.9999);
+    params.min_p = pick(0.0, 0.0, 0.01, 0.3);
+    Sampler sampler(params, 7, {});
+    Random for_reference(7);
+    for (int i = 0; i < 3; ++i) {
+      std::vector<float> copy = logits;
+      ASSERT_EQ(sampler.sample(copy), sample_by_sorting(params, logits, for_reference))
+          << "round " << round << ": " << vocabulary << " logits, spread " << spread << ", ties " << has_ties << ", holes "
+          << holes << ", temperature " << params.temperature << ", top_k " << params.top_k << ", top_p " << params.top_p
+          << ", min_p " << params.min_p;
+    }
+  }
+}
+
+TEST(Sampler, PlusInfinityAlwaysWins) {
+  for (const double top_p : {1.0, 0.9}) {
+    SamplingParams params;
+    params.temperature = 1;
+    params.top_p = top_p;
+    Sampler sampler(params, 1, {});
+    std::vector<float> logits(300, 1.0f);
+    logits[200] = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(sampler.sample(logits), 200);
+  }
 }
 
 TEST(Sampler, GreedyTakesTheFirstOfTheLargest) {

@@ -5,7 +5,8 @@
 namespace uma::sched {
 namespace {
 
-constexpr double kBackgroundWaitMaxMs = 10'000;
+constexpr double kFirst = -1e12;  // ranks of those whose first token is due
+constexpr double kLast = 1e12;
 
 }  // namespace
 
@@ -23,25 +24,34 @@ std::int32_t ChunkSize::follow(std::int32_t rows_fitting) {
   return rows_;
 }
 
-double prefill_rank(std::int32_t pending_tokens, double waited_ms, bool is_background, const StepModel& model) {
-  const double rank = pending_tokens - waited_ms * model.prefill_tokens_per_ms();
-  return is_background && waited_ms < kBackgroundWaitMaxMs ? rank + 1e12 : rank;
+double prefill_rank(const SequenceView& view, const StepModel& model) {
+  const double tokens_per_ms = model.prefill_tokens_per_ms();
+  const double to_spare_ms = tokens_per_ms > 0 ? view.due_ms - view.pending_tokens / tokens_per_ms : view.due_ms;
+  if (view.due_ms != kNotDue && to_spare_ms >= 0) return kFirst + to_spare_ms;
+  const double rank = view.pending_tokens - view.waited_ms * tokens_per_ms;
+  return view.is_background && view.waited_ms < kBackgroundWaitMaxMs ? rank + kLast : rank;
 }
 
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan) {
   plan.clear();
   StepShape decode;
-  for (const SequenceView& view : sequences) {
-    if (view.decodes && static_cast<std::int32_t>(plan.decode.size()) < limits.rows_max) {
+  const auto add_decoding = [&](bool background, bool may_yield) {
+    for (const SequenceView& view : sequences) {
+      if (!view.decodes || view.is_background != background) continue;
+      if (static_cast<std::int32_t>(plan.decode.size()) == limits.rows_max) return;
+      StepShape with = decode;
+      with.add_decode(view.cached_tokens);
+      if (may_yield && model.guarded_ms(with) > limits.tick_ms) return;
       plan.decode.push_back({view.index, view.slot, 1});
-      decode.add_decode(view.cached_tokens);
+      decode = with;
     }
-  }
+  };
+  add_decoding(false, false);
+  add_decoding(true, !plan.decode.empty() && !limits.serves_background);
 
   const bool someone_decodes = !plan.decode.empty();
-  const double tick_ms =
-      someone_decodes ? std::max(limits.tick_ms, limits.tick_decodes_min * model.predict_ms(decode)) : limits.prefill_tick_ms;
+  const double tick_ms = someone_decodes ? limits.tick_ms : limits.prefill_tick_ms;
   const std::int32_t rows_max = std::min(limits.rows_max, limits.ubatch_rows);
 
   struct Candidate {
@@ -51,7 +61,7 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
   std::vector<Candidate> waiting;
   for (const SequenceView& view : sequences) {
     if (view.decodes) continue;
-    waiting.push_back({&view, prefill_rank(view.pending_tokens, view.waited_ms, view.is_background, model)});
+    waiting.push_back({&view, prefill_rank(view, model)});
   }
   std::ranges::stable_sort(waiting, {}, &Candidate::rank);
 

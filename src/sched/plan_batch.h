@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "sched/step_model.h"
 
 namespace uma::sched {
+
+inline constexpr double kNotDue = std::numeric_limits<double>::infinity();
+inline constexpr double kBackgroundWaitMaxMs = 10'000;
 
 struct SequenceView {
   std::uint64_t id = 0;             // the same from tick to tick
@@ -18,14 +22,15 @@ struct SequenceView {
   std::int32_t cached_tokens = 0;   // before them
   bool decodes = false;             // its only pending token is one it sampled: it is in mid-stream
   bool is_background = false;
-  double waited_ms = 0;  // since the request came
+  double waited_ms = 0;     // since the request came
+  double due_ms = kNotDue;  // until its first token is wanted; negative: it is late
 };
 
 struct BatchLimits {
   std::int32_t rows_max = 512;     // of one library call
   std::int32_t ubatch_rows = 512;  // computed at once by the library
   double tick_ms = 30;             // what a tick may take while sequences decode
-  double tick_decodes_min = 3;     // but never less than this many times its decode call; 0: tick_ms is a promise
+  bool serves_background = true;   // background streams have their row even where not all fit into tick_ms
   double prefill_tick_ms = 250;    // what a tick may take while none does
   double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
 };
@@ -66,15 +71,16 @@ class ChunkSize {
 
 inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
-// The order in which prompts are computed, smallest first: shortest first, aged by waiting, so that a prompt that has waited as
-// long as its own computing takes goes before every new one and none starves. Background prompts come after all interactive
-// ones, unless they have waited 10 s.
-[[nodiscard]] double prefill_rank(std::int32_t pending_tokens, double waited_ms, bool is_background, const StepModel& model);
+// The order in which prompts are computed, smallest first: those whose first token is due, and can still come in time, by what
+// time they have to spare; then shortest first, aged by waiting, so that a prompt that has waited as long as its own computing
+// takes goes before every new one and none starves. Background prompts come after all interactive ones, unless they have waited
+// for kBackgroundWaitMaxMs.
+[[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
 
 // Writes the next plan into `plan`, whose memory is reused, and notes in `chunk` what fitted. Ensures: every decoding sequence
-// is in plan.decode, up to rows_max; the rows of each call are <= rows_max; where something is to prefill, at least
-// min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum, the guarded time of both calls keeps the tick's.
-// Prompts are taken in the order of prefill_rank.
+// is in plan.decode, up to rows_max, but background ones where limits say so; the rows of each call are <= rows_max; where
+// something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum, the guarded time of
+// both calls keeps the tick's. Prompts are taken in the order of prefill_rank.
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan);
 

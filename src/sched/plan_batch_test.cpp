@@ -106,13 +106,42 @@ TEST(PlanBatch, SeveralChunksTogetherKeepTheTick) {
   EXPECT_EQ(call.prefill_rows, 64) << "and use it";
 }
 
-TEST(PlanBatch, APromisedTickIsNotStretchedForPrefill) {
+TEST(PlanBatch, WhereDecodingTakesTheWholeTickPrefillGetsItsLeast) {
   StepModel model = measured_model();
-  BatchLimits limits{.tick_ms = 40};
   for (int i = 0; i < 200; ++i) model.observe(decodes(1), 20);
-  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, limits).prefill.at(0).tokens_count, 32) << "60 ms: 3 x 20";
-  limits.tick_decodes_min = 0;
-  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, limits).prefill.at(0).tokens_count, 16);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, {.tick_ms = 60}).prefill.at(0).tokens_count, 32);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, model, {.tick_ms = 20}).prefill.at(0).tokens_count, kPrefillChunkMin);
+}
+
+TEST(PlanBatch, BackgroundStreamsYieldWhereTimeIsShort) {
+  StepModel model;
+  for (int i = 0; i < 200; ++i) {
+    for (const std::int32_t rows : {1, 2, 4}) model.observe(decodes(rows), 10.0 * rows);
+  }
+  std::vector<SequenceView> views{decoding(0, 0), decoding(1, 1), decoding(2, 2), decoding(3, 3)};
+  for (SequenceView& view : views) view.cached_tokens = 100;
+  views[1].is_background = views[2].is_background = true;
+  const auto rows_of = [&](const BatchLimits& limits) { return plan(views, model, limits).decode.size(); };
+  EXPECT_EQ(rows_of({.tick_ms = 100, .serves_background = false}), 4) << "all fit";
+  EXPECT_EQ(rows_of({.tick_ms = 35, .serves_background = false}), 3);
+  EXPECT_EQ(rows_of({.tick_ms = 25, .serves_background = false}), 2);
+  EXPECT_EQ(rows_of({.tick_ms = 1, .serves_background = false}), 2) << "interactive ones are always served";
+  EXPECT_EQ(rows_of({.tick_ms = 1, .serves_background = true}), 4);
+  views[0].is_background = views[3].is_background = true;
+  EXPECT_EQ(rows_of({.tick_ms = 1, .serves_background = false}), 4) << "nobody to yield to";
+}
+
+TEST(PrefillRank, WhoseFirstTokenIsDueGoesFirstWhileItCanComeInTime) {
+  const StepModel model = measured_model();
+  const double tokens_per_ms = model.prefill_tokens_per_ms();
+  const auto rank = [&](std::int32_t pending, double due_ms, bool is_background = false) {
+    return prefill_rank({.pending_tokens = pending, .is_background = is_background, .due_ms = due_ms}, model);
+  };
+  const double needed_ms = 1000 / tokens_per_ms;
+  EXPECT_LT(rank(1000, needed_ms + 10), rank(16, kNotDue));
+  EXPECT_LT(rank(1000, needed_ms + 10), rank(1000, needed_ms + 20)) << "the one with less to spare";
+  EXPECT_GT(rank(1000, needed_ms - 10), rank(16, kNotDue)) << "it is too late for this one anyway";
+  EXPECT_LT(rank(5000, kNotDue), rank(16, kNotDue, true));
 }
 
 TEST(ChunkSize, ShrinksAtOnceAndGrowsLate) {

@@ -434,7 +434,7 @@ struct Loop {
       views.push_back({.index = index, .slot = index, .pending_tokens = pick(random, 10, 2500)});
       to_generate.push_back(pick(random, 20, 300));
     }
-    plan_batch(views, model, {.tick_ms = target_ms, .tick_decodes_min = 0}, chunk_size, plan);
+    plan_batch(views, model, {.tick_ms = target_ms}, chunk_size, plan);
     StepShape decode;
     StepShape prefill;
     for (const PlanRow& row : plan.decode) decode.add_decode(views[static_cast<std::size_t>(row.index)].cached_tokens);

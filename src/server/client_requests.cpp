@@ -1,5 +1,6 @@
 #include "server/client_requests.h"
 
+#include <atomic>
 #include <format>
 #include <utility>
 #include <variant>
@@ -29,6 +30,15 @@ class ClientRequests::StreamSink final : public EventSink {
   const wire::FrameHead head_;
   const bool stream_;
 };
+
+ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
+    : service_(service),
+      tenant_(std::move(tenant)),
+      client_([] {
+        static std::atomic<std::uint64_t> last{0};
+        return ++last;
+      }()),
+      outbox_(std::move(outbox)) {}
 
 void ClientRequests::start(std::string_view frame_body, bool draining) {
   std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
@@ -90,6 +100,7 @@ void ClientRequests::run(const std::string& id, GenerateRequest request) {
   auto sink = std::make_shared<StreamSink>(outbox_, id, request.options.stream);
   // Before the call: the events may come, and finish, while it runs.
   InFlight& in_flight = in_flight_[id];
+  request.client = client_;
   in_flight.generation = service_.generate(tenant_, std::move(request), std::move(sink));
 }
 

@@ -23,8 +23,7 @@ inline constexpr std::size_t kRequestsInFlightMax = 1024;
 // at once or later, unless cancel_all() came before.
 class ClientRequests {
  public:
-  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
-      : service_(service), tenant_(std::move(tenant)), outbox_(std::move(outbox)) {}
+  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox);
 
   // Starts what one frame asks for, or answers with what is wrong. While `draining`, new generations are refused.
   void start(std::string_view frame_body, bool draining);
@@ -63,6 +62,7 @@ class ClientRequests {
 
   Service& service_;
   const TenantId tenant_;
+  const std::uint64_t client_;  // a number of its own among all connections
   const std::shared_ptr<Outbox> outbox_;
   std::unordered_map<std::string, InFlight> in_flight_;  // by the client's id
 };

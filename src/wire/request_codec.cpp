@@ -200,10 +200,9 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
   options.timeout_ms = fields.integer("timeout_ms", 0, kTimeMsMax).value_or(0);
   options.progress = fields.boolean("progress").value_or(false);
-  // Checked for clients that send them already; the scheduler's own targets apply until it reads these.
   constexpr double kTargetMax = static_cast<double>(kTargetMsMax);
-  (void)fields.number("target_ttft_ms", {0, kTargetMax});
-  (void)fields.number("target_tbt_ms", {0, kTargetMax});
+  options.target_ttft_ms = fields.number("target_ttft_ms", {0, kTargetMax}).value_or(0);
+  options.target_tbt_ms = fields.number("target_tbt_ms", {0, kTargetMax}).value_or(0);
   refuse_unserved_options(fields);
   return options;
 }

@@ -208,6 +208,8 @@ TEST(DecodeRequest, ReadsEveryOption) {
   EXPECT_EQ(options.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_FALSE(options.stream);
   EXPECT_EQ(options.request_class, RequestClass::background);
+  EXPECT_EQ(options.target_ttft_ms, 100);
+  EXPECT_EQ(options.target_tbt_ms, 30.5);
   EXPECT_EQ(options.deadline_ms, 0);
   EXPECT_EQ(options.timeout_ms, 1000);
   EXPECT_TRUE(options.progress);

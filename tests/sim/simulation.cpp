@@ -345,7 +345,9 @@ void Simulation::generate(bool in_session) {
   request.options.max_tokens = 1 + static_cast<std::int32_t>(random_.next_below(60));
   if (random_.next_below(6) == 0) request.options.timeout_ms = 1 + static_cast<std::int64_t>(random_.next_below(100));
   if (random_.next_below(3) == 0) request.options.request_class = RequestClass::background;
+  request.client = 1 + random_.next_below(3);
   request.options.progress = random_.next_below(4) == 0;
+  if (random_.next_below(4) == 0) request.options.target_ttft_ms = static_cast<double>(1 + random_.next_below(50));
   const int patience = random_.next_below(8) == 0 ? static_cast<int>(random_.next_below(10)) : 1'000'000;
   auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, patience);
   sink->id = RequestId{++last_request_};

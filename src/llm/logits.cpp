@@ -1,0 +1,108 @@
+#include "llm/logits.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+namespace uma::llm {
+namespace {
+
+constexpr double kBinsPerUnit = kDepthBinsPerUnit;
+constexpr double kDepthMax = static_cast<double>(kDepthBins - 1) / kBinsPerUnit;
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+
+// e^-(i / 32), the last one 0. From the series at 1/32, in long double so that the products stay exact enough for a double.
+consteval DepthBins powers() {
+  long double ratio = 1;
+  for (int i = 20; i > 0; --i) ratio = 1 - ratio / (static_cast<long double>(kBinsPerUnit) * i);
+  DepthBins table{};
+  long double value = 1;
+  for (double& entry : table) {
+    entry = static_cast<double>(value);
+    value *= ratio;
+  }
+  table.back() = 0;
+  return table;
+}
+
+constexpr DepthBins kPowers = powers();
+
+// A depth as the nearest bin and the weight relative to that of the bin: together kPowers[bin()] * rest.
+struct Place {
+  double shifted;
+  double rest;
+
+  // Adding 1.5 * 2^52 leaves the nearest integer in the low bits of the double.
+  static constexpr double kShift = 0x1.8p52;
+
+  static Place of(double depth) {
+    const double bounded = depth < kDepthMax ? depth : kDepthMax;  // NaN too
+    const double shifted = bounded * kBinsPerUnit + kShift;
+    const double x = bounded - (shifted - kShift) / kBinsPerUnit;
+    // The series of e^-x: |x| <= 1/64, so the first term left out is below 3e-14.
+    return {shifted, 1 - x * (1 - x * (1.0 / 2 - x * (1.0 / 6 - x * (1.0 / 24 - x * (1.0 / 120)))))};
+  }
+  [[nodiscard]] std::size_t bin() const { return std::bit_cast<std::uint64_t>(shifted) & 0xffff; }
+};
+
+// Calls add(place) for each logit, in order.
+void for_each_place(std::span<const float> logits, float best, double scale, auto add) {
+  // First arithmetic only, in vectors, then the table of a chunk.
+  constexpr std::size_t kChunk = 16;
+  std::array<double, kChunk> shifted, rests;
+  std::size_t first = 0;
+  for (; first + kChunk <= logits.size(); first += kChunk) {
+    const auto chunk = logits.subspan(first).first<kChunk>();
+    for (std::size_t i = 0; i < kChunk; ++i) {
+      const Place place = Place::of(static_cast<double>(best - chunk[i]) * scale);
+      shifted[i] = place.shifted;
+      rests[i] = place.rest;
+    }
+    for (std::size_t i = 0; i < kChunk; ++i) add(Place{shifted[i], rests[i]});
+  }
+  for (; first < logits.size(); ++first) add(Place::of(static_cast<double>(best - logits[first]) * scale));
+}
+
+}  // namespace
+
+void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima) {
+  // As many maxima at a time as the compiler keeps in vector registers: a single one would have to keep its order.
+  constexpr std::size_t kLanes = 8;
+  maxima.clear();
+  std::size_t first = 0;
+  for (; first + block_size <= logits.size(); first += block_size) {
+    const std::span<const float> block = logits.subspan(first, block_size);
+    std::array<float, kLanes> best;
+    best.fill(kNegativeInfinity);
+    for (std::size_t i = 0; i < block_size; i += kLanes) {
+      for (std::size_t lane = 0; lane < kLanes; ++lane)
+        best[lane] = block[i + lane] > best[lane] ? block[i + lane] : best[lane];
+    }
+    maxima.push_back(*std::ranges::max_element(best));
+  }
+  if (first == logits.size()) return;
+  float best = kNegativeInfinity;
+  for (const float logit : logits.subspan(first)) best = logit > best ? logit : best;
+  maxima.push_back(best);
+}
+
+double weight_at(double depth) {
+  const Place place = Place::of(depth);
+  return kPowers[place.bin()] * place.rest;
+}
+
+double sum_of_weights(std::span<const float> logits, float best, double scale) {
+  double sum = 0;
+  for_each_place(logits, best, scale, [&](const Place& place) { sum += kPowers[place.bin()] * place.rest; });
+  return sum;
+}
+
+DepthBins weights_by_depth(std::span<const float> logits, float best) {
+  DepthBins weights{};
+  for_each_place(logits, best, 1, [&](const Place& place) { weights[place.bin()] += place.rest; });
+  for (std::size_t i = 0; i < kDepthBins; ++i) weights[i] *= kPowers[i];
+  return weights;
+}
+
+}  // namespace uma::llm
