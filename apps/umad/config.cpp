@@ -1,5 +1,7 @@
 #include "umad/config.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -90,6 +92,29 @@ std::optional<std::string> apply_kv_layout(Config& config, std::string_view text
   return std::nullopt;
 }
 
+std::optional<std::string> apply_kv_type(Config& config, std::string_view text) {
+  auto word = one_of({"f16", "q8_0"})(text);
+  if (!word) return std::move(word.error());
+  config.kv_type = *word == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_flash_attention(Config& config, std::string_view text) {
+  auto word = one_of({"auto", "on", "off"})(text);
+  if (!word) return std::move(word.error());
+  config.flash_attention = *word == "on"    ? llm::FlashAttention::on
+                           : *word == "off" ? llm::FlashAttention::off
+                                            : llm::FlashAttention::automatic;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_weights(Config& config, std::string_view text) {
+  auto word = one_of({"shared", "replicated"})(text);
+  if (!word) return std::move(word.error());
+  config.replicates_weights = *word == "replicated";
+  return std::nullopt;
+}
+
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kPiB = std::int64_t{1} << 50;
@@ -108,7 +133,7 @@ const std::vector<Setting>& settings() {
       {"", "threads", store(integer(0, 256), [](Config& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
        "compute threads of the whole daemon (default 0: the physical cores; one for models under 16 MiB)"},
       {"", "workers", store(integer(1, 64), [](Config& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
-       "workers on the one copy of the weights (default 1)"},
+       "workers, each with a context of its own (default 1)"},
       {"limits", "max_tokens", store(integer(1, kInt32Max), [](Config& c) -> auto& { return c.limits.max_tokens; }),
        "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
       {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
@@ -135,11 +160,16 @@ const std::vector<Setting>& settings() {
       {"scheduler", "lanes", apply_lanes},
       {"scheduler", "speculation", apply_speculation},
       {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
+      {"scheduler", "weights", apply_weights},
+      {"scheduler", "prefill_threads", store(integer(0, 256), [](Config& c) -> auto& { return c.prefill_threads; })},
+      {"scheduler", "ubatch", store(integer(16, 2048), [](Config& c) -> auto& { return c.ubatch_rows; })},
       {.section = "scheduler", .key = "bmt_budget_gbps", .apply = check_only(number(0, 1e6)), .effect = Effect::not_yet},
       {.section = "scheduler", .key = "max_merge", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
       {.section = "scheduler", .key = "latency_cap", .apply = check_only(number(0, 1e6)), .effect = Effect::superseded},
 
       {"kv", "layout", apply_kv_layout},
+      {"kv", "type", apply_kv_type},
+      {"kv", "flash_attention", apply_flash_attention},
       {.section = "kv", .key = "warm_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
       {.section = "kv", .key = "cold_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
       {.section = "kv", .key = "archive_after", .apply = check_only(duration()), .effect = Effect::not_yet},
@@ -184,6 +214,13 @@ std::string known_keys(std::string_view section) {
 
 std::string mismatch(std::string_view expected, std::string_view text) {
   return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
+}
+
+// Stores the text's value; returns what was expected where the text has none.
+std::optional<std::string> accept(Config& config, const Setting& setting, std::string_view text) {
+  if (auto expected = setting.apply(config, text)) return expected;
+  config.keys_given.push_back(setting.name());
+  return std::nullopt;
 }
 
 void note_effect(Config& config, const Setting& setting) {
@@ -249,7 +286,7 @@ class YamlReader {
       report(value.Mark(), std::format("{}: expected one value, got {}", setting.name(), kind));
       return;
     }
-    if (const auto expected = setting.apply(config_, value.Scalar())) {
+    if (const auto expected = accept(config_, setting, value.Scalar())) {
       report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, value.Scalar())));
       return;
     }
@@ -289,7 +326,7 @@ void apply_environment(Config& config, const Environment& environment, std::vect
     if (setting.environment == nullptr) continue;
     const std::optional<std::string> value = environment(setting.environment);
     if (!value || value->empty()) continue;  // an empty variable counts as unset
-    if (const auto expected = setting.apply(config, *value)) {
+    if (const auto expected = accept(config, setting, *value)) {
       problems.push_back(std::format("{}: {}", setting.environment, mismatch(*expected, *value)));
     }
   }
@@ -301,26 +338,53 @@ constexpr const char* kFooter =
     "             UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
-    "\nExample: umad, then in another terminal: uma-cli chat";
+    "\nExample: umad, then in another terminal: uma-cli chat\n"
+    "         umad tune measures what suits this model and machine (umad tune --help)";
+
+constexpr const char* kTuneFooter =
+    "\nMeasures thread counts, ubatch, flash attention, layout and type of the KV cache, and prompts in a lane beside the "
+    "streams;\n"
+    "prints what it found, and keeps the choice in the data folder, where umad reads it at start for what is not set "
+    "otherwise.\n"
+    "It needs a machine with nothing else to do. Ctrl-C ends it, and keeps nothing.\n"
+    "\nExit codes: 0 measured and kept, 1 a mistake, no such model, no memory, a busy machine, 130 interrupted.";
+
+// The settings that `umad tune` has flags for.
+constexpr std::array<std::string_view, 5> kTuneKeys = {"model", "n_ctx", "slots", "threads", "data_dir"};
 
 // What the command line said: the text of each setting's flag, in the order of settings().
 struct Flags {
   std::vector<std::pair<const Setting*, std::string>> values;
   std::string config_path;
+  std::optional<TuneOptions> tune;
 };
 
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
-  CLI::App app{"umad: serves one model to many conversations at once, over a Unix socket.", "umad"};
-  app.set_version_flag("--version", "umad " UMA_VERSION);
-  app.footer(kFooter);
+  const bool is_tune = !arguments.empty() && arguments.front() == "tune";
+  if (is_tune) arguments = arguments.subspan(1);
+  CLI::App app{is_tune ? "umad tune: measures what suits this model on this machine."
+                       : "umad: serves one model to many conversations at once, over a Unix socket.",
+               is_tune ? "umad tune" : "umad"};
+  if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
+  app.footer(is_tune ? kTuneFooter : kFooter);
   app.get_formatter()->column_width(24);
 
   Flags flags;
+  if (is_tune) {
+    flags.tune.emplace();
+    app.add_option("--seconds", flags.tune->seconds, "time for measuring (default 90)")
+        ->type_name("")
+        ->check(CLI::Range(1.0, 3600.0));
+    app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
+                 "let K/V type q8_0 be chosen: half the memory, slightly different answers");
+    app.add_flag("--even-if-busy", flags.tune->even_if_busy,
+                 "measure though other programs compute: what is chosen then suits a machine that is shared like this");
+  }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
-    if (setting.flag != nullptr)
-      options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("")->expected(1), &setting);
+    if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
+    options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("")->expected(1), &setting);
   }
 
   // CLI11 reads a vector from its back.
@@ -354,6 +418,10 @@ std::string error_text(const std::vector<std::string>& problems) {
 
 }  // namespace
 
+bool Config::is_given(std::string_view key) const {
+  return std::ranges::contains(keys_given, key);
+}
+
 Environment process_environment() {
   return [](const char* name) -> std::optional<std::string> {
     const char* value = std::getenv(name);
@@ -370,15 +438,19 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (!flags) return std::unexpected(std::move(flags.error()));
 
   Config config;
+  config.tune = flags->tune;
   std::vector<std::string> problems;
   const std::string config_path =
       flags->config_path.empty() ? environment("UMA_CONFIG").value_or(std::string()) : flags->config_path;
   if (!config_path.empty()) problems = apply_file(config, config_path);
   apply_environment(config, environment, problems);
   for (const auto& [setting, text] : flags->values) {
-    if (const auto expected = setting->apply(config, text)) {
+    if (const auto expected = accept(config, *setting, text)) {
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
     }
+  }
+  if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
+    problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }
   if (config.data_dir.empty()) {
     if (const std::string state = xdg_folder(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {

@@ -18,6 +18,13 @@
 
 namespace uma::umad {
 
+// What `umad tune` was asked for beside the settings.
+struct TuneOptions {
+  double seconds = 90;
+  bool allows_quantized_kv = false;
+  bool even_if_busy = false;  // measure, and keep what was measured, though other programs compute
+};
+
 // How prompts are computed beside streams: in a lane of their own that has its part of the threads, or that takes turns with
 // the streams, or in chunks in the streams' own context. Automatic: split, and turns where there is one thread to share.
 enum class Lanes : std::uint8_t { automatic, split, turns, off };
@@ -30,6 +37,9 @@ struct Config {
   std::int32_t slots = 8;          // sequences per worker
   std::int32_t threads = 0;        // compute threads of the whole daemon; 0: the physical cores this process may use
   std::int32_t workers = 1;
+  bool replicates_weights = false;   // each worker on a copy of its own
+  std::int32_t prefill_threads = 0;  // of a worker's calls with prompt tokens; 0: as for decoding
+  std::int32_t ubatch_rows = 512;    // rows the library computes at once
 
   std::string socket_path = "/tmp/uma.sock";
   std::int32_t backlog = 64;
@@ -44,9 +54,15 @@ struct Config {
   double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
+  llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
+  llm::KvType kv_type = llm::KvType::f16;
 
+  std::optional<TuneOptions> tune;               // measure instead of serving
+  std::vector<std::string> keys_given;           // set by any source, as "section.key"; a profile decides about the others
   std::vector<std::string> keys_without_effect;  // set, valid, and read by no feature of this version
   std::vector<std::string> keys_superseded;      // of the first design; something better decides now
+
+  [[nodiscard]] bool is_given(std::string_view key) const;
 };
 
 // What ends the program before it serves: help and version (status 0, for standard output), or mistakes (status 1, for standard
@@ -60,7 +76,8 @@ struct Exit {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 [[nodiscard]] Environment process_environment();
 
-// `arguments` without the program's name. Reads the YAML file named by --config or UMA_CONFIG, and no other file.
+// `arguments` without the program's name; a first one that is "tune" asks for that. Reads the YAML file named by --config or
+// UMA_CONFIG, and no other file.
 [[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment);
 
 // Reads YAML text into `config`. Returns the mistakes, each as "NAME:LINE:COLUMN: what"; `name` is the file's.

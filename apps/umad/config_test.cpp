@@ -67,6 +67,12 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->tick_ms, 30);
   EXPECT_EQ(config->target_tbt_ms, 0);
   EXPECT_EQ(config->kv_layout, llm::KvLayout::automatic);
+  EXPECT_EQ(config->kv_type, llm::KvType::f16);
+  EXPECT_EQ(config->flash_attention, llm::FlashAttention::automatic);
+  EXPECT_EQ(config->ubatch_rows, 512);
+  EXPECT_EQ(config->prefill_threads, 0);
+  EXPECT_FALSE(config->replicates_weights);
+  EXPECT_FALSE(config->tune);
   EXPECT_EQ(config->data_dir, "/home/someone/.local/state/uma");
 }
 
@@ -115,8 +121,8 @@ policy: time_slice
 data_dir: /tmp/d
 ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
 limits:    {max_sessions: 10, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
-scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 0}
-kv:        {warm_bytes_max: auto, cold_bytes_max: 1T, archive_after: 60m, eviction: value, ttl: none, layout: unified}
+scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 0, weights: replicated, prefill_threads: 3, ubatch: 128}
+kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, archive_after: 60m, eviction: value, ttl: none, layout: unified}
 pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
 metrics:   {tick_interval_ms: 1000}
 )",
@@ -144,6 +150,11 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.policy.slice_ms, 250);
   EXPECT_TRUE(config.speculates);
   EXPECT_EQ(config.kv_layout, llm::KvLayout::unified);
+  EXPECT_EQ(config.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(config.flash_attention, llm::FlashAttention::on);
+  EXPECT_EQ(config.ubatch_rows, 128);
+  EXPECT_EQ(config.prefill_threads, 3);
+  EXPECT_TRUE(config.replicates_weights);
   EXPECT_THAT(config.keys_without_effect,
               ElementsAre("scheduler.bmt_budget_gbps", "kv.warm_bytes_max", "kv.cold_bytes_max",
                           "kv.archive_after", "kv.eviction", "kv.ttl", "pool.usable_fraction", "pool.queue_depth_warn",
@@ -235,6 +246,10 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"kv: {ttl: -1s}", "kv.ttl: expected none, or a duration"},
            Case{"kv: {eviction: random}", "kv.eviction: expected value or lru"},
            Case{"kv: {layout: paged}", "kv.layout: expected auto or split or unified"},
+           Case{"kv: {type: q4_0}", "kv.type: expected f16 or q8_0"},
+           Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto or on or off"},
+           Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
+           Case{"scheduler: {ubatch: 8}", "scheduler.ubatch: expected an integer from 16 to 2048"},
            Case{"pool: {usable_fraction: 1.5}", "pool.usable_fraction: expected a number from 0.01 to 1"},
            Case{"model: ''", "model: expected a path"},
        }) {
@@ -276,6 +291,46 @@ TEST(Config, HelpAndVersionAreAnswersAndUnknownFlagsAreNot) {
 
   EXPECT_FALSE(load({"--model"}));
   EXPECT_FALSE(load({"m.gguf"}));
+}
+
+TEST(Config, KnowsWhatWasGivenAndWhatIsADefault) {
+  const TemporaryFile file("slots: 8\nkv: {type: f16}\n");
+  const auto config = load({"--config", file.path(), "--n-ctx", "0"}, {{"UMA_THREADS", "0"}});
+  ASSERT_TRUE(config);
+  EXPECT_THAT(config->keys_given, testing::UnorderedElementsAre("slots", "kv.type", "threads", "n_ctx"))
+      << "the value of a default counts too";
+  EXPECT_TRUE(config->is_given("kv.type"));
+  EXPECT_FALSE(config->is_given("kv.layout"));
+}
+
+TEST(Config, QuantizedKeysAndValuesNeedFlashAttention) {
+  const TemporaryFile file("kv: {type: q8_0, flash_attention: off}\n");
+  const auto refused = load({"--config", file.path()});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text, HasSubstr("kv.type q8_0 needs flash attention"));
+}
+
+TEST(Config, TuneHasFlagsOfItsOwn) {
+  const auto plain = load({"tune", "--model", "m", "--slots", "4"});
+  ASSERT_TRUE(plain && plain->tune);
+  EXPECT_EQ(plain->model, "m");
+  EXPECT_EQ(plain->slots, 4);
+  EXPECT_EQ(plain->tune->seconds, 90);
+  EXPECT_FALSE(plain->tune->allows_quantized_kv);
+  EXPECT_FALSE(plain->tune->even_if_busy);
+  const auto all = load({"tune", "--seconds", "2.5", "--allow-quantized-kv", "--even-if-busy"});
+  ASSERT_TRUE(all && all->tune);
+  EXPECT_EQ(all->tune->seconds, 2.5);
+  EXPECT_TRUE(all->tune->allows_quantized_kv);
+  EXPECT_TRUE(all->tune->even_if_busy);
+
+  EXPECT_FALSE(load({"tune", "--socket", "/tmp/s"})) << "it serves nobody";
+  EXPECT_FALSE(load({"tune", "--seconds", "0"}));
+  EXPECT_FALSE(load({"--seconds", "3"}));
+  const auto help = load({"tune", "--help"});
+  ASSERT_FALSE(help);
+  EXPECT_EQ(help.error().status, 0);
+  EXPECT_THAT(help.error().text, HasSubstr("--allow-quantized-kv"));
 }
 
 TEST(Config, NoModelIsNeeded) {

@@ -10,21 +10,17 @@
 #include <vector>
 
 namespace uma::umad {
-namespace {
-
 std::vector<int> allowed_processors() {
   std::vector<int> processors;
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  // Fails only on machines with more processors than the mask has bits (1,024); an empty list then counts as one core.
+  // Fails only on machines with more processors than the mask has bits (1,024).
   if (::sched_getaffinity(0, sizeof(mask), &mask) != 0) return processors;
   for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
     if (CPU_ISSET(static_cast<std::size_t>(processor), &mask)) processors.push_back(processor);
   }
   return processors;
 }
-
-}  // namespace
 
 std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys) {
   // A core is named by the list of its hardware threads.

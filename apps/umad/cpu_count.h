@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <vector>
 
 namespace uma::umad {
 
@@ -11,6 +12,9 @@ namespace uma::umad {
 // than the container's CPU quota, rounded up. Two hardware threads of one core share its arithmetic units, and ggml's threads
 // spin, so more than that is slower. At least 1.
 [[nodiscard]] std::int32_t usable_physical_cores();
+
+// The processors that this process may run on. Empty where the kernel cannot say (more than 1,024 of them).
+[[nodiscard]] std::vector<int> allowed_processors();
 
 // The parts, for tests; `sys` is the root of sysfs. Processors without topology files count as cores of their own.
 [[nodiscard]] std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys);

@@ -28,6 +28,32 @@ int write_all(int file, std::string_view content) {
   return 0;
 }
 
+int sync_folder(const std::filesystem::path& folder) {
+  const int file = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return errno;
+  const int problem = ::fsync(file) == 0 ? 0 : errno;
+  ::close(file);
+  return problem;
+}
+
+Expected<Unit> write_whole(const std::string& path, std::string_view content, bool syncs) {
+  // The process id keeps two daemons that share a folder apart.
+  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
+  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return io_failure(temporary, errno);
+  int problem = write_all(file, content);
+  if (problem == 0 && syncs && ::fsync(file) != 0) problem = errno;
+  if (::close(file) != 0 && problem == 0) problem = errno;
+  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
+  if (problem != 0) {
+    ::unlink(temporary.c_str());
+    return io_failure(path, problem);
+  }
+  if (syncs) problem = sync_folder(std::filesystem::path(path).parent_path());
+  if (problem != 0) return io_failure(path, problem);
+  return Unit{};
+}
+
 }  // namespace
 
 Expected<Unit> prepare_data_dir(const std::string& path) {
@@ -42,18 +68,11 @@ Expected<Unit> prepare_data_dir(const std::string& path) {
 }
 
 Expected<Unit> write_file_atomically(const std::string& path, std::string_view content) {
-  // The process id keeps two daemons that share a folder apart.
-  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
-  const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (file < 0) return io_failure(temporary, errno);
-  int problem = write_all(file, content);
-  if (::close(file) != 0 && problem == 0) problem = errno;
-  if (problem == 0 && std::rename(temporary.c_str(), path.c_str()) != 0) problem = errno;
-  if (problem != 0) {
-    ::unlink(temporary.c_str());
-    return io_failure(path, problem);
-  }
-  return Unit{};
+  return write_whole(path, content, false);
+}
+
+Expected<Unit> write_file_durably(const std::string& path, std::string_view content) {
+  return write_whole(path, content, true);
 }
 
 }  // namespace uma::umad

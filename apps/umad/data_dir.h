@@ -15,5 +15,7 @@ namespace uma::umad {
 // Writes a file (mode 0600) under a temporary name, then renames it: readers see the old content or the new, never a part, and
 // a full disk leaves the old. Not synced: for what may be lost with the machine. Errors: E_IO_001 with path and reason.
 [[nodiscard]] Expected<Unit> write_file_atomically(const std::string& path, std::string_view content);
+// The same, and synced: when it returns, the file and its name survive a loss of power.
+[[nodiscard]] Expected<Unit> write_file_durably(const std::string& path, std::string_view content);
 
 }  // namespace uma::umad

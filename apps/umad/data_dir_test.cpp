@@ -55,11 +55,13 @@ TEST_F(DataDir, AFileInItsPlaceIsAnError) {
 
 TEST_F(DataDir, FilesAreReplacedWholeAndLeaveNoTemporaryOnes) {
   const std::string path = root_ / "metrics.json";
-  ASSERT_TRUE(write_file_atomically(path, "first, and longer"));
-  ASSERT_TRUE(write_file_atomically(path, "second"));
-  EXPECT_EQ(read(path), "second");
-  EXPECT_EQ(mode(path), 0600U);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(root_), {}), 1);
+  for (const auto& write : {write_file_atomically, write_file_durably}) {
+    ASSERT_TRUE(write(path, "first, and longer"));
+    ASSERT_TRUE(write(path, "second"));
+    EXPECT_EQ(read(path), "second");
+    EXPECT_EQ(mode(path), 0600U);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(root_), {}), 1);
+  }
 }
 
 TEST_F(DataDir, AFailedWriteLeavesWhatWasThere) {

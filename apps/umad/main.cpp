@@ -1,5 +1,6 @@
 // umad: wires configuration, engine, door and signals together, and says in the log what happens.
-// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken.
+// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken;
+// 130 and 143: `umad tune` was interrupted.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <filesystem>
 #include <format>
 #include <memory>
+#include <optional>
 #include <string>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -22,12 +24,16 @@
 #include "engine/engine.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
+#include "llm/llama_model.h"
 #include "server/unix_server.h"
+#include "umad/compute.h"
 #include "umad/config.h"
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
 #include "umad/model_path.h"
+#include "umad/profile.h"
 #include "umad/signals.h"
+#include "umad/tune.h"
 #include "wire/event_codec.h"
 
 namespace uma::umad {
@@ -36,9 +42,6 @@ namespace {
 constexpr Duration kDrainLimit = std::chrono::seconds(30);
 constexpr Duration kFlushLimit = std::chrono::seconds(1);  // for the last answers of a daemon that gives up
 constexpr Duration kDrainStep = std::chrono::milliseconds(50);
-
-// Below this many bytes a model's decode is shorter than the time its threads need to meet; one thread is faster and even.
-constexpr std::uintmax_t kOneThreadModelBytes = 16 << 20;
 
 // What the main thread waits for.
 struct SignalCame {
@@ -71,12 +74,27 @@ Expected<std::string> choose_model(const Config& config) {
   return find_model(config.model, folders);
 }
 
-std::int32_t choose_threads(const Config& config, const std::string& model_path) {
-  if (config.threads > 0) return config.threads;
+// What was measured of this model on this machine; where that cannot be read, the log says why.
+std::optional<Profile> find_profile(const Config& config, const std::string& model_path) {
+  const auto identity = llm::model_identity(model_path);
+  if (!identity) return std::nullopt;  // the load says what is wrong with the file
+  const Machine machine = this_machine();
+  const std::string path = profile_path(config.data_dir, *identity, machine);
+  auto profile = read_profile(path, *identity, machine);
+  if (!profile) {
+    log_warning("profile {} is ignored: {}", path, profile.error());
+    return std::nullopt;
+  }
+  if (!*profile) return std::nullopt;
+  const std::string given = given_over_profile(config);
+  log_info("profile {}{}{}", path, given.empty() ? "" : "; set otherwise: ", given);
+  return *std::move(profile);
+}
+
+Compute choose_compute_here(const Config& config, const std::string& model_path) {
   std::error_code problem;
   const std::uintmax_t bytes = std::filesystem::file_size(model_path, problem);
-  if (!problem && bytes < kOneThreadModelBytes) return config.workers;  // one each
-  return usable_physical_cores();
+  return choose_compute(config, find_profile(config, model_path), problem ? 0 : bytes, usable_physical_cores());
 }
 
 std::string join(const std::vector<std::string>& names) {
@@ -99,11 +117,14 @@ void log_start(const Config& config) {
   if (!config.keys_without_effect.empty()) log_info("no effect in this version: {}", join(config.keys_without_effect));
 }
 
-void log_ready(const Config& config, const ModelInfo& model, std::int32_t threads, Duration since_start) {
+void log_ready(const Config& config, const ModelInfo& model, const llm::ContextOptions& context, Duration since_start) {
   log_info("model   {}: {}, {}, trained for {} tokens", model.name, model.description, readable_bytes(model.bytes),
            model.train_tokens);
-  log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s)",
-           model.workers, model.slots, model.context_tokens, model.kv_layout, model.sequence_tokens_max, threads);
+  const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
+  const std::string prefill_threads = is_even ? "" : std::format(", {} for prompts", context.threads_batch * model.workers);
+  log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
+           model.workers, model.slots, model.context_tokens, model.kv_layout, model.sequence_tokens_max,
+           context.threads * model.workers, prefill_threads);
   const std::string socket_flag =
       config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
   log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
@@ -114,7 +135,7 @@ class Daemon {
   Daemon(const Config& config, std::string model_path)
       : config_(config),
         model_path_(std::move(model_path)),
-        threads_(choose_threads(config, model_path_)),
+        compute_(choose_compute_here(config, model_path_)),
         engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
 
   int run();
@@ -131,7 +152,7 @@ class Daemon {
 
   const Config& config_;
   const std::string model_path_;
-  const std::int32_t threads_;
+  const Compute compute_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
@@ -147,8 +168,8 @@ engine::EngineOptions Daemon::engine_options() {
   options.target_ttft_ms = config_.target_ttft_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
-  options.threads_per_worker = std::max(1, threads_ / config_.workers);
-  options.threads_beside_prefill = config_.lanes == Lanes::turns ? 0 : options.threads_per_worker / 2;
+  options.threads_per_worker = compute_.threads;
+  options.threads_beside_prefill = compute_.decode_threads_beside_prefill;
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
@@ -158,11 +179,9 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   engine::FixedModelOptions options;
   options.path = model_path_;
   options.workers = config_.workers;
-  options.context.cells = config_.context_cells;
-  options.context.sequences = config_.slots;
-  options.context.threads = std::max(1, threads_ / config_.workers);
-  options.context.layout = config_.kv_layout;
-  options.lanes = config_.lanes != Lanes::off;
+  options.context = compute_.context;
+  options.replicates = config_.replicates_weights;
+  options.lanes = compute_.lanes;
   return std::make_unique<engine::FixedModelSource>(std::move(options));
 }
 
@@ -194,7 +213,7 @@ int Daemon::serve() {
     for (const Happening& happening : taken_) {
       if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
         if (!*loaded) return give_up(loaded->error());
-        log_ready(config_, **loaded, threads_, clock_.now() - started_);
+        log_ready(config_, **loaded, compute_.context, clock_.now() - started_);
         continue;
       }
       const int number = std::get<SignalCame>(happening).number;
@@ -269,6 +288,7 @@ int run_umad(const Config& config) {
     log_error("{}", model_path.error().message);
     return 1;
   }
+  if (config.tune) return run_tune(config, *model_path);
   return Daemon(config, std::move(*model_path)).run();
 }
 

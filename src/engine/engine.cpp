@@ -104,7 +104,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     const MutexLock lock(workers_mutex_);
     model_info_.description = facts.description;
     model_info_.state = ModelState::ready;
-    model_info_.bytes = facts.bytes;
+    model_info_.bytes = facts.bytes * static_cast<std::uint64_t>(loaded->copies);
     model_info_.parameters = facts.parameters;
     model_info_.context_tokens = shape.cells;
     model_info_.sequence_tokens_max = shape.sequence_cells_max;

@@ -52,19 +52,26 @@ std::string FixedModelSource::model_name() const {
 }
 
 Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress) {
-  auto model = llm::load_llama_model(options_.path, {.on_progress = [&](double progress) {
-                                       on_progress(progress);
-                                       return !stopping_.load();
-                                     }});
-  if (!model) return std::unexpected(model.error());
   LoadedWorkers loaded;
-  loaded.model = std::move(*model);
+  loaded.copies = options_.replicates ? options_.workers : 1;
+  std::shared_ptr<const llm::Model> model;
   for (std::int32_t i = 0; i < options_.workers; ++i) {
-    auto context = loaded.model->new_context(options_.context);
+    if (i < loaded.copies) {
+      auto copy = llm::load_llama_model(options_.path, {.on_progress =
+                                                            [&](double progress) {
+                                                              on_progress((i + progress) / loaded.copies);
+                                                              return !stopping_.load();
+                                                            },
+                                                        .shares_file = !options_.replicates});
+      if (!copy) return std::unexpected(copy.error());
+      model = std::move(*copy);
+    }
+    if (i == 0) loaded.model = model;
+    auto context = model->new_context(options_.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
     if (options_.lanes && options_.context.sequences > 1) {
-      worker.prefill = make_prefill_context(*loaded.model, options_.context, *worker.decode);
+      worker.prefill = make_prefill_context(*model, options_.context, *worker.decode);
     }
   }
   return loaded;

@@ -19,10 +19,11 @@ struct WorkerContexts {
   std::unique_ptr<llm::Context> prefill;  // for long prompts; null: there is one lane only
 };
 
-// A model and the contexts on it: the weights are in memory once.
+// A model and the contexts on it.
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
+  std::int32_t copies = 1;  // of the weights in memory: one, or one per worker, which its contexts keep alive
 };
 
 class WorkerSource {
@@ -43,6 +44,7 @@ struct FixedModelOptions {
   std::string path;
   std::int32_t workers = 1;
   llm::ContextOptions context;  // of each worker; threads: of each worker
+  bool replicates = false;      // every worker computes on weights of its own, in memory of its own
   bool lanes = false;           // a second context for prompts, where the model's state can be handed over
 };
 

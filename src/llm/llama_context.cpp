@@ -10,12 +10,12 @@
 
 #include "base/check.h"
 #include "llm/llama_guard.h"
+#include "llm/llama_log.h"
 
 namespace uma::llm {
 namespace {
 
 constexpr std::uint32_t kBatchRows = 2048;
-constexpr std::uint32_t kUbatchRows = 512;
 constexpr std::uint32_t kDraftRows = 16;  // that may ask for logits beside one row of each sequence
 constexpr std::int32_t kDefaultSequenceCells = 4096;
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
@@ -38,12 +38,17 @@ std::uint64_t available_memory_bytes() {
   return 0;
 }
 
-// f16 keys and values of all layers for one token.
-std::uint64_t kv_bytes_per_token(const llama_model* model) {
+ggml_type cache_type(KvType type) {
+  return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+}
+
+// Keys and values of all layers for one token.
+std::uint64_t kv_bytes_per_token(const llama_model* model, KvType type) {
   const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
   const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd(model));
-  return static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2 * 2;
+  const std::uint64_t numbers = static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2;
+  return numbers * ggml_type_size(cache_type(type)) / static_cast<std::uint64_t>(ggml_blck_size(cache_type(type)));
 }
 
 // Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no
@@ -60,7 +65,8 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   if (cells == 0) {
     const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
     cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
-    const std::uint64_t affordable = available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_per_token(model));
+    const std::uint64_t affordable =
+        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_per_token(model, options.kv_type));
     if (affordable > 0) cells = std::max(sequence_cells, std::min(cells, affordable));
   }
   bool unified = options.layout == KvLayout::unified;
@@ -121,19 +127,28 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
   llama_context_params params = llama_context_default_params();
   params.n_ctx = layout.cells;
   params.n_batch = kBatchRows;
-  params.n_ubatch = kUbatchRows;
+  params.n_ubatch = static_cast<std::uint32_t>(options.ubatch_rows);
   params.n_seq_max = static_cast<std::uint32_t>(sequences);
   // Each row takes a vocabulary of floats. Fewer than n_seq_max aborts the process.
   params.n_outputs_max = std::min(kBatchRows, static_cast<std::uint32_t>(sequences) + kDraftRows);
   params.n_threads = options.threads;
-  params.n_threads_batch = options.threads;
+  params.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : options.threads;
   params.kv_unified = layout.unified;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
+  params.flash_attn_type = options.flash_attention == FlashAttention::on    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                           : options.flash_attention == FlashAttention::off ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                                            : LLAMA_FLASH_ATTN_TYPE_AUTO;
+  params.type_k = params.type_v = cache_type(options.kv_type);
   params.no_perf = true;
 
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
     const std::unique_lock lock(library_mutex());
+    library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
+    if (context == nullptr && options.kv_type != KvType::f16) {
+      return fail(ErrorCode::model_load,
+                  std::format("no context with quantized keys and values could be made ({}): use kv.type f16",
+                              library_log().last_error()));
+    }
     if (context == nullptr) {
       return fail(ErrorCode::model_load,
                   std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx",
@@ -150,9 +165,13 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
-    shape.kv_bytes_per_token = kv_bytes_per_token(model.get());
-    std::string identity = std::format("{}|{}|cells {}|f16 f16|flash auto|{}", model_identity, llama_version(),
-                                       shape.sequence_cells_max, layout.unified ? "unified" : "split");
+    // The library turns it on by itself for quantized values.
+    shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
+                                (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
+    shape.kv_bytes_per_token = kv_bytes_per_token(model.get(), options.kv_type);
+    std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
+                                       shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
+                                       shape.has_flash_attention ? "on" : "off", layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
   });
 }

@@ -17,49 +17,15 @@
 #include <llama.h>
 #include <xxhash.h>
 
-#include "base/log.h"
-#include "base/mutex.h"
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
+#include "llm/llama_log.h"
 #include "llm/llama_vocab.h"
 
 namespace uma::llm {
 namespace {
 
 constexpr char kSpacePrefixKey[] = "tokenizer.ggml.add_space_prefix";
-
-// The library reports why a load failed only through its log, which is global: its last error lines are kept here.
-class LibraryLog {
- public:
-  void add(ggml_log_level level, std::string_view text) {
-    while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-    if (text.empty()) return;
-    if (level == GGML_LOG_LEVEL_ERROR) {
-      const MutexLock lock(mutex_);
-      last_error_ = text;
-    }
-    if (level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN) {
-      log_debug("libllama: {}", text);
-    }
-  }
-  void forget() {
-    const MutexLock lock(mutex_);
-    last_error_.clear();
-  }
-  std::string last_error() {
-    const MutexLock lock(mutex_);
-    return last_error_;
-  }
-
- private:
-  Mutex mutex_;
-  std::string last_error_ GUARDED_BY(mutex_);
-};
-
-LibraryLog& library_log() {
-  static LibraryLog log;
-  return log;
-}
 
 std::string meta_text(const llama_model* model, const char* key) {
   std::array<char, 512> buffer{};
@@ -78,8 +44,9 @@ std::string describe(const llama_model* model) {
   return std::format("{}, {} parameters, {}", meta_text(model, "general.architecture"), size, type);
 }
 
-// Names the file's contents: XXH3-128 of its size, its first MiB (metadata) and 64 samples of 64 KiB spread over the rest.
-Expected<std::string> file_identity(const std::string& path) {
+}  // namespace
+
+Expected<std::string> model_identity(const std::string& path) {
   constexpr std::size_t kHead = 1u << 20;
   constexpr std::size_t kSample = 1u << 16;
   constexpr std::size_t kSamples = 64;
@@ -106,6 +73,8 @@ Expected<std::string> file_identity(const std::string& path) {
   if (!usable) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
   return std::format("{:016x}{:016x}", digest.high64, digest.low64);
 }
+
+namespace {
 
 class LlamaModel final : public Model {
  public:
@@ -172,12 +141,13 @@ std::string llama_version_text() {
 
 Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options) {
   init_llama();
-  auto identity = file_identity(path);
+  auto identity = model_identity(path);
   if (!identity) return std::unexpected(identity.error());
   library_log().forget();
 
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const Model>> {
     llama_model_params params = llama_model_default_params();
+    if (!options.shares_file) params.load_mode = LLAMA_LOAD_MODE_NONE;
     params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
     params.progress_callback = [](float progress, void* data) {
       const auto& load = *static_cast<const LoadOptions*>(data);

@@ -118,6 +118,62 @@ TEST(LlamaContext, ChoosesAPoolWhereSplittingWouldLeaveTooLittle) {
   EXPECT_FALSE(context(KvLayout::automatic, 8192, 4)->shape().is_unified);
 }
 
+TEST(LlamaContext, ComputesTheRowsThatWereAskedAtOnce) {
+  EXPECT_EQ(context(KvLayout::split)->shape().ubatch_rows_max, 512);
+  EXPECT_EQ(model()->new_context({.cells = 1024, .sequences = 2, .ubatch_rows = 64}).value()->shape().ubatch_rows_max, 64);
+}
+
+TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
+  const auto with = [](FlashAttention flash_attention) {
+    return model()->new_context({.cells = 1024, .sequences = 2, .flash_attention = flash_attention}).value();
+  };
+  const auto on = with(FlashAttention::on);
+  const auto off = with(FlashAttention::off);
+  const auto chosen = with(FlashAttention::automatic);
+  EXPECT_TRUE(on->shape().has_flash_attention);
+  EXPECT_FALSE(off->shape().has_flash_attention);
+  EXPECT_NE(on->state_identity(), off->state_identity());
+  EXPECT_EQ(chosen->state_identity(), chosen->shape().has_flash_attention ? on->state_identity() : off->state_identity());
+
+  // What the identity tells apart, the library refuses too; what it does not, it takes.
+  const std::vector<Token> tokens = tokens_of("the quick brown fox");
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  feed(*chosen, 0, tokens);
+  Bytes state;
+  ASSERT_TRUE(chosen->save_state(0, 0, length, state));
+  EXPECT_EQ(on->load_state(1, 0, length, state).has_value(), on->state_identity() == chosen->state_identity());
+  EXPECT_EQ(off->load_state(1, 0, length, state).has_value(), off->state_identity() == chosen->state_identity());
+}
+
+TEST(LlamaContext, QuantizedKeysAndValuesAreSmallerAndHaveAnIdentityOfTheirOwn) {
+  const char* path = std::getenv("UMA_TEST_SHIPPED_MODEL");  // its heads are 32 wide, a block of q8_0
+  const auto loaded = load_llama_model(path != nullptr ? path : "models/uma-tiny.gguf", {}).value();
+  const auto with = [&](KvType type) { return loaded->new_context({.cells = 1024, .sequences = 2, .kv_type = type}).value(); };
+  const auto plain = with(KvType::f16);
+  const auto quantized = with(KvType::q8_0);
+  EXPECT_EQ(quantized->shape().kv_bytes_per_token * 32, plain->shape().kv_bytes_per_token * 17);
+  EXPECT_TRUE(quantized->shape().has_flash_attention);
+  EXPECT_NE(quantized->state_identity(), plain->state_identity());
+}
+
+TEST(LlamaContext, QuantizedKeysThatDoNotFitTheModelAreAnErrorThatSaysWhy) {
+  const auto refused = model()->new_context({.cells = 1024, .sequences = 2, .kv_type = KvType::q8_0});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("does not divide"), std::string::npos) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("kv.type f16"), std::string::npos);
+}
+
+TEST(LlamaModel, ACopyWithoutTheFileComputesTheSame) {
+  const std::vector<Token> tokens = tokens_of("one two three");
+  const auto copy = load_llama_model(model_path(), {.shares_file = false}).value();
+  EXPECT_EQ(copy->facts().identity, model_identity(model_path()).value());
+  const auto a = context(KvLayout::split);
+  const auto b = copy->new_context({.cells = 2048, .sequences = 4, .threads = 1, .layout = KvLayout::split}).value();
+  feed(*a, 0, tokens);
+  feed(*b, 0, tokens);
+  EXPECT_EQ(last_logits(*a, tokens.size()), last_logits(*b, tokens.size()));
+}
+
 // The one way a sequence changes place: the next logits are those of the sequence that never moved.
 TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
   const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog and runs away");

@@ -39,11 +39,18 @@ class Vocab {
 
 enum class KvLayout : std::uint8_t { automatic, split, unified };
 
+enum class FlashAttention : std::uint8_t { automatic, on, off };
+enum class KvType : std::uint8_t { f16, q8_0 };  // of keys and values; q8_0 needs flash attention and heads of 32 n
+
 struct ContextOptions {
   std::int32_t cells = 0;      // KV cells, shared by all sequences; 0: from the model
   std::int32_t sequences = 8;  // sequences that may be resident at once
-  std::int32_t threads = 1;
+  std::int32_t threads = 1;    // of a call that computes one row, until set_threads()
   KvLayout layout = KvLayout::automatic;
+  std::int32_t threads_batch = 0;  // of a call that computes more rows, until set_threads(); 0: as threads
+  std::int32_t ubatch_rows = 512;  // rows computed at once
+  FlashAttention flash_attention = FlashAttention::automatic;
+  KvType kv_type = KvType::f16;
 };
 
 // What a context turned out to be: the library rounds and clamps.
@@ -56,6 +63,7 @@ struct ContextShape {
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
   std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
+  bool has_flash_attention = false;
   std::uint64_t kv_bytes_per_token = 0;
 };
 

@@ -372,6 +372,10 @@ class Daemon:
     def pss_bytes(self):
         return self._memory("smaps_rollup", "Pss")
 
+    def anonymous_bytes(self):
+        """Memory that is no file's: what was mapped and not changed is left out."""
+        return self._memory("smaps_rollup", "Pss_Anon")
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

@@ -1,0 +1,241 @@
+#include "umad/profile.h"
+
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <sstream>
+#include <sys/stat.h>
+#include <utility>
+#include <vector>
+
+#include <yaml-cpp/yaml.h>
+
+#include "umad/config_value.h"
+#include "umad/data_dir.h"
+
+namespace uma::umad {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kThreadsMax = 256;
+constexpr std::int64_t kUbatchRowsMax = 2048;
+constexpr off_t kBytesMax = 64 << 10;
+
+std::string slug(std::string_view text) {
+  constexpr std::size_t kLettersMax = 60;
+  std::string slug;
+  for (const char c : text) {
+    const auto letter = static_cast<unsigned char>(c);
+    if (std::isalnum(letter) != 0) slug += static_cast<char>(std::tolower(letter));
+    if (std::isalnum(letter) == 0 && !slug.empty() && slug.back() != '-') slug += '-';
+    if (slug.size() == kLettersMax) break;
+  }
+  while (slug.ends_with('-')) slug.pop_back();
+  return slug;
+}
+
+// Takes the values out of one map of the file; remembers the first thing that is wrong.
+class MapReader {
+ public:
+  MapReader(const YAML::Node& map, std::string& problem) : map_(map), problem_(problem) {
+    if (!map_.IsMap()) complain("keys and values are missing");
+  }
+
+  template <class T>
+  T take(const char* key, const Reader<T>& read) {
+    if (!problem_.empty()) return T{};
+    const YAML::Node value = map_[key];
+    if (!value || !value.IsScalar()) {
+      complain(std::format("{} is missing", key));
+      return T{};
+    }
+    ++taken_;
+    auto result = read(value.Scalar());
+    if (!result) complain(std::format("{}: expected {}", key, result.error()));
+    return result.value_or(T{});
+  }
+  // Says so where the map has more than what was taken.
+  void finish(std::size_t maps_inside) {
+    if (problem_.empty() && map_.size() != taken_ + maps_inside) complain("there are keys that do not belong here");
+  }
+
+ private:
+  void complain(std::string what) {
+    if (problem_.empty()) problem_ = std::move(what);
+  }
+
+  YAML::Node map_;
+  std::string& problem_;
+  std::size_t taken_ = 0;
+};
+
+Reader<std::string> any_text() {
+  return [](std::string_view text) -> std::expected<std::string, std::string> { return std::string(text); };
+}
+
+std::int32_t take_threads(MapReader& reader, const char* key) {
+  return static_cast<std::int32_t>(reader.take(key, integer(1, kThreadsMax)));
+}
+
+std::expected<Profile, std::string> read_root(const YAML::Node& root) {
+  std::string problem;
+  MapReader top(root, problem);
+  const std::int64_t version = top.take("version", integer(1, 1'000'000));
+  if (problem.empty() && version > kVersion) {
+    return std::unexpected(std::format("it was made by a newer umad (format {}, this one reads {})", version, kVersion));
+  }
+  if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
+
+  Profile profile;
+  MapReader choice(root["choice"], problem);
+  profile.decode_threads = take_threads(choice, "decode_threads");
+  profile.prefill_threads = take_threads(choice, "prefill_threads");
+  profile.ubatch_rows = static_cast<std::int32_t>(choice.take("ubatch", integer(16, kUbatchRowsMax)));
+  const std::string flash = choice.take("flash_attention", one_of({"auto", "on", "off"}));
+  const std::string layout = choice.take("layout", one_of({"auto", "split", "unified"}));
+  const std::string type = choice.take("type", one_of({"f16", "q8_0"}));
+  profile.lanes = choice.take("lanes", one_of({"on", "off"})) == "on";
+  profile.decode_threads_beside_prefill = take_threads(choice, "decode_threads_beside_prefill");
+  profile.prefill_threads_beside_decode = take_threads(choice, "prefill_threads_beside_decode");
+  choice.finish(0);
+  profile.flash_attention = flash == "on"    ? llm::FlashAttention::on
+                            : flash == "off" ? llm::FlashAttention::off
+                                             : llm::FlashAttention::automatic;
+  profile.kv_layout = layout == "split"     ? llm::KvLayout::split
+                      : layout == "unified" ? llm::KvLayout::unified
+                                            : llm::KvLayout::automatic;
+  profile.kv_type = type == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
+  if (problem.empty() && type == "q8_0" && flash == "off") problem = "type q8_0 needs flash attention";
+
+  MapReader model(root["model"], problem);
+  profile.model_name = model.take("name", any_text());
+  profile.model_identity = model.take("identity", any_text());
+  model.finish(0);
+  MapReader machine(root["machine"], problem);
+  profile.machine.cpu = machine.take("cpu", any_text());
+  profile.machine.cores = take_threads(machine, "cores");
+  profile.machine.library = machine.take("library", any_text());
+  machine.finish(0);
+  top.finish(3);
+  if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
+  return profile;
+}
+
+// A double-quoted YAML scalar.
+std::string yaml_string(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') result += '\\';
+    result += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return result + '"';
+}
+
+}  // namespace
+
+std::string_view word_of(llm::FlashAttention value) {
+  switch (value) {
+    case llm::FlashAttention::on:
+      return "on";
+    case llm::FlashAttention::off:
+      return "off";
+    case llm::FlashAttention::automatic:
+      return "auto";
+  }
+  std::unreachable();
+}
+
+std::string_view word_of(llm::KvLayout value) {
+  switch (value) {
+    case llm::KvLayout::split:
+      return "split";
+    case llm::KvLayout::unified:
+      return "unified";
+    case llm::KvLayout::automatic:
+      return "auto";
+  }
+  std::unreachable();
+}
+
+std::string_view word_of(llm::KvType value) {
+  return value == llm::KvType::q8_0 ? "q8_0" : "f16";
+}
+
+std::string profile_path(const std::string& data_dir, const std::string& model_identity, const Machine& machine) {
+  return std::format("{}/profiles/{}-{}-{}.yaml", data_dir, model_identity, slug(machine.cpu), machine.cores);
+}
+
+std::string profile_text(const Profile& profile) {
+  return std::format(
+      "# Made by umad tune; umad reads it at start for what is not set otherwise. Deleting it forgets it.\n"
+      "version: {}\n"
+      "choice:\n"
+      "  decode_threads: {}\n"
+      "  prefill_threads: {}\n"
+      "  ubatch: {}\n"
+      "  flash_attention: {}\n"
+      "  layout: {}\n"
+      "  type: {}\n"
+      "  lanes: {}\n"
+      "  decode_threads_beside_prefill: {}\n"
+      "  prefill_threads_beside_decode: {}\n"
+      "model:\n"
+      "  name: {}\n"
+      "  identity: {}\n"
+      "machine:\n"
+      "  cpu: {}\n"
+      "  cores: {}\n"
+      "  library: {}\n",
+      kVersion, profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
+      word_of(profile.kv_layout), word_of(profile.kv_type), profile.lanes ? "on" : "off", profile.decode_threads_beside_prefill,
+      profile.prefill_threads_beside_decode, yaml_string(profile.model_name), yaml_string(profile.model_identity),
+      yaml_string(profile.machine.cpu), profile.machine.cores, yaml_string(profile.machine.library));
+}
+
+std::expected<Profile, std::string> parse_profile(const std::string& text, const std::string& model_identity,
+                                                  const Machine& machine) {
+  std::expected<Profile, std::string> profile = std::unexpected(std::string());
+  try {
+    profile = read_root(YAML::Load(text));
+  } catch (const YAML::Exception& problem) {
+    return std::unexpected(std::format("it is damaged: {}", problem.msg));
+  }
+  if (!profile) return profile;
+  if (profile->model_identity != model_identity) return std::unexpected("it is for another model");
+  if (profile->machine.cpu != machine.cpu || profile->machine.cores != machine.cores) {
+    return std::unexpected(
+        std::format("it is for another machine ({}, {} cores)", profile->machine.cpu, profile->machine.cores));
+  }
+  if (profile->machine.library != machine.library) {
+    return std::unexpected(
+        std::format("it was measured with {}, this is {}: run umad tune again", profile->machine.library, machine.library));
+  }
+  return profile;
+}
+
+Expected<Unit> write_profile(const std::string& path, const Profile& profile) {
+  if (auto made = prepare_data_dir(std::filesystem::path(path).parent_path().string()); !made) return made;
+  return write_file_durably(path, profile_text(profile));
+}
+
+std::expected<std::optional<Profile>, std::string> read_profile(const std::string& path, const std::string& model_identity,
+                                                                const Machine& machine) {
+  struct stat facts{};
+  if (::stat(path.c_str(), &facts) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+    return std::unexpected(std::string(std::strerror(errno)));
+  }
+  if (!S_ISREG(facts.st_mode) || facts.st_size > kBytesMax) return std::unexpected("it is damaged: not a small regular file");
+  const std::ifstream file(path, std::ios::binary);
+  if (!file) return std::unexpected(std::string(std::strerror(errno)));
+  std::ostringstream text;
+  text << file.rdbuf();
+  auto profile = parse_profile(text.str(), model_identity, machine);
+  if (!profile) return std::unexpected(std::move(profile.error()));
+  return *std::move(profile);
+}
+
+}  // namespace uma::umad
