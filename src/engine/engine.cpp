@@ -125,7 +125,8 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                           .policy = options_.policy,
                           .speculates = options_.speculates,
                           .others_busy = nullptr,
-                          .guess = nullptr};
+                          .guess = nullptr,
+                          .on_logits = nullptr};
       if (options.threads > 1) {
         options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
       }

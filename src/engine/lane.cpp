@@ -653,7 +653,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
       swap_out(*victim);
       continue;
     }
-    push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
+    choose_token(sequence, report.logits, clock_.now());
     if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
     return;
   }
@@ -673,7 +673,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
   log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
             ms);
   prefill_->recycle(std::move(*report.image));
-  push_token(sequence, sequence.sampler.sample(report.logits), clock_.now());
+  choose_token(sequence, report.logits, clock_.now());
 }
 
 // Requests that arrive together should be computed together, but they come through the queue one by one: after idleness the
@@ -959,6 +959,11 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now) {
     finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the engine gave no logits for a token"});
     return;
   }
+  choose_token(sequence, logits, now);
+}
+
+void Lane::choose_token(Sequence& sequence, std::span<float> logits, TimePoint now) {
+  if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
   push_token(sequence, sequence.sampler.sample(logits), now);
 }
 

@@ -107,6 +107,8 @@ struct LaneOptions {
   std::function<std::optional<double>()> others_busy = nullptr;
   // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
+  // Sees the logits that each token of a request is sampled from; for tests.
+  std::function<void(RequestId id, std::span<const float> logits)> on_logits = nullptr;
 };
 
 struct StepOutcome {
@@ -205,6 +207,7 @@ class Lane {
   void append_rows(const sched::PlanRow& row);
   void resync_slot(std::size_t index);
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now);
+  void choose_token(Sequence& sequence, std::span<float> logits, TimePoint now);
   void note_promise(bool is_kept);
   void push_token(Sequence& sequence, Token token, TimePoint now);
   void note_in_batch(Sequence& sequence, TimePoint now);

@@ -1,0 +1,168 @@
+// Same bits for everyone (scheduler.reproducible): on the real library, with split KV and without flash attention, the logits that
+// a request's tokens are sampled from are the same bits whoever shares the batch, whatever happens to the request on the way.
+// UMA_TEST_MODEL is a tiny random model; UMA_REPRODUCIBLE_MODEL and UMA_REPRODUCIBLE_PROMPTS make it another one and more.
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include "base/random.h"
+#include "engine/lane.h"
+#include "llm/llama_model.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kTokens = 40;  // of each answer
+
+class SilentSink final : public EventSink {
+ public:
+  bool deliver(const Event&) override { return true; }
+};
+
+// What happens around the requests that are watched.
+struct Surroundings {
+  std::int32_t threads = 1;
+  std::int32_t slots = 8;
+  std::int32_t company = 0;     // requests that come and go beside each
+  bool long_prompts = false;    // among them
+  bool prefill_lane = false;
+  bool guesses = false;         // half of them wrong
+  bool is_background = false;   // the watched ones: others take their slots
+};
+
+using Bits = std::vector<XXH64_hash_t>;
+
+class Reproducible : public ::testing::Test {
+ protected:
+  static std::shared_ptr<const llm::Model> model() {
+    static const std::shared_ptr<const llm::Model> loaded = [] {
+      const char* wanted = std::getenv("UMA_REPRODUCIBLE_MODEL");
+      return llm::load_llama_model(wanted != nullptr ? wanted : std::getenv("UMA_TEST_MODEL"), {}).value();
+    }();
+    return loaded;
+  }
+  static int prompts_count() {
+    const char* wanted = std::getenv("UMA_REPRODUCIBLE_PROMPTS");
+    return wanted != nullptr ? std::atoi(wanted) : 6;
+  }
+
+  static std::vector<Token> prompt(std::uint64_t number, std::size_t length) {
+    Random random(number + 1);
+    std::vector<Token> tokens;
+    const auto vocabulary = static_cast<std::uint64_t>(model()->vocab().size());
+    while (tokens.size() < length) tokens.push_back(static_cast<Token>(5 + random.next_below(vocabulary - 5)));
+    return tokens;
+  }
+  // Some short, some beyond the library's tiles of 64, some with more than the 512 cells from where its threads divide a row.
+  static std::vector<Token> watched_prompt(int number) {
+    constexpr std::size_t kLengths[] = {20, 64, 130, 301, 520, 77};
+    return prompt(static_cast<std::uint64_t>(number), kLengths[static_cast<std::size_t>(number) % std::size(kLengths)]);
+  }
+
+  // The bits of every watched answer.
+  std::map<int, Bits> run(const Surroundings& around) {
+    Random random(99);
+    std::map<std::uint64_t, Bits> seen;
+    LaneOptions options;
+    options.threads = around.threads;
+    options.threads_beside_prefill = around.threads / 2;
+    options.speculates = around.guesses;
+    options.on_logits = [&](RequestId id, std::span<const float> logits) {
+      if (id.value < kOthers) seen[id.value].push_back(XXH64(logits.data(), logits.size_bytes(), 0));
+    };
+    if (around.guesses) {
+      options.guess = [&](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+        const auto known = answers_.find(std::vector<Token>(chain.begin(), chain.begin() + 10));
+        for (std::int32_t i = 0; i < std::min(count, 4); ++i) {
+          Token guess = static_cast<Token>(5 + random.next_below(100));
+          if (known != answers_.end() && chain.size() + static_cast<std::size_t>(i) < known->second.size() && random.next_below(4) != 0)
+            guess = known->second[chain.size() + static_cast<std::size_t>(i)];
+          draft.push_back(guess);
+        }
+      };
+    }
+    llm::ContextOptions context_options{.cells = around.slots * 1024, .sequences = around.slots, .threads = around.threads,
+                                        .layout = llm::KvLayout::split};
+    context_options.flash_attention = llm::FlashAttention::off;
+    auto context = model()->new_context(context_options).value();
+    std::unique_ptr<llm::Context> beside;
+    if (around.prefill_lane) {
+      context_options.sequences = 1;
+      context_options.cells = 1024;
+      beside = model()->new_context(context_options).value();
+      options.target_tbt_ms = 0.01;  // whatever is longer than a few tokens goes there
+    }
+    std::map<std::uint64_t, TaskResult> results;
+    Lane lane(std::move(options), std::move(context), std::move(beside), model()->vocab(), clock_,
+              [&](TaskResult result) { results[result.id.value] = std::move(result); });
+    const auto start = [&](std::uint64_t id, std::vector<Token> tokens, std::int32_t count, bool is_background) {
+      Task task;
+      task.id = RequestId{id};
+      task.tokens = std::move(tokens);
+      task.tokens_max = count;
+      task.sampling.ignore_eos = true;
+      task.is_background = is_background;
+      task.received = clock_.now();
+      task.sink = std::make_shared<SilentSink>();
+      lane.stats().queue_depth.add(1);
+      lane.post(StartCommand{std::move(task)});
+    };
+    std::uint64_t others = kOthers;
+    for (int number = 0; number < prompts_count(); ++number) {
+      start(static_cast<std::uint64_t>(number), watched_prompt(number), kTokens, around.is_background);
+      while (!results.contains(static_cast<std::uint64_t>(number))) {
+        if (around.company > 0 && random.next_below(4) == 0 && lane.stats().queue_depth.value() == 0 &&
+            lane.stats().sequences_active.value() <= around.company) {
+          const std::size_t length = around.long_prompts && random.next_below(3) == 0 ? 400 : 5 + random.next_below(60);
+          ++others;
+          start(others, prompt(others, length), 1 + static_cast<std::int32_t>(random.next_below(20)), false);
+          if (random.next_below(5) == 0) lane.post(CancelCommand{RequestId{others}});
+        }
+        if (lane.prefill_lane() != nullptr) lane.prefill_lane()->step();
+        lane.step();
+      }
+      const TaskResult& result = results.at(static_cast<std::uint64_t>(number));
+      std::vector<Token> chain = watched_prompt(number);
+      chain.insert(chain.end(), result.generated.begin(), result.generated.end());
+      answers_[std::vector<Token>(chain.begin(), chain.begin() + 10)] = chain;
+    }
+    preemptions_ = lane.stats().preemptions_total.value();
+    accepted_ = lane.stats().drafted_accepted_total.value();
+    handovers_ = lane.stats().handover.count();
+    lane.cancel_all();
+    std::map<int, Bits> bits;
+    for (auto& [id, hashes] : seen) bits[static_cast<int>(id)] = std::move(hashes);
+    return bits;
+  }
+
+  static constexpr std::uint64_t kOthers = 1'000'000;
+  SteadyClock clock_;
+  std::map<std::vector<Token>, std::vector<Token>> answers_;  // by the first ten tokens of a prompt
+  std::uint64_t preemptions_ = 0;
+  std::uint64_t accepted_ = 0;
+  std::uint64_t handovers_ = 0;
+};
+
+TEST_F(Reproducible, TheBitsAreTheSameInEverySurrounding) {
+  const auto alone = run({});
+  ASSERT_EQ(alone.size(), static_cast<std::size_t>(prompts_count()));
+  for (const auto& [number, bits] : alone) ASSERT_EQ(bits.size(), static_cast<std::size_t>(kTokens));
+  EXPECT_EQ(run({.threads = 2}), alone) << "two threads";
+  EXPECT_EQ(run({.company = 7}), alone) << "in company";
+  EXPECT_EQ(run({.threads = 2, .company = 7, .long_prompts = true}), alone) << "in company of long prompts";
+  EXPECT_EQ(run({.threads = 2, .company = 3, .long_prompts = true, .prefill_lane = true}), alone) << "with a prefill lane";
+  EXPECT_GT(handovers_, 0u);
+  EXPECT_EQ(run({.slots = 2, .company = 3, .is_background = true}), alone) << "sent away and resumed";
+  EXPECT_GT(preemptions_, 0u);
+  EXPECT_EQ(run({.threads = 2, .company = 3, .guesses = true}), alone) << "with guessed tokens";
+  EXPECT_GT(accepted_, 0u);
+}
+
+}  // namespace
+}  // namespace uma::engine
