@@ -73,6 +73,13 @@ std::optional<std::string> apply_speculation(Config& config, std::string_view te
   return std::nullopt;
 }
 
+std::optional<std::string> apply_reproducible(Config& config, std::string_view text) {
+  auto word = one_of({"on", "off"})(text);
+  if (!word) return std::move(word.error());
+  config.is_reproducible = *word == "on";
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
   auto word = one_of({"auto", "split", "turns", "off"})(text);
   if (!word) return std::move(word.error());
@@ -159,6 +166,7 @@ const std::vector<Setting>& settings() {
        store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.static_batch_wait_ms; })},
       {"scheduler", "lanes", apply_lanes},
       {"scheduler", "speculation", apply_speculation},
+      {"scheduler", "reproducible", apply_reproducible},
       {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
       {"scheduler", "weights", apply_weights},
       {"scheduler", "prefill_threads", store(integer(0, 256), [](Config& c) -> auto& { return c.prefill_threads; })},
@@ -433,6 +441,30 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
   return YamlReader(config, name).read(yaml);
 }
 
+namespace {
+
+// The bits stay the same without flash attention and with cells of its own for each slot (docs/decisions/0014); guessed tokens change
+// nothing then, so they are tried.
+void make_reproducible(Config& config, std::vector<std::string>& problems) {
+  if (config.is_given("kv.layout") && config.kv_layout == llm::KvLayout::unified) {
+    problems.emplace_back("scheduler.reproducible: on needs split KV: leave out kv.layout: unified");
+  }
+  if (config.is_given("kv.flash_attention") && config.flash_attention == llm::FlashAttention::on) {
+    problems.emplace_back("scheduler.reproducible: on works without flash attention: leave out kv.flash_attention: on");
+  }
+  if (config.kv_type != llm::KvType::f16) {
+    problems.emplace_back("scheduler.reproducible: on needs kv.type f16: other types need flash attention");
+  }
+  config.kv_layout = llm::KvLayout::split;
+  config.flash_attention = llm::FlashAttention::off;
+  for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {
+    if (!config.is_given(key)) config.keys_given.emplace_back(key);  // no profile decides otherwise
+  }
+  if (!config.is_given("scheduler.speculation")) config.speculates = true;
+}
+
+}  // namespace
+
 std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment) {
   std::expected<Flags, Exit> flags = parse_flags(arguments);
   if (!flags) return std::unexpected(std::move(flags.error()));
@@ -452,6 +484,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }
+  if (config.is_reproducible) make_reproducible(config, problems);
   if (config.data_dir.empty()) {
     if (const std::string state = xdg_folder(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
       config.data_dir = state + "/uma";

@@ -50,6 +50,7 @@ struct Config {
   double tick_ms = 30;
   sched::PolicyOptions policy;
   Lanes lanes = Lanes::automatic;
+  bool is_reproducible = false;  // a request's logits are the same bits whoever shares the machine
   bool speculates = false;
   double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic

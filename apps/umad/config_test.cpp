@@ -184,6 +184,27 @@ metrics:
   EXPECT_THAT(config.keys_superseded, ElementsAre("scheduler.max_merge", "scheduler.latency_cap"));
 }
 
+TEST(Config, ReproducibleNeedsSplitKvWithoutFlashAttention) {
+  const auto load = [](const std::string& yaml) {
+    const std::string path = ::testing::TempDir() + "reproducible.yaml";
+    std::ofstream(path) << yaml;
+    const std::vector<std::string> arguments{"--config", path, "--data-dir", "/tmp"};
+    return load_config(arguments, [](const char*) { return std::nullopt; });
+  };
+  const auto config = load("scheduler: {reproducible: on}\n");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(config->kv_layout, llm::KvLayout::split);
+  EXPECT_EQ(config->flash_attention, llm::FlashAttention::off);
+  EXPECT_TRUE(config->speculates);
+  EXPECT_TRUE(config->is_given("kv.flash_attention")) << "no profile may turn it on";
+  EXPECT_FALSE(load("scheduler: {reproducible: on, speculation: off}\n")->speculates);
+  for (const char* conflict : {"layout: unified", "flash_attention: on", "type: q8_0"}) {
+    const auto refused = load(std::format("scheduler: {{reproducible: on}}\nkv: {{{}}}\n", conflict));
+    ASSERT_FALSE(refused) << conflict;
+    EXPECT_NE(refused.error().text.find("scheduler.reproducible"), std::string::npos) << refused.error().text;
+  }
+}
+
 TEST(Config, AnEmptyFileOrSectionChangesNothing) {
   Config config;
   EXPECT_THAT(apply_yaml(config, "", "c"), IsEmpty());

@@ -164,5 +164,54 @@ TEST_F(Reproducible, TheBitsAreTheSameInEverySurrounding) {
   EXPECT_GT(accepted_, 0u);
 }
 
+// A session's second turn: with its state where it was, in a fork, restored from an image, and computed again from its tokens.
+TEST_F(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
+  llm::ContextOptions context_options{.cells = 4096, .sequences = 4, .threads = 2, .layout = llm::KvLayout::split};
+  context_options.flash_attention = llm::FlashAttention::off;
+  for (int number = 0; number < prompts_count(); ++number) {
+    std::map<std::uint64_t, Bits> seen;
+    std::map<std::uint64_t, TaskResult> results;
+    const auto make_lane = [&] {
+      LaneOptions options;
+      options.threads = 2;
+      options.on_logits = [&](RequestId id, std::span<const float> logits) {
+        seen[id.value].push_back(XXH64(logits.data(), logits.size_bytes(), 0));
+      };
+      return std::make_unique<Lane>(std::move(options), model()->new_context(context_options).value(), nullptr, model()->vocab(), clock_,
+                                    [&](TaskResult result) { results[result.id.value] = std::move(result); });
+    };
+    const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain) {
+      Task task;
+      task.id = RequestId{id};
+      task.session = SessionId{session};
+      task.tokens = std::move(chain);
+      task.tokens_max = kTokens;
+      task.sampling.ignore_eos = true;
+      task.received = clock_.now();
+      task.sink = std::make_shared<SilentSink>();
+      lane.stats().queue_depth.add(1);
+      lane.post(StartCommand{std::move(task)});
+      while (!results.contains(id)) lane.step();
+    };
+    const auto lane = make_lane();
+    std::vector<Token> chain = watched_prompt(number);
+    say(*lane, 1, "s", chain);
+    chain.insert(chain.end(), results.at(1).generated.begin(), results.at(1).generated.end());
+    for (const Token token : prompt(5000 + static_cast<std::uint64_t>(number), 30)) chain.push_back(token);
+    lane->post(ForkCommand{.from = SessionId{"s"}, .to = SessionId{"fork"}});
+    lane->step();
+    say(*lane, 2, "s", chain);
+    say(*lane, 3, "fork", chain);
+    const auto fresh = make_lane();
+    say(*fresh, 4, "s", chain);
+    EXPECT_EQ(std::get<EosEvent>(results.at(2).terminal).usage.tier, Tier::hot);
+    EXPECT_EQ(std::get<EosEvent>(results.at(3).terminal).usage.tier, Tier::hot);
+    EXPECT_EQ(std::get<EosEvent>(results.at(4).terminal).usage.reused_tokens, 0);
+    ASSERT_EQ(seen.at(2).size(), static_cast<std::size_t>(kTokens));
+    EXPECT_EQ(seen.at(3), seen.at(2)) << "fork";
+    EXPECT_EQ(seen.at(4), seen.at(2)) << "computed again";
+  }
+}
+
 }  // namespace
 }  // namespace uma::engine

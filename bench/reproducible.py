@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""What the same bits for everyone cost: umad with scheduler.reproducible on against off, in turn on the same work.
+
+N streams of short prompts, and one prompt of 1,900 tokens; guessed tokens are off in both, so that only the arithmetic differs.
+Prints medians and the medians of the pairs' ratios.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+
+import uma  # noqa: E402
+
+
+def burst(client, streams, tokens, seed):
+    """Generated tokens a second, from the first request to the last token."""
+    began = time.monotonic()
+    ids = [client.start(type="generate", prompt=f"{seed} {number} " + " ".join(["word"] * 28), max_tokens=tokens, ignore_eos=True)
+           for number in range(streams)]
+    for request in ids:
+        reply = client.finish(request)
+        if reply.reason != "length":
+            sys.exit(f"reproducible: {reply.last}")
+    return streams * tokens / (time.monotonic() - began)
+
+
+def long_prompt(client, words, seed):
+    """Prompt tokens a second."""
+    reply = client.generate(f"{seed} " + " ".join(["word"] * words), max_tokens=1)
+    return reply.usage["prompt_tokens"] / (reply.usage["ttft_ms"] / 1000)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--streams", default="1,4,8,16")
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    results = {}
+    for pair in range(options.pairs):
+        for setting in ("on", "off") if pair % 2 == 0 else ("off", "on"):
+            config = f"scheduler: {{reproducible: {setting}, speculation: off}}\nkv: {{layout: split}}\n"
+            with uma.Daemon(options.model, "--n-ctx", 16 * 2048, "--slots", 16, config=config) as daemon, daemon.client(600) as client:
+                burst(client, 2, 8, "warm up")
+                for streams in map(int, options.streams.split(",")):
+                    speed = burst(client, streams, options.tokens, pair)
+                    results.setdefault(f"{streams} streams, tokens/s", {}).setdefault(setting, []).append(speed)
+                speed = long_prompt(client, 1900, pair)
+                results.setdefault("prompt of 1,900, tokens/s", {}).setdefault(setting, []).append(speed)
+    print(f"{'':<28}{'on':>10}{'off':>10}{'ratio':>8}   (medians of {options.pairs} pairs)")
+    for name, speeds in results.items():
+        ratio = statistics.median(a / b for a, b in zip(speeds["on"], speeds["off"]))
+        print(f"{name:<28}{statistics.median(speeds['on']):>10.1f}{statistics.median(speeds['off']):>10.1f}{ratio:>8.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
