@@ -171,7 +171,7 @@ const std::vector<Setting>& settings() {
       {"scheduler", "weights", apply_weights},
       {"scheduler", "prefill_threads", store(integer(0, 256), [](Config& c) -> auto& { return c.prefill_threads; })},
       {"scheduler", "ubatch", store(integer(16, 2048), [](Config& c) -> auto& { return c.ubatch_rows; })},
-      {.section = "scheduler", .key = "bmt_budget_gbps", .apply = check_only(number(0, 1e6)), .effect = Effect::not_yet},
+      {"scheduler", "bmt_budget_gbps", store(number(0, 1e6), [](Config& c) -> auto& { return c.bmt_budget_gbps; })},
       {.section = "scheduler", .key = "max_merge", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
       {.section = "scheduler", .key = "latency_cap", .apply = check_only(number(0, 1e6)), .effect = Effect::superseded},
 
@@ -443,8 +443,8 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
 
 namespace {
 
-// The bits stay the same without flash attention and with cells of its own for each slot (docs/decisions/0014); guessed tokens change
-// nothing then, so they are tried.
+// The bits stay the same without flash attention and with cells of its own for each slot (docs/decisions/0014); guessed tokens
+// change nothing then, so they are tried.
 void make_reproducible(Config& config, std::vector<std::string>& problems) {
   if (config.is_given("kv.layout") && config.kv_layout == llm::KvLayout::unified) {
     problems.emplace_back("scheduler.reproducible: on needs split KV: leave out kv.layout: unified");

@@ -50,10 +50,11 @@ struct Config {
   double tick_ms = 30;
   sched::PolicyOptions policy;
   Lanes lanes = Lanes::automatic;
+  double bmt_budget_gbps = 0;    // 10^9 bytes a second that computing may move; 0: no limit
   bool is_reproducible = false;  // a request's logits are the same bits whoever shares the machine
   bool speculates = false;
   double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
-  double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
+  double target_tbt_ms = 0;   // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvType kv_type = llm::KvType::f16;

@@ -170,6 +170,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.policy = config_.policy;
   options.threads_per_worker = compute_.threads;
   options.threads_beside_prefill = compute_.decode_threads_beside_prefill;
+  options.bmt_budget_gbps = config_.bmt_budget_gbps;
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;

@@ -47,6 +47,10 @@ struct MetricsSnapshot {
   std::uint64_t promises_broken_total = 0;
   std::uint64_t drafted_tokens_total = 0;
   std::uint64_t drafted_accepted_total = 0;
+  std::int64_t threads = 0;           // that compute now, of all workers
+  std::uint64_t handovers_total = 0;  // of prompts from a prefill lane to the streams' context
+  double handover_ms_avg = 0;
+  double bmt_gbps = 0;          // 10^9 bytes a second moved in calls, estimated, since the start
   double bmt_mb_per_token = 0;  // bytes moved per token, estimated: weights + KV read, over the tokens of a decode call
   double copy_free_ratio = 0;   // logits rows read in place, over all read
   std::int64_t hot_sessions = 0;

@@ -121,7 +121,11 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                           .tick_ms = options_.tick_ms,
                           .target_ttft_ms = options_.target_ttft_ms,
                           .target_tbt_ms = options_.target_tbt_ms,
-                          .model_bytes = facts.bytes,
+                          .weights = {.always = facts.bytes - facts.expert_bytes,
+                                      .experts = facts.expert_bytes,
+                                      .experts_count = facts.experts_count,
+                                      .experts_used = facts.experts_used},
+                          .bmt_budget_gbps = options_.bmt_budget_gbps,
                           .policy = options_.policy,
                           .speculates = options_.speculates,
                           .others_busy = nullptr,
@@ -162,7 +166,9 @@ void Engine::run_lane(Lane& lane, std::size_t index) {
 
 void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
   set_thread_name(std::format("uma-prefill-{}", index).c_str());
-  while (!lane.is_closed() && (lane.step() || lane.wait())) {
+  while (!lane.is_closed()) {
+    const StepOutcome outcome = lane.step();
+    if (!outcome.did_work && !lane.wait(outcome.wake)) break;
   }
 }
 
@@ -270,10 +276,12 @@ std::vector<ModelInfo> Engine::models() const {
 
 MetricsSnapshot Engine::metrics() const {
   MetricsSnapshot snapshot;
-  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore;
+  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, handover;
   std::uint64_t decode_ticks = 0;
   std::uint64_t decode_rows = 0;
   double bytes_moved = 0;
+  double bytes_moved_total = 0;
+  double calls_s = 0;
 
   const MutexLock lock(workers_mutex_);
   snapshot.model = model_info_.name;
@@ -308,6 +316,10 @@ MetricsSnapshot Engine::metrics() const {
     decode_ticks += stats.decode_ticks_total.value();
     decode_rows += stats.decode_rows_total.value();
     bytes_moved = std::max(bytes_moved, stats.bytes_moved_per_token.load());
+    bytes_moved_total += static_cast<double>(stats.bytes_moved_total.value());
+    calls_s += static_cast<double>(stats.calls_us_total.value()) / 1e6;
+    snapshot.threads += stats.threads.value();
+    handover.add(stats.handover);
     inter_token.add(stats.inter_token);
     ttft.add(stats.ttft);
     queue_wait.add(stats.queue_wait);
@@ -335,6 +347,9 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.queue_wait_ms_avg = queue_wait.mean_ms();
   snapshot.restore_ms_avg = restore.mean_ms();
   snapshot.bmt_mb_per_token = bytes_moved / 1e6;
+  snapshot.bmt_gbps = calls_s > 0 ? bytes_moved_total / calls_s / 1e9 : 0;
+  snapshot.handovers_total = handover.count;
+  snapshot.handover_ms_avg = handover.mean_ms();
   snapshot.copy_free_ratio = 1;  // every row of logits is read in the library's own buffer (Lane::sample_row)
   return snapshot;
 }

@@ -86,11 +86,12 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
-      cores_(options.threads, options.threads_beside_prefill) {
+      cores_(options.threads, options.threads_beside_prefill),
+      bandwidth_(options.bmt_budget_gbps * 1e9) {
   stats_.threads.set(options.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
-  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context), cores_, stats_, clock_,
+  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context), options.weights, cores_, bandwidth_, stats_, clock_,
                                            [this](PrefillReport report) { inbox_.push(std::move(report)); });
 }
 
@@ -159,6 +160,9 @@ StepOutcome Lane::step() {
   const bool takes_turn = cores_.takes_turns();
   if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
     return {.did_work = false, .wake = std::min(turn_at_, next_wake())};
+  }
+  if (const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms()); now < free_at && !views_.empty()) {
+    return {.did_work = false, .wake = std::min(free_at, next_wake())};
   }
   if (const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()))) {
     return {.did_work = false, .wake = std::min(now + from_ms(*wait_ms), next_wake())};
@@ -707,6 +711,25 @@ void Lane::append_rows(const sched::PlanRow& row) {
   }
 }
 
+// Before the slots have the new tokens.
+void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, TimePoint began, TimePoint ended) {
+  std::int32_t rows = 0;
+  double kv_tokens = 0;
+  for (const sched::PlanRow& row : plan) {
+    rows += row.tokens_count;
+    const Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    const double cached = static_cast<double>(slots_[sequence.slot].tokens.size()) + row.tokens_count;
+    kv_tokens += cached * sched::attention_tiles(row.tokens_count);
+  }
+  const double bytes =
+      sched::weights_read(options_.weights, rows) + kv_tokens * static_cast<double>(shape().kv_bytes_per_token);
+  stats_.note_bytes_moved(bytes, to_ms(ended - began));
+  if (plan.data() == plan_.decode.data()) {
+    stats_.bytes_moved_per_token.store(bytes / static_cast<double>(plan.size()), std::memory_order_relaxed);
+  }
+  bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
+}
+
 void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now) {
   for (const sched::PlanRow& row : plan) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
@@ -787,6 +810,7 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     } else {
       stats_.decode_call.record_ms(ms);
     }
+    note_bytes_moved(plan, began, ended);
     note_tokens_computed(plan, began);
     return true;
   }
@@ -895,18 +919,14 @@ void Lane::run_decode() {
   }
   stats_.decode_ticks_total.add();
   stats_.decode_rows_total.add(plan_.decode.size());
-  std::uint64_t kv_tokens = 0;
   const TimePoint began = clock_.now();
   std::int32_t row = 0;
   for (const sched::PlanRow& planned : plan_.decode) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(planned.index)];
-    kv_tokens += slots_[sequence.slot].tokens.size();
     verify(sequence, row, planned.tokens_count, began);
     row += planned.tokens_count;
   }
   stats_.sampling.record_ms(to_ms(clock_.now() - began));
-  const double bytes = static_cast<double>(options_.model_bytes + kv_tokens * shape().kv_bytes_per_token);
-  stats_.bytes_moved_per_token.store(bytes / static_cast<double>(plan_.decode.size()), std::memory_order_relaxed);
 }
 
 void Lane::run_prefill() {

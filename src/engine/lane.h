@@ -35,6 +35,7 @@
 #include "kv/state_image.h"
 #include "llm/model.h"
 #include "llm/sampler.h"
+#include "sched/bytes_moved.h"
 #include "sched/draft_control.h"
 #include "sched/fair_share.h"
 #include "sched/ngram_drafter.h"
@@ -100,7 +101,8 @@ struct LaneOptions {
   double tick_ms = 30;                      // the least that a tick is given
   double target_ttft_ms = 0;                // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;                 // time between tokens that is promised; 0: max(tick_ms, 3 * a decode call)
-  std::uint64_t model_bytes = 0;
+  sched::WeightBytes weights;
+  double bmt_budget_gbps = 0;  // 10^9 bytes a second that may be moved; 0: no limit
   sched::PolicyOptions policy;
   bool speculates = true;  // where guesses pay; the text is the same
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
@@ -109,11 +111,6 @@ struct LaneOptions {
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
   // Sees the logits that each token of a request is sampled from; for tests.
   std::function<void(RequestId id, std::span<const float> logits)> on_logits = nullptr;
-};
-
-struct StepOutcome {
-  bool did_work = false;  // false: nothing to do before `wake`, unless a command comes
-  TimePoint wake = kNever;
 };
 
 class Lane {
@@ -213,6 +210,7 @@ class Lane {
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
+  void note_bytes_moved(std::span<const sched::PlanRow> plan, TimePoint began, TimePoint ended);
   void watch_load(TimePoint now);
   void set_threads();
   class Turn;
@@ -270,6 +268,7 @@ class Lane {
   std::atomic<bool> closed_{false};
   LaneStats stats_;
   CoreShare cores_;
+  sched::BandwidthBudget bandwidth_;
   std::unique_ptr<PrefillLane> prefill_;
   mutable Mutex residents_mutex_;
   std::unordered_set<SessionId> residents_ GUARDED_BY(residents_mutex_);

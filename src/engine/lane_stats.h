@@ -42,6 +42,13 @@ struct LaneStats {
   LatencyHistogram restore;
   LatencyHistogram handover;                     // of finished prompts into the decode lane's context
   std::atomic<double> bytes_moved_per_token{0};  // of the last decode call, estimated
+  Counter bytes_moved_total;                     // by all calls, estimated
+  Counter calls_us_total;                        // that those calls took
+
+  void note_bytes_moved(double bytes, double ms) {
+    bytes_moved_total.add(static_cast<std::uint64_t>(bytes));
+    calls_us_total.add(static_cast<std::uint64_t>(ms * 1000));
+  }
 };
 
 }  // namespace uma::engine

@@ -476,6 +476,20 @@ TEST_F(LaneTest, RequestsThatAskForATargetCountAsPromises) {
   EXPECT_EQ(lane_->stats().promises_kept_total.value(), 3u);
 }
 
+TEST_F(LaneTest, ABandwidthBudgetSpacesTheTicks) {
+  LaneOptions options;
+  options.weights = {.always = 1'000'000};
+  options.bmt_budget_gbps = 0.1;  // 100 kB a ms: a tick every 10 ms
+  make({}, std::move(options));
+  post(task(1, "hello", 20));
+  const TimePoint began = clock_.now();
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("hello", 20));
+  EXPECT_GE(to_ms(clock_.now() - began), 19 * 10);
+  EXPECT_LT(to_ms(clock_.now() - began), 19 * 10 + 40);
+  EXPECT_GE(lane_->stats().bytes_moved_total.value(), 20'000'000u);
+}
+
 // --- The prefill lane
 
 class PrefillLaneTest : public LaneTest {
@@ -510,7 +524,7 @@ class PrefillLaneTest : public LaneTest {
 
   void run_both() {
     for (int i = 0; i < 10'000 && !lane_->is_idle(); ++i) {
-      const bool prefilled = lane_->prefill_lane()->step();
+      const bool prefilled = lane_->prefill_lane()->step().did_work;
       const StepOutcome outcome = lane_->step();
       lane_->check_invariants();
       lane_->prefill_lane()->check_invariants();
@@ -526,7 +540,7 @@ class PrefillLaneTest : public LaneTest {
 TEST_F(PrefillLaneTest, ALongPromptIsComputedBesideAStream) {
   make_both({.cells = 800, .sequences = 4});
   start_both();
-  EXPECT_TRUE(lane_->prefill_lane()->step());
+  EXPECT_TRUE(lane_->prefill_lane()->step().did_work);
   EXPECT_EQ(prefill_context_->threads(), 3);
   const std::size_t before = sinks_[1]->tokens.size();
   for (int i = 0; i < 5; ++i) lane_->step();
@@ -542,7 +556,7 @@ TEST_F(PrefillLaneTest, ALongPromptIsComputedBesideAStream) {
 TEST_F(PrefillLaneTest, ACancelledPromptLeavesBothLanesEmpty) {
   make_both({.cells = 800, .sequences = 4});
   start_both();
-  EXPECT_TRUE(lane_->prefill_lane()->step());
+  EXPECT_TRUE(lane_->prefill_lane()->step().did_work);
   lane_->post(CancelCommand{RequestId{2}});
   lane_->step();
   EXPECT_EQ(eos(2).reason, FinishReason::cancelled);
@@ -568,7 +582,7 @@ TEST_F(PrefillLaneTest, AShorterPromptTakesThePlaceOfALongerOne) {
   const std::string longest(350, 'y');
   post(task(2, longest, 6));
   lane_->step();
-  EXPECT_TRUE(lane_->prefill_lane()->step());
+  EXPECT_TRUE(lane_->prefill_lane()->step().did_work);
   EXPECT_GT(prefill_context_->sequence_length(0), 0);
   post(task(3, kLong, 6));
   lane_->step();

@@ -18,9 +18,11 @@ constexpr double kLayerMs = 12;
 
 }  // namespace
 
-PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
-                         OnReport on_report)
-    : cores_(cores),
+PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const sched::WeightBytes& weights, CoreShare& cores,
+                         sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report)
+    : weights_(weights),
+      cores_(cores),
+      bandwidth_(bandwidth),
       stats_(stats),
       clock_(clock),
       on_report_(std::move(on_report)),
@@ -42,13 +44,16 @@ void PrefillLane::close() {
   inbox_.close();
 }
 
-bool PrefillLane::step() {
+StepOutcome PrefillLane::step() {
   interrupt_.set(is_closed());
   take_commands();
-  if (jobs_.empty()) return false;
+  if (jobs_.empty()) return {};
+  if (const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms()); clock_.now() < free_at) {
+    return {.did_work = false, .wake = free_at};
+  }
   Job& job = choose();
   if (bring_in(job)) run_chunk(job);
-  return true;
+  return {.did_work = true, .wake = kNever};
 }
 
 void PrefillLane::take_commands() {
@@ -189,6 +194,11 @@ void PrefillLane::run_chunk(Job& job) {
   sched::StepShape call;
   call.add_chunk(rows, job.tokens_done);
   step_model_.observe(call, ms);
+  const double bytes = sched::weights_read(weights_, rows) + static_cast<double>(job.tokens_done + rows) *
+                                                                 sched::attention_tiles(rows) *
+                                                                 static_cast<double>(context_->shape().kv_bytes_per_token);
+  stats_.note_bytes_moved(bytes, ms);
+  bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
   stats_.prefill_call.record_ms(ms);
   stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
   job.tokens_done += rows;

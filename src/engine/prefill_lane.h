@@ -22,9 +22,15 @@
 #include "engine/lane_stats.h"
 #include "kv/state_image.h"
 #include "llm/model.h"
+#include "sched/bytes_moved.h"
 #include "sched/step_model.h"
 
 namespace uma::engine {
+
+struct StepOutcome {
+  bool did_work = false;  // false: nothing to do before `wake`, unless a command comes
+  TimePoint wake = kNever;
+};
 
 struct PrefillJob {
   RequestId id;
@@ -51,9 +57,9 @@ class PrefillLane {
  public:
   using OnReport = std::function<void(PrefillReport)>;
 
-  // `context` has one sequence. `cores`, `stats` and `clock` outlive the lane. `on_report` is called from step().
-  PrefillLane(std::unique_ptr<llm::Context> context, CoreShare& cores, LaneStats& stats, const Clock& clock,
-              OnReport on_report);
+  // `context` has one sequence. `cores`, `bandwidth`, `stats` and `clock` outlive the lane. `on_report` is called from step().
+  PrefillLane(std::unique_ptr<llm::Context> context, const sched::WeightBytes& weights, CoreShare& cores,
+              sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
 
   // --- Any thread.
   void post(PrefillJob job) { inbox_.push(std::move(job)); }
@@ -65,10 +71,10 @@ class PrefillLane {
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
 
   // --- Owner thread.
-  // Computes one chunk of one prompt. False: there is none.
-  bool step();
+  // Computes one chunk of one prompt.
+  StepOutcome step();
   // Waits for work. False once close() was called.
-  bool wait() { return inbox_.wait_drain(inbox_taken_, kNever); }
+  bool wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
   [[nodiscard]] const llm::Context& context() const { return *context_; }
   void check_invariants();
 
@@ -100,7 +106,9 @@ class PrefillLane {
   void remove(const Job& job);
 
   // Constant after construction.
+  const sched::WeightBytes weights_;
   CoreShare& cores_;
+  sched::BandwidthBudget& bandwidth_;
   LaneStats& stats_;
   const Clock& clock_;
   const OnReport on_report_;

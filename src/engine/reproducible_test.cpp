@@ -1,6 +1,6 @@
-// Same bits for everyone (scheduler.reproducible): on the real library, with split KV and without flash attention, the logits that
-// a request's tokens are sampled from are the same bits whoever shares the batch, whatever happens to the request on the way.
-// UMA_TEST_MODEL is a tiny random model; UMA_REPRODUCIBLE_MODEL and UMA_REPRODUCIBLE_PROMPTS make it another one and more.
+// Same bits for everyone (scheduler.reproducible): on the real library, with split KV and without flash attention, the logits
+// that a request's tokens are sampled from are the same bits whoever shares the batch, whatever happens to the request on the
+// way. UMA_TEST_MODEL is a tiny random model; UMA_REPRODUCIBLE_MODEL and UMA_REPRODUCIBLE_PROMPTS make it another one and more.
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -29,11 +29,11 @@ class SilentSink final : public EventSink {
 struct Surroundings {
   std::int32_t threads = 1;
   std::int32_t slots = 8;
-  std::int32_t company = 0;     // requests that come and go beside each
-  bool long_prompts = false;    // among them
+  std::int32_t company = 0;   // requests that come and go beside each
+  bool long_prompts = false;  // among them
   bool prefill_lane = false;
-  bool guesses = false;         // half of them wrong
-  bool is_background = false;   // the watched ones: others take their slots
+  bool guesses = false;        // half of them wrong
+  bool is_background = false;  // the watched ones: others take their slots
 };
 
 using Bits = std::vector<XXH64_hash_t>;
@@ -81,14 +81,15 @@ class Reproducible : public ::testing::Test {
         const auto known = answers_.find(std::vector<Token>(chain.begin(), chain.begin() + 10));
         for (std::int32_t i = 0; i < std::min(count, 4); ++i) {
           Token guess = static_cast<Token>(5 + random.next_below(100));
-          if (known != answers_.end() && chain.size() + static_cast<std::size_t>(i) < known->second.size() && random.next_below(4) != 0)
+          if (known != answers_.end() && chain.size() + static_cast<std::size_t>(i) < known->second.size() &&
+              random.next_below(4) != 0)
             guess = known->second[chain.size() + static_cast<std::size_t>(i)];
           draft.push_back(guess);
         }
       };
     }
-    llm::ContextOptions context_options{.cells = around.slots * 1024, .sequences = around.slots, .threads = around.threads,
-                                        .layout = llm::KvLayout::split};
+    llm::ContextOptions context_options{
+        .cells = around.slots * 1024, .sequences = around.slots, .threads = around.threads, .layout = llm::KvLayout::split};
     context_options.flash_attention = llm::FlashAttention::off;
     auto context = model()->new_context(context_options).value();
     std::unique_ptr<llm::Context> beside;
@@ -177,7 +178,8 @@ TEST_F(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
       options.on_logits = [&](RequestId id, std::span<const float> logits) {
         seen[id.value].push_back(XXH64(logits.data(), logits.size_bytes(), 0));
       };
-      return std::make_unique<Lane>(std::move(options), model()->new_context(context_options).value(), nullptr, model()->vocab(), clock_,
+      return std::make_unique<Lane>(std::move(options), model()->new_context(context_options).value(), nullptr,
+                                    model()->vocab(), clock_,
                                     [&](TaskResult result) { results[result.id.value] = std::move(result); });
     };
     const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <ggml-backend.h>
+#include <gguf.h>
 #include <llama.h>
 #include <xxhash.h>
 
@@ -32,6 +33,25 @@ std::string meta_text(const llama_model* model, const char* key) {
   const std::int32_t length = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
   if (length < 0) return {};
   return {buffer.data(), std::min(static_cast<std::size_t>(length), buffer.size() - 1)};
+}
+
+// The experts of a mixture, from the file's own list of tensors; a model without any stays as it is.
+void read_experts(const std::string& path, const llama_model& model, ModelFacts& facts) {
+  const std::string architecture = meta_text(&model, "general.architecture");
+  const int count = std::atoi(meta_text(&model, (architecture + ".expert_count").c_str()).c_str());
+  const int used = std::atoi(meta_text(&model, (architecture + ".expert_used_count").c_str()).c_str());
+  if (count < 1 || used < 1) return;
+  const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(
+      gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}), gguf_free);
+  if (file == nullptr) return;
+  facts.experts_count = count;
+  facts.experts_used = std::min(used, count);
+  for (std::int64_t i = 0; i < gguf_get_n_tensors(file.get()); ++i) {
+    if (std::string_view(gguf_get_tensor_name(file.get(), i)).contains("_exps")) {
+      facts.expert_bytes += gguf_get_tensor_size(file.get(), i);
+    }
+  }
+  facts.expert_bytes = std::min(facts.expert_bytes, facts.bytes);  // a model of several files: the first one's
 }
 
 // "llama, 134.1 M parameters, Q8_0".
@@ -181,6 +201,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.description = describe(model.get());
     facts.identity = *identity;
     facts.bytes = llama_model_size(model.get());
+    read_experts(path, *model, facts);
     facts.parameters = llama_model_n_params(model.get());
     facts.train_tokens = llama_model_n_ctx_train(model.get());
     if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;

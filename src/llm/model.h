@@ -130,6 +130,9 @@ struct ModelFacts {
   std::string description;  // as the library says, for example "llama 134M Q8_0"
   std::string identity;     // differs between models whose KV must not be mixed
   std::uint64_t bytes = 0;
+  std::uint64_t expert_bytes = 0;  // of `bytes`, of a mixture's experts
+  std::int32_t experts_count = 1;
+  std::int32_t experts_used = 1;  // by each token
   std::uint64_t parameters = 0;
   std::int32_t train_tokens = 0;
   std::string chat_template;  // as stored in the model; empty: none

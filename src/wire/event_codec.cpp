@@ -182,7 +182,11 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("promises_broken_total", metrics.promises_broken_total);
   object.field("drafted_tokens_total", metrics.drafted_tokens_total);
   object.field("drafted_accepted_total", metrics.drafted_accepted_total);
+  object.field("threads", metrics.threads);
+  object.field("handovers_total", metrics.handovers_total);
+  object.field("handover_ms_avg", metrics.handover_ms_avg);
   object.field("bmt_mb_per_token", metrics.bmt_mb_per_token);
+  object.field("bmt_gbps", metrics.bmt_gbps);
   object.field("copy_free_ratio", metrics.copy_free_ratio);
   object.null_field("device_busy_ratio");  // libllama does not say
   object.field("hot_sessions", metrics.hot_sessions);

@@ -237,7 +237,7 @@ void Simulation::come_to_rest() {
     worked |= preparer_.step();
     while (catalog_.answer_one(false)) worked = true;
     for (const auto& lane : lanes_) {
-      if (lane->prefill_lane() != nullptr) worked |= lane->prefill_lane()->step();
+      if (lane->prefill_lane() != nullptr) worked |= lane->prefill_lane()->step().did_work;
       worked |= lane->step().did_work;
     }
     check_after_step();

@@ -1,0 +1,44 @@
+// How many bytes the library reads for a call, estimated: what bounds decoding on most machines, and a budget of it. The
+// weights are read once per call and group of rows, of a mixture's experts those that the rows are likely to need, and each
+// row's keys and values.
+#pragma once
+
+#include <cstdint>
+
+#include "base/mutex.h"
+
+namespace uma::sched {
+
+struct WeightBytes {
+  std::uint64_t always = 0;   // read by every call
+  std::uint64_t experts = 0;  // of all experts together; 0: the model has none
+  std::int32_t experts_count = 1;
+  std::int32_t experts_used = 1;  // by one row
+};
+
+// Bytes of weights that a call of `rows` >= 1 reads. Each row is taken to choose its experts independently of the others.
+[[nodiscard]] double weights_read(const WeightBytes& weights, std::int32_t rows);
+
+// How often a call that computes `rows` rows of one sequence reads that sequence's keys and values: once per tile of 64 rows.
+[[nodiscard]] inline std::int32_t attention_tiles(std::int32_t rows) {
+  return (rows + 63) / 64;
+}
+
+// A limit on bytes moved per second, shared by the lanes of a worker. Any thread.
+class BandwidthBudget {
+ public:
+  // 0: no limit.
+  explicit BandwidthBudget(double bytes_per_s) : bytes_per_ms_(bytes_per_s / 1000) {}
+
+  // A call that began at `began_ms` has moved `bytes`; times are of one clock.
+  void charge(double bytes, double began_ms);
+  // When the next call may begin; in the past where it may at once.
+  [[nodiscard]] double free_at_ms() const;
+
+ private:
+  const double bytes_per_ms_;
+  mutable Mutex mutex_;
+  double free_at_ms_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace uma::sched
