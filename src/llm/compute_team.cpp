@@ -87,8 +87,10 @@ class Team {
   }
 
   void barrier() {
+    // Before arriving: once all have, the next region may begin, of another size.
     const std::uint32_t round = rounds_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size_) return wait_for_change(rounds_, round);
+    const std::uint32_t size = size_;
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size) return wait_for_change(rounds_, round);
     arrived_.store(0, std::memory_order_relaxed);
     rounds_.store(round + 1, std::memory_order_release);
     rounds_.notify_all();
