@@ -156,16 +156,10 @@ StepOutcome Lane::step() {
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
   if (!views_.empty()) watch_load(now);
-  if (should_gather(now)) return {.did_work = false, .wake = std::min(gather_.until, next_wake())};
   const bool takes_turn = cores_.takes_turns();
-  if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) {
-    return {.did_work = false, .wake = std::min(turn_at_, next_wake())};
-  }
-  if (const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms()); now < free_at && !views_.empty()) {
-    return {.did_work = false, .wake = std::min(free_at, next_wake())};
-  }
-  if (const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()))) {
-    return {.did_work = false, .wake = std::min(now + from_ms(*wait_ms), next_wake())};
+  if (const auto until = waits_until(now, takes_turn)) {
+    update_gauges();
+    return {.did_work = false, .wake = std::min(*until, next_wake())};
   }
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
@@ -183,6 +177,16 @@ StepOutcome Lane::step() {
   remove_finished();
   update_gauges();
   return {.did_work = !plan_.is_empty(), .wake = next_wake()};
+}
+
+// Reasons to leave what could be computed for a little later. Takes out of views_ whose turn it is not.
+std::optional<TimePoint> Lane::waits_until(TimePoint now, bool takes_turn) {
+  if (should_gather(now)) return gather_.until;
+  if (takes_turn && now < turn_at_ && std::ranges::any_of(views_, &sched::SequenceView::decodes)) return turn_at_;
+  const TimePoint free_at = TimePoint() + from_ms(bandwidth_.free_at_ms());
+  if (now < free_at && !views_.empty()) return free_at;
+  const auto wait_ms = turns_.select(views_, to_ms(now.time_since_epoch()));
+  return wait_ms ? std::optional(now + from_ms(*wait_ms)) : std::nullopt;
 }
 
 // How long the prefill lane may compute until the streams' next tick: what their target leaves, but at least a quarter of a
@@ -712,7 +716,7 @@ void Lane::append_rows(const sched::PlanRow& row) {
 }
 
 // Before the slots have the new tokens.
-void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, TimePoint began, TimePoint ended) {
+void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, bool is_prefill, TimePoint began, TimePoint ended) {
   std::int32_t rows = 0;
   double kv_tokens = 0;
   for (const sched::PlanRow& row : plan) {
@@ -724,7 +728,7 @@ void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, TimePoint bega
   const double bytes =
       sched::weights_read(options_.weights, rows) + kv_tokens * static_cast<double>(shape().kv_bytes_per_token);
   stats_.note_bytes_moved(bytes, to_ms(ended - began));
-  if (plan.data() == plan_.decode.data()) {
+  if (!is_prefill) {
     stats_.bytes_moved_per_token.store(bytes / static_cast<double>(plan.size()), std::memory_order_relaxed);
   }
   bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
@@ -810,7 +814,7 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     } else {
       stats_.decode_call.record_ms(ms);
     }
-    note_bytes_moved(plan, began, ended);
+    note_bytes_moved(plan, is_prefill, began, ended);
     note_tokens_computed(plan, began);
     return true;
   }
@@ -987,9 +991,12 @@ void Lane::choose_token(Sequence& sequence, std::span<float> logits, TimePoint n
   push_token(sequence, sequence.sampler.sample(logits), now);
 }
 
-double Lane::target_tbt_ms(const Sequence& sequence) const {
-  if (sequence.task.target_tbt_ms > 0) return sequence.task.target_tbt_ms;
+double Lane::default_tbt_ms() const {
   return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+}
+
+double Lane::target_tbt_ms(const Sequence& sequence) const {
+  return sequence.task.target_tbt_ms > 0 ? sequence.task.target_tbt_ms : default_tbt_ms();
 }
 
 // What a tick may take: the shortest time between tokens that an interactive stream wants, less what it is behind.
@@ -1001,8 +1008,7 @@ double Lane::tick_target_ms() const {
     const double wanted_ms = target_tbt_ms(sequence);
     target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
   }
-  if (target_ms != std::numeric_limits<double>::infinity()) return target_ms;
-  return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+  return target_ms != std::numeric_limits<double>::infinity() ? target_ms : default_tbt_ms();
 }
 
 double Lane::time_left_ms(const Sequence& sequence, TimePoint now) const {

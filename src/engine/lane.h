@@ -194,6 +194,7 @@ class Lane {
   [[nodiscard]] bool send_away(Sequence& sequence);
   void take_prompt_back(Sequence& sequence, PrefillReport report);
   [[nodiscard]] bool should_gather(TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool takes_turn);
   void add_drafts();
   void run_decode();
   void verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
@@ -210,7 +211,7 @@ class Lane {
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
-  void note_bytes_moved(std::span<const sched::PlanRow> plan, TimePoint began, TimePoint ended);
+  void note_bytes_moved(std::span<const sched::PlanRow> plan, bool is_prefill, TimePoint began, TimePoint ended);
   void watch_load(TimePoint now);
   void set_threads();
   class Turn;
@@ -220,6 +221,7 @@ class Lane {
   void update_gauges();
   void publish_residents();
   [[nodiscard]] TimePoint next_wake() const;
+  [[nodiscard]] double default_tbt_ms() const;
   [[nodiscard]] double target_tbt_ms(const Sequence& sequence) const;
   [[nodiscard]] double tick_target_ms() const;
   [[nodiscard]] TimePoint first_token_due(const Sequence& sequence) const;
