@@ -8,6 +8,7 @@
 
 #include <boost/json/parse.hpp>
 
+#include "base/text.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/printable.h"
@@ -22,18 +23,12 @@ constexpr std::string_view kPreferred = "q4_k_m";
 constexpr std::size_t kChoicesMax = 100;
 constexpr double kSizeMax = 9e15;  // every integer up to here is exact in a double
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::ranges::transform(out, out.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return out;
-}
-
 std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
 
 bool is_gguf(const HubFile& file) {
-  return lower(base_name(file.path)).ends_with(".gguf");
+  return lower_ascii(base_name(file.path)).ends_with(".gguf");
 }
 
 // Whether `word` stands in `name` between two of `separators`, or at an end. Both in lower case.
@@ -47,7 +42,7 @@ bool has_word(std::string_view name, std::string_view word, std::string_view sep
 
 // Files that stand beside a model and are none.
 bool is_companion(const HubFile& file) {
-  const std::string name = lower(base_name(file.path));
+  const std::string name = lower_ascii(base_name(file.path));
   return has_word(name, "mmproj", "-._") || has_word(name, "imatrix", "-._");
 }
 
@@ -55,8 +50,9 @@ std::vector<HubFile> with_quant(const std::vector<HubFile>& models, std::string_
   // q4_0 means q4_0 before it means q4_0_4_4.
   std::vector<HubFile> found;
   for (const std::string_view separators : {"-.", "-._"}) {
-    std::ranges::copy_if(models, std::back_inserter(found),
-                         [&](const HubFile& file) { return has_word(lower(base_name(file.path)), lower(quant), separators); });
+    std::ranges::copy_if(models, std::back_inserter(found), [&](const HubFile& file) {
+      return has_word(lower_ascii(base_name(file.path)), lower_ascii(quant), separators);
+    });
     if (!found.empty()) break;
   }
   return found;
@@ -110,7 +106,7 @@ std::string next_page(std::string_view link_header) {
     const std::size_t close = link_header.find('>', open);
     if (open == std::string_view::npos || close == std::string_view::npos) return "";
     const std::size_t end = std::min(link_header.find(",", close), link_header.size());
-    const std::string parameters = lower(link_header.substr(close, end - close));
+    const std::string parameters = lower_ascii(link_header.substr(close, end - close));
     if (parameters.contains("rel=\"next\"") || parameters.contains("rel=next"))
       return std::string(link_header.substr(open + 1, close - open - 1));
     link_header.remove_prefix(end);

@@ -4,6 +4,7 @@
 #include <cctype>
 #include <format>
 
+#include "base/text.h"
 #include "base/utf8.h"
 #include "uma-cli/printable.h"
 
@@ -102,8 +103,8 @@ std::unexpected<Failure> refuse_split(std::string_view name) {
 }
 
 std::string models_folder(std::string_view data_home, std::string_view home) {
-  if (data_home.starts_with('/')) return std::format("{}/uma/models", data_home);
-  return home.starts_with('/') ? std::format("{}/.local/share/uma/models", home) : "";
+  const std::string data = xdg_folder(data_home, home, ".local/share");
+  return data.empty() ? "" : data + "/uma/models";
 }
 
 Result<std::string> parse_sha256(std::string_view text) {

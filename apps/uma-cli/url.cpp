@@ -8,6 +8,7 @@
 #include <format>
 #include <memory>
 
+#include "base/text.h"
 #include "uma-cli/printable.h"
 
 namespace uma::cli {
@@ -25,11 +26,6 @@ std::string part_of(CURLU* url, CURLUPart part, unsigned flags = 0) {
   return copy;
 }
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 }  // namespace
 
 Result<Url> parse_url(const std::string& text) {
@@ -39,14 +35,14 @@ Result<Url> parse_url(const std::string& text) {
   };
   const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), CURLU_DISALLOW_USER);
   if (code == CURLUE_USER_NOT_ALLOWED) return refuse("carries a user name: give an address without one");
-  const std::string scheme = lower(part_of(url.get(), CURLUPART_SCHEME));
+  const std::string scheme = lower_ascii(part_of(url.get(), CURLUPART_SCHEME));
   if (code == CURLUE_UNSUPPORTED_SCHEME || (code == CURLUE_OK && scheme != "http" && scheme != "https"))
     return refuse("is neither http nor https");
   if (code != CURLUE_OK) return refuse("is not an address that can be asked");
   curl_url_set(url.get(), CURLUPART_FRAGMENT, nullptr, 0);
   Url result;
   result.text = part_of(url.get(), CURLUPART_URL);
-  result.host = lower(part_of(url.get(), CURLUPART_HOST));
+  result.host = lower_ascii(part_of(url.get(), CURLUPART_HOST));
   result.path = part_of(url.get(), CURLUPART_PATH);
   result.origin = std::format("{}://{}:{}", scheme, result.host, part_of(url.get(), CURLUPART_PORT, CURLU_DEFAULT_PORT));
   return result;

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <yaml-cpp/yaml.h>
 
+#include "base/text.h"
 #include "umad/config_value.h"
 
 namespace uma::umad {
@@ -411,10 +412,8 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
 }
 
 // A base folder of the XDG rules, which ask to ignore relative paths; empty where there is none.
-std::string xdg_folder(const Environment& environment, const char* variable, std::string_view in_home) {
-  if (const auto base = environment(variable); base && base->starts_with('/')) return *base;
-  if (const auto home = environment("HOME"); home && home->starts_with('/')) return std::format("{}/{}", *home, in_home);
-  return "";
+std::string folder_of(const Environment& environment, const char* variable, std::string_view in_home) {
+  return xdg_folder(environment(variable).value_or(""), environment("HOME").value_or(""), in_home);
 }
 
 std::string error_text(const std::vector<std::string>& problems) {
@@ -486,11 +485,11 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   }
   if (config.is_reproducible) make_reproducible(config, problems);
   if (config.data_dir.empty()) {
-    if (const std::string state = xdg_folder(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
+    if (const std::string state = folder_of(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
       config.data_dir = state + "/uma";
     }
   }
-  if (const std::string data = xdg_folder(environment, "XDG_DATA_HOME", ".local/share"); !data.empty()) {
+  if (const std::string data = folder_of(environment, "XDG_DATA_HOME", ".local/share"); !data.empty()) {
     config.models_dir = data + "/uma/models";
   }
   if (config.data_dir.empty()) {
