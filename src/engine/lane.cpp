@@ -66,6 +66,9 @@ struct Lane::Sequence {
   bool in_batch = false;  // a token of it has been in a batch
   bool is_away = false;   // its prompt is being computed in the prefill lane
   bool stays = false;     // it has been there in vain
+  // Its prompt has come back and is being loaded, a piece at a time: then it is away still.
+  std::optional<PrefillReport> arriving;
+  std::size_t pieces_loaded = 0;
   std::int64_t position_reported = -1;
   TimePoint waits_since{};  // while waiting
   TimePoint keeps_until{};  // a background sequence that has waited long is not sent away again at once
@@ -153,13 +156,15 @@ StepOutcome Lane::step() {
   admit(clock_.now());
   const TimePoint now = clock_.now();
   build_views(now);
+  const bool has_loaded = load_arrivals(now);
+  if (has_loaded) build_views(now);
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
   if (!views_.empty()) watch_load(now);
   const bool takes_turn = cores_.takes_turns();
   if (const auto until = waits_until(now, takes_turn)) {
     update_gauges();
-    return {.did_work = false, .wake = std::min(*until, next_wake())};
+    return {.did_work = has_loaded, .wake = std::min(*until, next_wake())};
   }
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
@@ -176,7 +181,7 @@ StepOutcome Lane::step() {
   }
   remove_finished();
   update_gauges();
-  return {.did_work = !plan_.is_empty(), .wake = next_wake()};
+  return {.did_work = has_loaded || !plan_.is_empty(), .wake = next_wake()};
 }
 
 // Reasons to leave what could be computed for a little later. Takes out of views_ whose turn it is not.
@@ -275,10 +280,10 @@ void Lane::take_report(PrefillReport report) {
     if (sequence.task.wants_progress) report_progress(sequence, report.tokens_done);
     return;
   }
-  sequence.is_away = false;
   if (report.image) {
     take_prompt_back(sequence, std::move(report));
   } else {
+    sequence.is_away = false;
     log_warning("request {}: its prompt failed in the prefill lane ({}) and is computed in the context itself",
                 sequence.task.id.value, report.error->message);
     sequence.stays = true;
@@ -412,7 +417,7 @@ bool Lane::evict_idle(const SessionId& except) {
 bool Lane::free_unused_cells() {
   if (evict_idle({})) return true;
   for (const SequencePtr& sequence : sequences_) {
-    if (!sequence->is_away || slots_[sequence->slot].tokens.empty()) continue;
+    if (!sequence->is_away || sequence->arriving || slots_[sequence->slot].tokens.empty()) continue;
     drop_tokens(sequence->slot);
     return true;
   }
@@ -578,7 +583,7 @@ bool Lane::make_room() {
   std::int64_t rows = 0;
   for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
   for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
-  while (cells_used() + rows > shape().cells) {
+  while (cells_used() + cells_arriving() + rows > shape().cells) {
     if (free_unused_cells()) continue;
     Sequence* victim = choose_victim();
     if (victim == nullptr) return true;  // alone it fits: its length is bounded by the context's
@@ -649,39 +654,81 @@ bool Lane::send_away(Sequence& sequence) {
   return true;
 }
 
-// The whole prompt's state into the slot, and the first token from the logits that came with it.
+// Makes room for the state of a whole prompt and begins to load it.
 void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
-  const std::size_t index = sequence.slot;
-  drop_tokens(index);
-  while (shape().is_unified && cells_used() + size_of(report.image->tokens) > shape().cells) {
+  drop_tokens(sequence.slot);
+  while (shape().is_unified && cells_used() + cells_arriving() + size_of(report.image->tokens) > shape().cells) {
     if (free_unused_cells()) continue;
-    Sequence* victim = choose_victim();
-    UMA_CHECK(victim != nullptr);  // alone it fits
-    if (victim != &sequence) {
+    if (Sequence* victim = choose_victim()) {
       swap_out(*victim);
       continue;
     }
+    // Other prompts that arrive have taken the cells: this one resumes like one that was swapped out.
+    sequence.is_away = false;
     choose_token(sequence, report.logits, clock_.now());
     if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
     return;
   }
-  const Turn turn(*this, cores_.takes_turns());
-  const TimePoint began = clock_.now();
-  const auto restored = restore_sequence(*context_, static_cast<std::int32_t>(index), *report.image);
-  if (!restored) {
-    log_warning("request {}: its computed prompt was refused, computing it again: {}", sequence.task.id.value,
-                restored.error().message);
-    sequence.stays = true;
-    return;
+  sequence.arriving = std::move(report);
+  sequence.pieces_loaded = 0;
+}
+
+// Loads what has come back from the prefill lane, all of it where nobody waits for a token, and a piece or a few each tick
+// where somebody does. False: there was nothing.
+bool Lane::load_arrivals(TimePoint now) {
+  constexpr double kArrivalMs = 5;
+  const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
+  const TimePoint until = someone_decodes ? now + from_ms(kArrivalMs) : kNever;
+  bool did_work = false;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->arriving || sequence->state != Sequence::State::running || (did_work && clock_.now() >= until)) continue;
+    const Turn turn(*this, cores_.takes_turns());
+    load_arriving(*sequence, until);
+    did_work = true;
   }
-  slots_[index].tokens = std::move(report.image->tokens);
+  return did_work;
+}
+
+// Loads one piece at least, and when it was the last chooses the first token from the logits that came with them.
+void Lane::load_arriving(Sequence& sequence, TimePoint until) {
+  const std::size_t index = sequence.slot;
+  std::vector<Token>& cached = slots_[index].tokens;
+  kv::StateImage& image = *sequence.arriving->image;
+  const TimePoint began = clock_.now();
+  do {
+    kv::StatePiece& piece = image.pieces[sequence.pieces_loaded];
+    if (auto loaded = restore_piece(*context_, static_cast<std::int32_t>(index), piece); !loaded) {
+      log_warning("request {}: its computed prompt was refused, computing it again: {}", sequence.task.id.value,
+                  loaded.error().message);
+      cached.clear();
+      sequence.arriving.reset();
+      sequence.is_away = false;
+      sequence.stays = true;
+      return;
+    }
+    cached.insert(cached.end(), image.tokens.begin() + piece.begin, image.tokens.begin() + piece.end);
+    ++sequence.pieces_loaded;
+  } while (sequence.pieces_loaded < image.pieces.size() && clock_.now() < until);
   residents_changed_ = true;
   const double ms = to_ms(clock_.now() - began);
-  stats_.handover.record_ms(ms);
-  log_debug("request {}: took its prompt of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
+  log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.task.id.value, cached.size(), image.tokens.size(),
             ms);
+  stats_.handover.record_ms(ms);
+  if (sequence.pieces_loaded < image.pieces.size()) return;
+  PrefillReport report = std::move(*sequence.arriving);
+  sequence.arriving.reset();
+  sequence.is_away = false;
   prefill_->recycle(std::move(*report.image));
   choose_token(sequence, report.logits, clock_.now());
+}
+
+std::int64_t Lane::cells_arriving() const {
+  std::int64_t cells = 0;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->arriving) continue;
+    cells += size_of(sequence->arriving->image->tokens) - size_of(slots_[sequence->slot].tokens);
+  }
+  return cells;
 }
 
 // Requests that arrive together should be computed together, but they come through the queue one by one: after idleness the
@@ -1065,7 +1112,8 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
 
 void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(sequence.state != Sequence::State::finished);
-  if (std::exchange(sequence.is_away, false)) prefill_->cancel(sequence.task.id);
+  if (std::exchange(sequence.is_away, false) && !sequence.arriving) prefill_->cancel(sequence.task.id);
+  sequence.arriving.reset();
   if (sequence.state == Sequence::State::running) {
     Slot& slot = slots_[sequence.slot];
     slot.is_running = false;

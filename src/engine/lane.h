@@ -184,6 +184,7 @@ class Lane {
   [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
+  [[nodiscard]] std::int64_t cells_arriving() const;
   [[nodiscard]] bool make_room();
   void swap_out(Sequence& sequence);
   void set_aside(Sequence& sequence, std::optional<kv::StateImage> image);
@@ -193,6 +194,8 @@ class Lane {
   void send_prompts_away();
   [[nodiscard]] bool send_away(Sequence& sequence);
   void take_prompt_back(Sequence& sequence, PrefillReport report);
+  void load_arriving(Sequence& sequence, TimePoint until);
+  [[nodiscard]] bool load_arrivals(TimePoint now);
   [[nodiscard]] bool should_gather(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool takes_turn);
   void add_drafts();

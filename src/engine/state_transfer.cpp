@@ -8,7 +8,10 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kPieceTokens = 512;
+// Small enough to be loaded between two ticks, large enough to cost little each.
+std::int32_t piece_tokens(const llm::ContextShape& shape) {
+  return std::clamp(shape.sequence_cells_max / 8, 16, 512);
+}
 
 }  // namespace
 
@@ -19,7 +22,7 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
   kv::StateImage image;
   image.identity = context.state_identity();
   image.tokens.assign(tokens.begin(), tokens.end());
-  const std::int32_t step = context.shape().is_unified ? kPieceTokens : length;
+  const std::int32_t step = context.shape().is_unified ? piece_tokens(context.shape()) : length;
   for (std::int32_t begin = 0; begin < length; begin += step) {
     const std::int32_t end = std::min(length, begin + step);
     kv::StatePiece& piece = image.pieces.emplace_back(begin, end, std::exchange(spare, {}));
@@ -28,10 +31,14 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
   return image;
 }
 
+Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece) {
+  return context.load_state(sequence, piece.begin, piece.end, piece.bytes);
+}
+
 Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image) {
   if (auto verdict = kv::check_fits(image, context.state_identity()); !verdict) return verdict;
   for (kv::StatePiece& piece : image.pieces) {
-    if (auto loaded = context.load_state(sequence, piece.begin, piece.end, piece.bytes); !loaded) return loaded;
+    if (auto loaded = restore_piece(context, sequence, piece); !loaded) return loaded;
   }
   return Unit{};
 }

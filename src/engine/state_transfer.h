@@ -15,6 +15,9 @@ namespace uma::engine {
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
                                                      std::span<const Token> tokens, Bytes spare = {});
 
+// Loads the next piece of an image into `sequence`, which holds those before it. On failure the sequence is empty.
+[[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece);
+
 // Loads an image into the empty `sequence`; one that has lain somewhere is verified first (kv::verify). On failure the sequence
 // is empty. What is in the image afterwards may be of another form.
 [[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image);
