@@ -210,6 +210,7 @@ class Bench:
         self.options = options
         self.load_args = load_args  # for uma-bench
         self.folder = pathlib.Path(folder)
+        self.prompt_tokens_known = None  # of one request
         self.tokens_csv = {}  # contestant → the rows of its first round, where a chart is wanted
 
     def measure(self, contestant, slots, seed):
@@ -239,14 +240,21 @@ class Bench:
             wait_until_ready(process, log_path, lambda: answers_health(port))
             return self.run_load(["--http", f"127.0.0.1:{port}"], slots, seed, process, log_path)
 
-    def run_library(self, slots, _seed):
-        prompt_tokens = self.options.prompt_words + 1  # a text begins with one token of its own
+    def run_library(self, slots, seed):
+        # How many tokens a word is depends on the model: the library gets as many as the servers' prompts have.
+        prompt_tokens = self.prompt_tokens(slots, seed)
         # llama-batched-bench prints from a thread that its exit may overtake, losing the last line (seen in one of three runs):
         # so a second point, of one token, comes after the one that counts.
         command = [self.options.library, "-m", self.options.model, "-c", self.n_ctx(slots), *self.shared_flags(),
                    "--no-kv-unified", "-npp", prompt_tokens, "-ntg", f"{self.options.tokens},1", "-npl", slots,
                    "--output-format", "jsonl"]
         return {"tokens_per_s": library_tokens_per_s(run_command(command), self.options.tokens)}
+
+    def prompt_tokens(self, slots, seed):
+        if self.prompt_tokens_known is None:
+            figures = self.run_umad(slots, seed)
+            self.prompt_tokens_known = round(figures["prompt_tokens"] / figures["requests"])
+        return self.prompt_tokens_known
 
     def run_load(self, address, slots, seed, process, log_path):
         command = [self.options.uma_bench, self.options.scenario, *address, "--json", "--seed", seed, "--server-pid", process.pid]
