@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -12,7 +13,9 @@
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;              // that a background sequence stays which had to wait for its turn
+constexpr std::int32_t kDividedCells =
+    255;                           // with one more the library pads a sequence to 512 cells, and divides from there on
+constexpr double kKeepsMs = 2000;  // that a background sequence stays which had to wait for its turn
 constexpr std::uint64_t kBackgroundEvery = 4;  // ticks: then background streams are served even where time is short
 constexpr double kGatherMaxMs = 5;
 constexpr double kGatherQuietMs = 1;
@@ -24,6 +27,16 @@ std::int32_t size_of(const std::vector<Token>& tokens) {
 std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
   const auto [in_a, in_b] = std::ranges::mismatch(a, b);
   return static_cast<std::size_t>(in_a - a.begin());
+}
+
+}  // namespace
+
+namespace {
+
+std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> rows) {
+  std::unordered_set<std::int32_t> slots;
+  for (const sched::PlanRow& row : rows) slots.insert(row.slot);
+  return slots;
 }
 
 }  // namespace
@@ -94,8 +107,9 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
   stats_.threads.set(options.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
-  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context), options.weights, cores_, bandwidth_, stats_, clock_,
-                                           [this](PrefillReport report) { inbox_.push(std::move(report)); });
+  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context),
+                                           PrefillOptions{options_.weights, options_.is_reproducible}, cores_, bandwidth_,
+                                           stats_, clock_, [this](PrefillReport report) { inbox_.push(std::move(report)); });
 }
 
 Lane::~Lane() = default;
@@ -170,6 +184,7 @@ StepOutcome Lane::step() {
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
   limits.tick_ms = tick_target_ms();
+  limits.fixed_grid = options_.is_reproducible;
   limits.serves_background = stats_.ticks_total.value() % kBackgroundEvery == 0;
   sched::plan_batch(views_, step_model_, limits, chunk_size_, plan_);
   if (!plan_.is_empty() && make_room()) {
@@ -836,7 +851,7 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     const MutexLock lock(prefilled_mutex_);
     for (const sched::PlanRow& row : plan) prefilled_.push_back(sequences_[static_cast<std::size_t>(row.index)]->task.id);
   }
-  set_threads();
+  set_threads(needs_one_thread(plan) ? 1 : cores_.decode_threads());
   const TimePoint began = clock_.now();
   const auto status = context_->decode(call_rows_, is_prefill ? &interrupt_ : nullptr);
   const TimePoint ended = clock_.now();
@@ -904,6 +919,8 @@ void Lane::run_one_by_one(std::span<const sched::PlanRow> plan, const Error& fir
 // Adds to the planned decode rows guesses of what comes after them, where that is likely to pay.
 void Lane::add_drafts() {
   constexpr std::uint32_t kPlainEvery = 32;  // calls: one without guesses shows what they cost
+  // Guesses beside several sequences would leave rows alone.
+  if (options_.is_reproducible && plan_.decode.size() > 1) return;
   if (!options_.speculates || !can_take_back_ || ++decode_calls_ % kPlainEvery == 0) return;
   const auto sequences = static_cast<std::int32_t>(plan_.decode.size());
   const double token_ms = step_model_.decode_ms() / sequences;
@@ -963,21 +980,43 @@ void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimeP
 
 void Lane::run_decode() {
   add_drafts();
-  if (!run_call(plan_.decode, false)) {
-    // What else was planned may not exist any more.
-    plan_.prefill.clear();
-    return;
-  }
   stats_.decode_ticks_total.add();
   stats_.decode_rows_total.add(plan_.decode.size());
+  const std::span<const sched::PlanRow> rows(plan_.decode);
+  const std::size_t together = put_lone_rows_last();
+  bool did_all = together == 0 || run_decode_call(rows.first(together));
+  for (std::size_t i = together; did_all && i < rows.size(); ++i) did_all = run_decode_call(rows.subspan(i, 1));
+  if (!did_all) plan_.prefill.clear();  // what else was planned may not exist any more
+}
+
+bool Lane::run_decode_call(std::span<const sched::PlanRow> plan) {
+  if (!run_call(plan, false)) return false;
   const TimePoint began = clock_.now();
   std::int32_t row = 0;
-  for (const sched::PlanRow& planned : plan_.decode) {
-    Sequence& sequence = *sequences_[static_cast<std::size_t>(planned.index)];
-    verify(sequence, row, planned.tokens_count, began);
+  for (const sched::PlanRow& planned : plan) {
+    verify(*sequences_[static_cast<std::size_t>(planned.index)], row, planned.tokens_count, began);
     row += planned.tokens_count;
   }
   stats_.sampling.record_ms(to_ms(clock_.now() - began));
+  return true;
+}
+
+// Where bits count, rows that the library would compute alone, because no neighbouring slot has one, get calls of their own.
+// Returns how many come before them.
+std::size_t Lane::put_lone_rows_last() {
+  std::vector<sched::PlanRow>& rows = plan_.decode;
+  if (!options_.is_reproducible) return rows.size();
+  const auto is_lone = [&, slots = occupied_slots(rows)](const sched::PlanRow& row) {
+    return !slots.contains(row.slot - 1) && !slots.contains(row.slot + 1);
+  };
+  return static_cast<std::size_t>(std::ranges::stable_partition(rows, std::not_fn(is_lone)).begin() - rows.begin());
+}
+
+// A single row over many cells is divided among the threads by cells, which sums in another order than one thread does.
+bool Lane::needs_one_thread(std::span<const sched::PlanRow> plan) const {
+  if (!options_.is_reproducible || plan.size() != 1 || plan.front().tokens_count != 1) return false;
+  const Sequence& sequence = *sequences_[static_cast<std::size_t>(plan.front().index)];
+  return size_of(slots_[sequence.slot].tokens) >= kDividedCells;
 }
 
 void Lane::run_prefill() {
@@ -1009,12 +1048,11 @@ void Lane::watch_load(TimePoint now) {
            thread_control_.threads(), options_.threads, *busy);
 }
 
-void Lane::set_threads() {
-  if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
-    threads_ = threads;
-    context_->set_threads(threads);
-    step_model_.set_threads(threads);
-  }
+void Lane::set_threads(std::int32_t threads) {
+  if (threads == threads_) return;
+  threads_ = threads;
+  context_->set_threads(threads);
+  step_model_.set_threads(threads);
 }
 
 void Lane::report_progress(Sequence& sequence, std::int32_t done) {

@@ -104,6 +104,8 @@ struct LaneOptions {
   sched::WeightBytes weights;
   double bmt_budget_gbps = 0;  // 10^9 bytes a second that may be moved; 0: no limit
   sched::PolicyOptions policy;
+  // Calls are made so that a request's logits are the same bits whoever shares the context (docs/decisions/0014).
+  bool is_reproducible = false;
   bool speculates = true;  // where guesses pay; the text is the same
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
@@ -216,7 +218,10 @@ class Lane {
   void report_progress(Sequence& sequence, std::int32_t done);
   void note_bytes_moved(std::span<const sched::PlanRow> plan, bool is_prefill, TimePoint began, TimePoint ended);
   void watch_load(TimePoint now);
-  void set_threads();
+  void set_threads(std::int32_t threads);
+  [[nodiscard]] bool needs_one_thread(std::span<const sched::PlanRow> plan) const;
+  [[nodiscard]] std::size_t put_lone_rows_last();
+  [[nodiscard]] bool run_decode_call(std::span<const sched::PlanRow> plan);
   class Turn;
   [[nodiscard]] double prefill_turn_ms() const;
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);

@@ -18,9 +18,9 @@ constexpr double kLayerMs = 12;
 
 }  // namespace
 
-PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const sched::WeightBytes& weights, CoreShare& cores,
+PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, CoreShare& cores,
                          sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report)
-    : weights_(weights),
+    : options_(options),
       cores_(cores),
       bandwidth_(bandwidth),
       stats_(stats),
@@ -150,6 +150,7 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   const double chunk_ms = cores_.decode_is_busy() ? std::min(kChunkMs, kLayerMs * context_->shape().layers) : kChunkMs;
   const std::int32_t rows_max = std::min(context_->shape().ubatch_rows_max, context_->shape().batch_rows_max) - kGrid;
   const std::int32_t fitting = step_model_.rows_within(chunk_ms, job.tokens_done, std::max(rows_max, kGrid));
+  if (options_.is_reproducible) return sched::grid_rows(left, fitting);
   const std::int32_t rows = std::max(fitting / kGrid * kGrid, kGrid);
   return rows < left / kGrid * kGrid ? rows : left;
 }
@@ -165,7 +166,9 @@ void PrefillLane::run_chunk(Job& job) {
                      .wants_logits = i + 1 == length});
   }
   cores_.gate().enter();
-  if (const std::int32_t threads = cores_.prefill_threads(); threads != threads_) {
+  // A row alone is divided among the threads in a way of its own (Lane::needs_one_thread).
+  const bool is_lone_row = options_.is_reproducible && rows == 1;
+  if (const std::int32_t threads = is_lone_row ? 1 : cores_.prefill_threads(); threads != threads_) {
     threads_ = threads;
     context_->set_threads(threads);
     step_model_.set_threads(threads);
@@ -194,9 +197,9 @@ void PrefillLane::run_chunk(Job& job) {
   sched::StepShape call;
   call.add_chunk(rows, job.tokens_done);
   step_model_.observe(call, ms);
-  const double bytes = sched::weights_read(weights_, rows) + static_cast<double>(job.tokens_done + rows) *
-                                                                 sched::attention_tiles(rows) *
-                                                                 static_cast<double>(context_->shape().kv_bytes_per_token);
+  const double bytes =
+      sched::weights_read(options_.weights, rows) + static_cast<double>(job.tokens_done + rows) * sched::attention_tiles(rows) *
+                                                        static_cast<double>(context_->shape().kv_bytes_per_token);
   stats_.note_bytes_moved(bytes, ms);
   bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
   stats_.prefill_call.record_ms(ms);

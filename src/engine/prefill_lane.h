@@ -53,12 +53,17 @@ struct PrefillReport {
   [[nodiscard]] bool is_final() const { return image || error; }
 };
 
+struct PrefillOptions {
+  sched::WeightBytes weights;
+  bool is_reproducible = false;  // LaneOptions
+};
+
 class PrefillLane {
  public:
   using OnReport = std::function<void(PrefillReport)>;
 
   // `context` has one sequence. `cores`, `bandwidth`, `stats` and `clock` outlive the lane. `on_report` is called from step().
-  PrefillLane(std::unique_ptr<llm::Context> context, const sched::WeightBytes& weights, CoreShare& cores,
+  PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, CoreShare& cores,
               sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
 
   // --- Any thread.
@@ -106,7 +111,7 @@ class PrefillLane {
   void remove(const Job& job);
 
   // Constant after construction.
-  const sched::WeightBytes weights_;
+  const PrefillOptions options_;
   CoreShare& cores_;
   sched::BandwidthBudget& bandwidth_;
   LaneStats& stats_;

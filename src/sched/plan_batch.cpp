@@ -73,6 +73,12 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
   }
   StepShape prefill;
   bool completes_prompts = !someone_decodes && model.prefill_tokens_per_ms() > 0;
+  if (limits.fixed_grid && !waiting.empty()) {
+    const SequenceView& view = *waiting.front().view;
+    const std::int32_t fitting = someone_decodes ? rows_left : rows_max;
+    plan.prefill.push_back({view.index, view.slot, std::min(grid_rows(view.pending_tokens, fitting), rows_max)});
+    waiting.clear();
+  }
   for (const Candidate& candidate : waiting) {
     const std::int32_t pending = candidate.view->pending_tokens;
     const std::int32_t cached = candidate.view->cached_tokens;

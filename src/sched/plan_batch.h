@@ -2,6 +2,7 @@
 // the chunk size that it follows from tick to tick.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -30,6 +31,7 @@ struct BatchLimits {
   std::int32_t rows_max = 512;     // of one library call
   std::int32_t ubatch_rows = 512;  // computed at once by the library
   double tick_ms = 30;             // what a tick may take while sequences decode
+  bool fixed_grid = false;         // a prefill call has rows of one sequence: a multiple of kFastChunk, or fewer, its last ones
   bool serves_background = true;   // background streams have their row even where not all fit into tick_ms
   double prefill_tick_ms = 250;    // what a tick may take while none does
   double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
@@ -76,6 +78,12 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 // takes goes before every new one and none starves. Background prompts come after all interactive ones, unless they have waited
 // for kBackgroundWaitMaxMs.
 [[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
+
+// Rows of a call with fixed_grid, where `rows_fitting` >= 0 keep the time: at least kFastChunk, or the rest.
+[[nodiscard]] inline std::int32_t grid_rows(std::int32_t pending, std::int32_t rows_fitting) {
+  if (pending < kFastChunk) return pending;
+  return std::clamp(rows_fitting, kFastChunk, pending) / kFastChunk * kFastChunk;
+}
 
 // Writes the next plan into `plan`, whose memory is reused, and notes in `chunk` what fitted. Ensures: every decoding sequence
 // is in plan.decode, up to rows_max, but background ones where limits say so; the rows of each call are <= rows_max; where
