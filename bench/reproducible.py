@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What the same bits for everyone cost: umad with scheduler.reproducible on against off, in turn on the same work.
+"""What the same bits for everyone cost: umad with scheduler.reproducible on and strict against off, in turn on the same work.
 
-N streams of short prompts, and one prompt of 1,900 tokens; guessed tokens are off in both, so that only the arithmetic differs.
+N streams of short prompts, one stream that goes on after a long prompt, and one prompt of 1,900 tokens; guessed tokens are off in both, so that only the arithmetic differs.
 Prints medians and the medians of the pairs' ratios.
 """
 
@@ -18,6 +18,9 @@ sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 import uma  # noqa: E402
 
 
+SETTINGS = ("on", "off", "strict")
+
+
 def burst(client, streams, tokens, seed):
     """Generated tokens a second, from the first request to the last token."""
     began = time.monotonic()
@@ -28,6 +31,15 @@ def burst(client, streams, tokens, seed):
         if reply.reason != "length":
             sys.exit(f"reproducible: {reply.last}")
     return streams * tokens / (time.monotonic() - began)
+
+
+def deep_stream(client, tokens, seed):
+    """Generated tokens a second after a prompt of 1,000."""
+    request = client.start(type="generate", prompt=f"{seed} deep " + " ".join(["word"] * 1000), max_tokens=tokens, ignore_eos=True)
+    client.wait_token(request)
+    began = time.monotonic()
+    client.finish(request)
+    return (tokens - 1) / (time.monotonic() - began)
 
 
 def long_prompt(client, words, seed):
@@ -46,19 +58,22 @@ def main():
     options = parser.parse_args()
     results = {}
     for pair in range(options.pairs):
-        for setting in ("on", "off") if pair % 2 == 0 else ("off", "on"):
+        for setting in SETTINGS if pair % 2 == 0 else SETTINGS[::-1]:
             config = f"scheduler: {{reproducible: {setting}, speculation: off}}\nkv: {{layout: split}}\n"
             with uma.Daemon(options.model, "--n-ctx", 16 * 2048, "--slots", 16, config=config) as daemon, daemon.client(600) as client:
                 burst(client, 2, 8, "warm up")
                 for streams in map(int, options.streams.split(",")):
                     speed = burst(client, streams, options.tokens, pair)
                     results.setdefault(f"{streams} streams, tokens/s", {}).setdefault(setting, []).append(speed)
+                speed = deep_stream(client, options.tokens, pair)
+                results.setdefault("1 stream after 1,000, tokens/s", {}).setdefault(setting, []).append(speed)
                 speed = long_prompt(client, 1900, pair)
                 results.setdefault("prompt of 1,900, tokens/s", {}).setdefault(setting, []).append(speed)
-    print(f"{'':<28}{'on':>10}{'off':>10}{'ratio':>8}   (medians of {options.pairs} pairs)")
+    print(f"{'':<32}{'off':>10}{'on':>10}{'strict':>10}{'on ÷ off':>10}{'strict ÷ off':>14}   (medians of {options.pairs} rounds)")
     for name, speeds in results.items():
-        ratio = statistics.median(a / b for a, b in zip(speeds["on"], speeds["off"]))
-        print(f"{name:<28}{statistics.median(speeds['on']):>10.1f}{statistics.median(speeds['off']):>10.1f}{ratio:>8.2f}")
+        medians = [statistics.median(speeds[setting]) for setting in ("off", "on", "strict")]
+        ratios = [statistics.median(a / b for a, b in zip(speeds[setting], speeds["off"])) for setting in ("on", "strict")]
+        print(f"{name:<32}" + "".join(f"{value:>10.1f}" for value in medians) + f"{ratios[0]:>10.2f}{ratios[1]:>14.2f}")
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -75,9 +75,9 @@ std::optional<std::string> apply_speculation(Config& config, std::string_view te
 }
 
 std::optional<std::string> apply_reproducible(Config& config, std::string_view text) {
-  auto word = one_of({"on", "off"})(text);
+  auto word = one_of({"off", "on", "strict"})(text);
   if (!word) return std::move(word.error());
-  config.is_reproducible = *word == "on";
+  config.reproducible = *word == "on" ? Reproducible::on : *word == "strict" ? Reproducible::strict : Reproducible::off;
   return std::nullopt;
 }
 
@@ -442,20 +442,21 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
 
 namespace {
 
-// The bits stay the same without flash attention and with cells of its own for each slot (docs/decisions/0014); guessed tokens
-// change nothing then, so they are tried.
+// What the same bits need (docs/decisions/0014). Guessed tokens change nothing then, so they are tried.
 void make_reproducible(Config& config, std::vector<std::string>& problems) {
+  const bool is_strict = config.reproducible == Reproducible::strict;
+  const auto refuse = [&](std::string_view why) {
+    problems.push_back(std::format("scheduler.reproducible: {} {}", is_strict ? "strict" : "on", why));
+  };
   if (config.is_given("kv.layout") && config.kv_layout == llm::KvLayout::unified) {
-    problems.emplace_back("scheduler.reproducible: on needs split KV: leave out kv.layout: unified");
+    refuse("needs split KV: leave out kv.layout: unified");
   }
-  if (config.is_given("kv.flash_attention") && config.flash_attention == llm::FlashAttention::on) {
-    problems.emplace_back("scheduler.reproducible: on works without flash attention: leave out kv.flash_attention: on");
+  if (is_strict && config.is_given("kv.flash_attention") && config.flash_attention == llm::FlashAttention::on) {
+    refuse("works without flash attention: leave out kv.flash_attention: on");
   }
-  if (config.kv_type != llm::KvType::f16) {
-    problems.emplace_back("scheduler.reproducible: on needs kv.type f16: other types need flash attention");
-  }
+  if (config.kv_type != llm::KvType::f16) refuse("needs kv.type: f16");
   config.kv_layout = llm::KvLayout::split;
-  config.flash_attention = llm::FlashAttention::off;
+  if (is_strict) config.flash_attention = llm::FlashAttention::off;
   for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {
     if (!config.is_given(key)) config.keys_given.emplace_back(key);  // no profile decides otherwise
   }
@@ -483,7 +484,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }
-  if (config.is_reproducible) make_reproducible(config, problems);
+  if (config.reproducible != Reproducible::off) make_reproducible(config, problems);
   if (config.data_dir.empty()) {
     if (const std::string state = folder_of(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {
       config.data_dir = state + "/uma";

@@ -29,6 +29,10 @@ struct TuneOptions {
 // the streams, or in chunks in the streams' own context. Automatic: split, and turns where there is one thread to share.
 enum class Lanes : std::uint8_t { automatic, split, turns, off };
 
+// Whether a request's logits are the same bits whoever shares the machine: on, while its state is kept somewhere; strict, also
+// where it is computed again from the tokens, without flash attention and slower.
+enum class Reproducible : std::uint8_t { off, on, strict };
+
 struct Config {
   std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
   std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
@@ -50,8 +54,8 @@ struct Config {
   double tick_ms = 30;
   sched::PolicyOptions policy;
   Lanes lanes = Lanes::automatic;
-  double bmt_budget_gbps = 0;    // 10^9 bytes a second that computing may move; 0: no limit
-  bool is_reproducible = false;  // a request's logits are the same bits whoever shares the machine
+  double bmt_budget_gbps = 0;  // 10^9 bytes a second that computing may move; 0: no limit
+  Reproducible reproducible = Reproducible::off;
   bool speculates = false;
   double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;   // time between tokens of a stream; 0: automatic

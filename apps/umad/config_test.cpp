@@ -184,7 +184,7 @@ metrics:
   EXPECT_THAT(config.keys_superseded, ElementsAre("scheduler.max_merge", "scheduler.latency_cap"));
 }
 
-TEST(Config, ReproducibleNeedsSplitKvWithoutFlashAttention) {
+TEST(Config, ReproducibleDecidesTheLayoutOfTheCache) {
   const auto load = [](const std::string& yaml) {
     const std::string path = ::testing::TempDir() + "reproducible.yaml";
     std::ofstream(path) << yaml;
@@ -194,15 +194,19 @@ TEST(Config, ReproducibleNeedsSplitKvWithoutFlashAttention) {
   const auto config = load("scheduler: {reproducible: on}\n");
   ASSERT_TRUE(config);
   EXPECT_EQ(config->kv_layout, llm::KvLayout::split);
-  EXPECT_EQ(config->flash_attention, llm::FlashAttention::off);
+  EXPECT_EQ(config->flash_attention, llm::FlashAttention::automatic);
   EXPECT_TRUE(config->speculates);
-  EXPECT_TRUE(config->is_given("kv.flash_attention")) << "no profile may turn it on";
+  EXPECT_TRUE(config->is_given("kv.layout")) << "no profile may pool the cells";
+  EXPECT_EQ(load("scheduler: {reproducible: strict}\n")->flash_attention, llm::FlashAttention::off);
   EXPECT_FALSE(load("scheduler: {reproducible: on, speculation: off}\n")->speculates);
-  for (const char* conflict : {"layout: unified", "flash_attention: on", "type: q8_0"}) {
-    const auto refused = load(std::format("scheduler: {{reproducible: on}}\nkv: {{{}}}\n", conflict));
+  for (const auto& [way, conflict] : {std::pair("on", "layout: unified"), std::pair("strict", "layout: unified"),
+                                      std::pair("strict", "flash_attention: on"), std::pair("on", "type: q8_0")}) {
+    const auto refused = load(std::format("scheduler: {{reproducible: {}}}\nkv: {{{}}}\n", way, conflict));
     ASSERT_FALSE(refused) << conflict;
-    EXPECT_NE(refused.error().text.find("scheduler.reproducible"), std::string::npos) << refused.error().text;
+    EXPECT_NE(refused.error().text.find(std::format("scheduler.reproducible: {}", way)), std::string::npos)
+        << refused.error().text;
   }
+  EXPECT_TRUE(load("scheduler: {reproducible: on}\nkv: {flash_attention: on}\n"));
 }
 
 TEST(Config, AnEmptyFileOrSectionChangesNothing) {

@@ -171,6 +171,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.threads_per_worker = compute_.threads;
   options.threads_beside_prefill = compute_.decode_threads_beside_prefill;
   options.bmt_budget_gbps = config_.bmt_budget_gbps;
+  options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;

@@ -127,6 +127,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                                       .experts_used = facts.experts_used},
                           .bmt_budget_gbps = options_.bmt_budget_gbps,
                           .policy = options_.policy,
+                          .is_reproducible = options_.is_reproducible,
                           .speculates = options_.speculates,
                           .others_busy = nullptr,
                           .guess = nullptr,

@@ -13,9 +13,7 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kDividedCells =
-    255;                           // with one more the library pads a sequence to 512 cells, and divides from there on
-constexpr double kKeepsMs = 2000;  // that a background sequence stays which had to wait for its turn
+constexpr double kKeepsMs = 2000;              // that a background sequence stays which had to wait for its turn
 constexpr std::uint64_t kBackgroundEvery = 4;  // ticks: then background streams are served even where time is short
 constexpr double kGatherMaxMs = 5;
 constexpr double kGatherQuietMs = 1;
@@ -1016,7 +1014,7 @@ std::size_t Lane::put_lone_rows_last() {
 bool Lane::needs_one_thread(std::span<const sched::PlanRow> plan) const {
   if (!options_.is_reproducible || plan.size() != 1 || plan.front().tokens_count != 1) return false;
   const Sequence& sequence = *sequences_[static_cast<std::size_t>(plan.front().index)];
-  return size_of(slots_[sequence.slot].tokens) >= kDividedCells;
+  return size_of(slots_[sequence.slot].tokens) >= sched::kDividedCells;
 }
 
 void Lane::run_prefill() {

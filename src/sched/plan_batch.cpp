@@ -74,9 +74,19 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
   StepShape prefill;
   bool completes_prompts = !someone_decodes && model.prefill_tokens_per_ms() > 0;
   if (limits.fixed_grid && !waiting.empty()) {
-    const SequenceView& view = *waiting.front().view;
-    const std::int32_t fitting = someone_decodes ? rows_left : rows_max;
-    plan.prefill.push_back({view.index, view.slot, std::min(grid_rows(view.pending_tokens, fitting), rows_max)});
+    // Short prompts may share a call: the library computes their rows one by one.
+    const auto is_short = [](const SequenceView& view) {
+      return view.pending_tokens < kFastChunk && view.cached_tokens + view.pending_tokens <= kDividedCells;
+    };
+    std::int32_t rows_planned = 0;
+    for (const Candidate& candidate : waiting) {
+      const SequenceView& view = *candidate.view;
+      if (rows_planned > 0 && (!is_short(view) || rows_planned + view.pending_tokens > rows_left)) continue;
+      const std::int32_t rows = std::min(grid_rows(view.pending_tokens, rows_left), rows_max);
+      plan.prefill.push_back({view.index, view.slot, rows});
+      rows_planned += rows;
+      if (!is_short(view)) break;
+    }
     waiting.clear();
   }
   for (const Candidate& candidate : waiting) {

@@ -31,7 +31,9 @@ struct BatchLimits {
   std::int32_t rows_max = 512;     // of one library call
   std::int32_t ubatch_rows = 512;  // computed at once by the library
   double tick_ms = 30;             // what a tick may take while sequences decode
-  bool fixed_grid = false;         // a prefill call has rows of one sequence: a multiple of kFastChunk, or fewer, its last ones
+  // Rows are put together so that each has the same bits in any company: of one prompt, a multiple of kFastChunk or its last
+  // ones; or all of several short prompts (docs/decisions/0014).
+  bool fixed_grid = false;
   bool serves_background = true;   // background streams have their row even where not all fit into tick_ms
   double prefill_tick_ms = 250;    // what a tick may take while none does
   double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
@@ -70,6 +72,10 @@ class ChunkSize {
   std::int32_t rows_next_ = 0;
   int ticks_larger_ = 0;
 };
+
+// A lone row over more cells than these is divided among the library's threads, which sums in another order: with one more a
+// sequence is padded to 512.
+inline constexpr std::int32_t kDividedCells = 255;
 
 inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
