@@ -106,6 +106,7 @@ class Machine {
   // The lane has spent this on moving a sequence's state.
   std::function<void(double ms)> on_state;
   [[nodiscard]] std::uint64_t steps() const { return steps_; }
+  [[nodiscard]] bool prefill_lane_computes() const { return held_.is_running; }
   // Calls that began while the threads of both lanes were more than the worker has.
   [[nodiscard]] std::uint64_t crowded_calls() const { return crowded_calls_; }
 

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <format>
 #include <limits>
-#include <set>
 
 #include "base/check.h"
 #include "sched/plan_batch.h"
@@ -112,6 +113,7 @@ void SchedulingSim::add_request(double at_ms, const sched::Flow& flow, bool is_b
   request->prompt = std::max(prompt, 1 + kNameLength);
   request->reply = reply;
   if (random_.next_below(4) == 0) request->target_tbt_ms = between(35.0, 200.0);
+  if (!is_background && random_.next_below(4) == 0) request->target_ttft_ms = between(50.0, 2000.0);
   length_max_ = std::max(length_max_, request->work());
   work_max_ = std::max(work_max_, request->work());
   timeline_.at(timeline_.now() + from_ms(at_ms), [this, added = request.get()] { arrive(*added); });
@@ -151,11 +153,13 @@ void SchedulingSim::make_requests() {
       break;
     }
     case Mix::hog: {
-      const std::int32_t reply = between(6, 20);
-      for (int i = 0; i < 50; ++i) add_request(between(0.0, 5.0), {tenant(0), 1}, false, between(20, 60), between(4, reply));
+      const std::int32_t prompt = between(30, 120);
+      const std::int32_t reply = between(3, 20);
+      for (int i = 0; i < 50; ++i)
+        add_request(between(0.0, 5.0), {tenant(0), 1}, false, between(20, prompt), between(2, reply));
       for (int i = 0; i < 4; ++i) {
-        add_request(between(20.0, 600.0), {tenant(i < 2 ? 0 : 1), 2 + static_cast<std::uint64_t>(i)}, false, between(20, 60),
-                    reply);
+        add_request(between(20.0, 600.0), {tenant(i < 2 ? 0 : 1), 2 + static_cast<std::uint64_t>(i)}, false,
+                    between(20, prompt), reply);
       }
       break;
     }
@@ -201,6 +205,7 @@ SchedulingOutcome SchedulingSim::run() {
   for (const auto& request : requests_) UMA_CHECK(request->has_ended);
   machine_->lane().check_invariants();
   check_starts();
+  check_shares();
   check_tokens();
   if (machine_->crowded_calls() > 0) broken(std::format("cores: {} calls had too few", machine_->crowded_calls()));
   outcome_.requests = requests_.size();
@@ -222,6 +227,10 @@ void SchedulingSim::pump() {
 
 void SchedulingSim::arrive(Request& request) {
   request.received = timeline_.now();
+  if (traces_) {
+    trace(std::format("request {}{} of {}/{} comes: prompt {}, reply {}", class_of(request), request.id, request.flow.tenant,
+                      request.flow.client, request.prompt, request.reply));
+  }
   ledger_.enter(request.flow);
   request.rank = ledger_.rank(request.flow);
   request.must_be_next = mix_ == Mix::preemption && !request.is_background;
@@ -234,6 +243,8 @@ void SchedulingSim::arrive(Request& request) {
     if (!other->is_background || is_urgent) request.must_be_next = false;
   }
   request.step_at_arrival = machine_->steps();
+  const auto slots = static_cast<std::size_t>(machine_options_.model.sequences);
+  if (request.must_be_next && request.others.size() >= slots) ++outcome_.preemptions_checked;
 
   GenerateRequest wanted;
   wanted.client = request.flow.client;
@@ -241,12 +252,30 @@ void SchedulingSim::arrive(Request& request) {
   wanted.input.text.append(static_cast<std::size_t>(request.prompt - 1 - kNameLength), 'x');
   wanted.options.max_tokens = request.reply;
   wanted.options.target_tbt_ms = request.target_tbt_ms;
+  wanted.options.target_ttft_ms = request.target_ttft_ms;
   if (request.is_background) wanted.options.request_class = RequestClass::background;
   router_->generate(RequestId{request.id + 1}, TenantId{request.flow.tenant}, std::move(wanted),
                     std::make_shared<Sink>(*this, request));
   pump();
   update_contests();
   machine_->wake_lane();
+}
+
+// UMA_SIM_TRACE=1 shows every call: which rows, after how many tokens, of background (b) and interactive (i) requests.
+void SchedulingSim::trace(const std::string& what) const {
+  std::puts(std::format("{:9.2f} {}", to_ms(timeline_.now() - began_), what).c_str());
+}
+
+void SchedulingSim::trace(const Call& call) const {
+  if (!traces_) return;
+  std::string parts;
+  for (const CallPart& part : call.parts) {
+    const bool is_known = part.request != kUnknownRequest;
+    parts += is_known ? std::format(" {}{}", class_of(*requests_[part.request]), part.request) : " ?";
+    parts += std::format(":{}@{}", part.rows, part.cached);
+  }
+  trace(std::format("{} {} of {:.2f} ms ends:{}", call.in_prefill_lane ? "prefill lane" : "lane",
+                    call.is_prefill ? "prefill" : "decode", call.ms, parts));
 }
 
 void SchedulingSim::note_step() {
@@ -266,7 +295,7 @@ void SchedulingSim::note_begin(const Call& call) {
     Request& request = *requests_[part.request];
     if (request.computed != TimePoint{}) continue;
     request.computed = call.began;
-    charge(request, request.prompt, 0);
+    charge(request, request.prompt);
     update_contests();
   }
   // After the tick in which it came the lane computes the one that must be next. Where there is a prefill lane it may be
@@ -275,7 +304,11 @@ void SchedulingSim::note_begin(const Call& call) {
     if (!request->must_be_next || request->received == TimePoint{} || request->computed != TimePoint{}) continue;
     bool is_late = false;
     if (call.in_prefill_lane) {
-      is_late = request->admitted != TimePoint{} && request->admitted < call.began;
+      // A prompt that is there keeps its slot: where all slots are such prompts', the first to be done makes room, and the lane
+      // has begun the next by then.
+      if (request->admitted == TimePoint{} || request->admitted >= call.began) continue;
+      request->let_pass.insert(call.parts.front().request);
+      is_late = request->let_pass.size() > 2;
     } else if (call.step > request->step_at_arrival && !machine_options_.has_prefill_lane) {
       if (request->next_tick == 0) request->next_tick = call.step;
       is_late = call.step > request->next_tick;
@@ -285,7 +318,10 @@ void SchedulingSim::note_begin(const Call& call) {
     broken(std::format("preempt: request {} came {:.1f} ms ago and other work goes on", request->id,
                        to_ms(call.began - request->received)));
   }
-  if (call.in_prefill_lane) return;
+  if (call.in_prefill_lane) {
+    for (const auto& request : requests_) request->is_beside_prefill = true;
+    return;
+  }
   if (!call.is_prefill) {
     shadow_.set_threads(call.threads);
     shadow_before_ = shadow_;
@@ -293,6 +329,7 @@ void SchedulingSim::note_begin(const Call& call) {
 }
 
 void SchedulingSim::note_call(const Call& call) {
+  trace(call);
   if (call.in_prefill_lane) return;
   if (!call.is_prefill) {
     for (const auto& request : requests_) request->decode_ms_seen = std::max(request->decode_ms_seen, call.ms);
@@ -332,33 +369,36 @@ void SchedulingSim::check_tick(const Call& decode, const Call& prefill) {
 void SchedulingSim::note_token(Request& request, Token token) {
   const TimePoint now = timeline_.now();
   request.tokens.push_back(token);
-  charge(request, 1, 1);
+  charge(request, 1);
   if (request.tokens.size() == 1) {
     request.first_token = now;
+    update_contests();
   } else if (!request.is_background) {
     check_gap(request, to_ms(now - request.last_token));
   }
   request.last_token = now;
   request.decode_ms_seen = 0;
   request.state_ms_seen = 0;
+  request.target_seen_ms = target_of(request);
+  request.is_beside_prefill = machine_->prefill_lane_computes();
 }
 
 // Between two tokens of an interactive stream are one tick and the moves of states in it. By the rules a tick is the decode
-// rows of all slots and a chunk that fits into the target, or the least one: 16 rows, or 64 while nothing is known of prompts.
-// What fits is judged by the model, which a change of speed makes wrong by that change for some ticks. Beside a prefill lane
-// that takes turns the stream also waits for that lane's turn, which is no longer than a tick and a half or the least target,
-// and for the end of a layer.
+// rows of all slots and a chunk that fits into the target, or the least one: 16 rows, or 64 while nothing is known of
+// prompts. What fits is judged by the model, which a change of speed makes wrong by that change for some ticks. Beside a
+// prefill lane that takes turns the stream also waits for that lane's turn, which is no longer than a tick and a half or the
+// least target, and for the end of a layer.
 void SchedulingSim::check_gap(const Request& request, double gap_ms) {
-  const double target_ms = target_of(request);
+  const double target_ms = std::max(request.target_seen_ms, target_of(request));
   const double chunk_ms = machine_options_.price.chunk_ms(sched::kFastChunk, length_max_);
   const double thread_factor = std::pow(kThreads / std::max(1.0, double(machine_options_.lane.threads_beside_prefill)),
                                         machine_options_.lane.threads_beside_prefill > 0 ? 0.9 : 0.0);
-  double allowed_ms =
-      slowest_ * std::max(1.3 * target_ms, thread_factor * (decode_full_ms() + chunk_ms)) + request.state_ms_seen;
+  double allowed_ms = slowest_ * (std::max(1.3 * target_ms, thread_factor * chunk_ms) + thread_factor * decode_full_ms()) +
+                      request.state_ms_seen;
   if (machine_options_.has_prefill_lane) {
     allowed_ms += std::max(kTickMs, 1.5 * slowest_ * decode_full_ms()) + layer_ms();
     const double kept_ms = std::max(target_ms, 1.5 * request.decode_ms_seen + request.state_ms_seen + layer_ms());
-    ++(gap_ms > kept_ms ? outcome_.gaps_late : outcome_.gaps_in_time);
+    if (request.is_beside_prefill) ++(gap_ms > kept_ms ? outcome_.gaps_late : outcome_.gaps_in_time);
   }
   ++outcome_.gaps;
   outcome_.worst_gap = std::max(outcome_.worst_gap, gap_ms / allowed_ms);
@@ -380,7 +420,7 @@ void SchedulingSim::note_end(Request& request) {
 // Counters of two who both wait stay together, or come together from where they were: the next slot goes to the smaller one.
 // What runs goes on, so they may differ by what the slots hold, and by the request that crosses. A prefill lane computes
 // prompts that were placed, and counted by the lane, some time ago.
-void SchedulingSim::charge(const Request& request, std::int64_t tokens, std::int64_t) {
+void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;
   const double limit = (machine_options_.has_prefill_lane ? 2 * slots + 2 : slots + 2) * static_cast<double>(work_max_);
@@ -403,7 +443,7 @@ void SchedulingSim::update_contests() {
   if (mix_ != Mix::hog && mix_ != Mix::tenants) return;
   std::map<Group, double> waiting;  // their counters
   for (const auto& request : requests_) {
-    if (request->received == TimePoint{} || request->computed != TimePoint{}) continue;
+    if (request->received == TimePoint{} || request->first_token != TimePoint{}) continue;
     const sched::FairShare::Rank rank = ledger_.rank(request->flow);
     waiting[{request->flow.tenant, kWholeTenant}] = rank.tenant_work;
     waiting[{request->flow.tenant, request->flow.client}] = rank.client_work;
@@ -440,8 +480,8 @@ double SchedulingSim::layer_ms() const {
   return slowest_ * std::max(kPrefillCallMs, least_ms) / machine_options_.layers;
 }
 
-// The longest that a prompt needs once it is the first in its lane: beside streams, in chunks of 16 rows, each after the decode
-// rows of all slots; or in a prefill lane, which has its own threads or at least a fifth of the time.
+// The longest that a prompt needs once it is the first in its lane: beside streams, in chunks of 16 rows, each after the
+// decode rows of all slots; or in a prefill lane, which has its own threads or at least a fifth of the time.
 double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   const Price& price = machine_options_.price;
   const std::int64_t chunks = tokens / sched::kPrefillChunkMin + 1;
@@ -458,10 +498,12 @@ double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   return std::max(here_ms, there_ms);
 }
 
-// The requests whose work may come before the first token of `request`, which waits from `since` on as an interactive one does:
+// The requests whose work may come before the first token of `request`, which waits from `since` on as an interactive one
+// does:
 // - what runs, and background work that has waited so long that its turn is kept;
 // - of its own client what came before it;
-// - of the other clients of its tenant as much, and of other tenants as much as of its own, each up to the request that exceeds
+// - of the other clients of its tenant as much, and of other tenants as much as of its own, each up to the request that
+// exceeds
 //   it, and what they are behind by their counters.
 std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Request& request, TimePoint since) const {
   std::vector<const Request*> front;
@@ -527,9 +569,22 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
   return front;
 }
 
-// Graham's bound for list scheduling: prompts are computed one after the other, replies in all slots, so what is in front takes
-// no more than its prompts, its replies divided by the slots, and its longest reply. Beside that: the tick in which the request
-// comes, shorter prompts that overtake its own for as long as it takes to compute (prefill_rank), and the prefill lane's call.
+// A tick in which nobody decodes computes prompts together, background ones with an interactive one, as long as all of them
+// together take less than BatchLimits::whole_prompts_ms.
+double SchedulingSim::shared_tick_ms(const Request& request, TimePoint since) const {
+  constexpr double kWholePromptsMs = 1500;
+  double ms = 0;
+  for (const auto& other : requests_) {
+    if (!other->is_background || other.get() == &request || other->received > request.first_token) continue;
+    if (other->first_token > since) ms += machine_options_.price.chunk_ms(other->prompt, 0);
+  }
+  return std::min(ms, kWholePromptsMs);
+}
+
+// Graham's bound for list scheduling: prompts are computed one after the other, replies in all slots, so what is in front
+// takes no more than its prompts, its replies divided by the slots, and its longest reply. Beside that: the tick in which the
+// request comes, shorter prompts that overtake its own for as long as it takes to compute (prefill_rank), and the prefill
+// lane's call.
 double SchedulingSim::start_bound_ms(const Request& request) const {
   const TimePoint since = request.is_background ? request.received + from_ms(kUrgentMs) : request.received;
   double prompts_ms = prefill_bound_ms(request.prompt);
@@ -548,7 +603,7 @@ double SchedulingSim::start_bound_ms(const Request& request) const {
                          : std::max(kTickMs, 1.5 * tick_ms) + layer_ms();
     other_ms += slowest_ * kPrefillCallMs;
   }
-  const double own_ms = 1.5 * machine_options_.price.chunk_ms(request.prompt, 0);
+  const double own_ms = 1.5 * machine_options_.price.chunk_ms(request.prompt, 0) + shared_tick_ms(request, since);
   double bound_ms =
       other_ms + slowest_ * (prompts_ms + own_ms + (replies / machine_options_.model.sequences + longest) * tick_ms);
   // A background request has its turn once it has waited, and again where its prompt takes longer than it is kept.
@@ -569,6 +624,20 @@ void SchedulingSim::check_starts() {
                        request->is_background ? "background" : "interactive", request->id, request->prompt, waited_ms,
                        bound_ms));
   }
+}
+
+// Late are 5 % of what the model expects to be in time, by its guard; three deviations of chance more, and the ticks that it
+// needs to follow a change of speed.
+void SchedulingSim::check_shares() {
+  const auto check = [&](const char* what, std::uint64_t late, std::uint64_t in_time) {
+    const auto all = static_cast<double>(late + in_time);
+    const double changes = static_cast<double>(machine_options_.speeds.size());
+    const double allowed = 0.08 * all + 3 * std::sqrt(0.08 * all) + kSpeedChangeTicks * changes;
+    if (static_cast<double>(late) > allowed) broken(std::format("target: {} of {:.0f} {} were late", late, all, what));
+  };
+  check("ticks", outcome_.ticks_late, outcome_.ticks_in_time);
+  const auto streams = static_cast<std::uint64_t>(machine_options_.model.sequences);
+  check("gaps", outcome_.gaps_late / streams, outcome_.gaps_in_time / streams);
 }
 
 void SchedulingSim::check_tokens() {

@@ -11,8 +11,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,13 +61,13 @@ class SchedulingSim {
     bool is_background = false;
     std::int32_t prompt = 0;  // tokens, BOS included
     std::int32_t reply = 0;
-    double target_tbt_ms = 0;
+    double target_tbt_ms = 0;   // 0: the lane's
+    double target_ttft_ms = 0;  // 0: none
     TimePoint received{};
     TimePoint computed{};  // its first row begins to be
     TimePoint first_token{};
     TimePoint last_token{};
     TimePoint ended{};
-    double gap_ms = 0;  // to its last token
     std::vector<Token> tokens;
     bool has_ended = false;
     bool must_be_next = false;          // nothing but background work is there
@@ -75,7 +77,10 @@ class SchedulingSim {
     TimePoint admitted{};               // and the next one
     double decode_ms_seen = 0;          // the longest decode call since its last token
     double state_ms_seen = 0;
-    sched::FairShare::Rank rank;                                         // as it came
+    double target_seen_ms = 0;         // of the tick that gave its last token
+    bool is_beside_prefill = false;    // the prefill lane has computed since
+    std::set<std::uint64_t> let_pass;  // background prompts in the prefill lane while it should be next
+    sched::FairShare::Rank rank;       // as it came
     std::vector<std::pair<sched::Flow, sched::FairShare::Rank>> others;  // of the flows that were there
 
     [[nodiscard]] std::int32_t work() const { return prompt + reply; }
@@ -97,17 +102,22 @@ class SchedulingSim {
   void pump();
   void note_token(Request& request, Token token);
   void note_end(Request& request);
+  void trace(const std::string& what) const;
+  void trace(const Call& call) const;
+  [[nodiscard]] static char class_of(const Request& request) { return request.is_background ? 'b' : 'i'; }
   void note_step();
   void note_begin(const Call& call);
   void note_call(const Call& call);
   void check_tick(const Call& decode, const Call& prefill);
   void check_gap(const Request& request, double gap_ms);
-  void charge(const Request& request, std::int64_t tokens, std::int64_t rows);
+  void charge(const Request& request, std::int64_t tokens);
   void update_contests();
   void check_starts();
+  void check_shares();
   void check_tokens();
 
   [[nodiscard]] std::vector<const Request*> in_front_of(const Request& request, TimePoint since) const;
+  [[nodiscard]] double shared_tick_ms(const Request& request, TimePoint since) const;
   [[nodiscard]] double start_bound_ms(const Request& request) const;
   [[nodiscard]] double prefill_bound_ms(std::int32_t tokens) const;
   [[nodiscard]] double decode_full_ms() const;
@@ -120,6 +130,8 @@ class SchedulingSim {
   Random random_;
   Mix mix_;
   Timeline timeline_;
+  const TimePoint began_ = timeline_.now();
+  const bool traces_ = std::getenv("UMA_SIM_TRACE") != nullptr;
   MachineOptions machine_options_;
   kv::MemoryCatalog catalog_;
   engine::Preparer preparer_;
