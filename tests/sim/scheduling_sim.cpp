@@ -52,7 +52,7 @@ double SchedulingSim::between(double low, double high) {
   return low + (high - low) * random_.next_unit();
 }
 
-SchedulingSim::SchedulingSim(std::uint64_t seed) : random_(seed), mix_(static_cast<Mix>(random_.next_below(6))) {
+SchedulingSim::SchedulingSim(std::uint64_t seed) : random_(seed), mix_(static_cast<Mix>(random_.next_below(7))) {
   make_world();
   make_requests();
 }
@@ -169,7 +169,8 @@ void SchedulingSim::make_requests() {
                     random_.next_below(3) == 0 ? between(300, 1800) : between(20, 200), between(40, 150));
       }
       for (double at_ms = between(100.0, 600.0); at_ms < 8000; at_ms += between(300.0, 1500.0)) {
-        add_request(at_ms, {tenant(between(0, 1)), 2}, false, between(10, 90), between(2, 12));
+        const bool is_long = random_.next_below(3) == 0;
+        add_request(at_ms, {tenant(between(0, 1)), 2}, false, is_long ? between(150, 600) : between(10, 90), between(2, 12));
       }
       break;
     }
@@ -193,6 +194,15 @@ void SchedulingSim::make_requests() {
       const double pace = between(0.6, 0.8);
       for (double at_ms = 0; at_ms < 18'000; at_ms += between(0.0, 2.0) * pace * service_ms(60, 60)) {
         add_request(at_ms, {tenant(0), 1 + random_.next_below(2)}, false, between(20, 100), between(40, 80));
+      }
+      break;
+    }
+    case Mix::prompts: {
+      // So many short prompts that a long one beside them has its turn only because it waits.
+      add_request(between(50.0, 200.0), {tenant(1), 9}, false, between(400, 1200), between(2, 10));
+      const double pace = between(0.7, 0.9);
+      for (double at_ms = 0; at_ms < 8000; at_ms += between(0.0, 2.0) * pace * service_ms(100, 8)) {
+        add_request(at_ms, {tenant(0), 1 + random_.next_below(2)}, false, between(60, 140), between(4, 12));
       }
       break;
     }
@@ -423,7 +433,7 @@ void SchedulingSim::note_end(Request& request) {
 void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;
-  const double limit = (machine_options_.has_prefill_lane ? 2 * slots + 2 : slots + 2) * static_cast<double>(work_max_);
+  const double limit = (2 * slots + 2) * static_cast<double>(work_max_);
   const Group tenant{request.flow.tenant, kWholeTenant};
   const Group client{request.flow.tenant, request.flow.client};
   for (auto& [groups, contest] : contests_) {

@@ -53,7 +53,7 @@ class SchedulingSim {
   SchedulingOutcome run();
 
  private:
-  enum class Mix : std::uint8_t { calm, storm, hog, preemption, tenants, overload };
+  enum class Mix : std::uint8_t { calm, storm, hog, preemption, tenants, overload, prompts };
   class Sink;
   struct Request {
     std::uint64_t id = 0;
