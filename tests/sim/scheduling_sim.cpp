@@ -428,8 +428,8 @@ void SchedulingSim::note_end(Request& request) {
 // ----------------------------------------------------------------------------------------------------------------
 
 // Counters of two who both wait stay together, or come together from where they were: the next slot goes to the smaller one.
-// What runs goes on, so they may differ by what the slots hold, and by the request that crosses. A prefill lane computes
-// prompts that were placed, and counted by the lane, some time ago.
+// What runs goes on, so they may differ by what the slots hold, and by the request that crosses; by as much again because
+// prompts are counted here when they are computed, which happens in another order than they are placed (prefill_rank).
 void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;

@@ -63,7 +63,7 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
   init_log(LogLevel::error);
   std::signal(SIGABRT, say_seed);
   const std::uint64_t only = number_from("UMA_SIM_SEED", 0);
-  const std::uint64_t seeds = only != 0 ? only : number_from("UMA_SIM_SEEDS", 300);
+  const std::uint64_t seeds = only != 0 ? only : number_from("UMA_SIM_SEEDS", 200);
   SchedulingOutcome total;
   for (std::uint64_t seed = only != 0 ? only : 1; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
