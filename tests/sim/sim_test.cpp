@@ -90,6 +90,17 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
                   total.gaps_late + total.gaps_in_time, total.gaps, total.contests, total.preemptions,
                   total.preemptions_checked, total.handovers, total.starts_background, total.worst_start, total.worst_gap)
           .c_str());
+  if (only != 0) return;
+  // Over all seeds the guard of the step model keeps what it says.
+  EXPECT_LE(total.ticks_late * 20, total.ticks_late + total.ticks_in_time);
+  EXPECT_LE(total.gaps_late * 20, total.gaps_late + total.gaps_in_time);
+  // The properties are worth something only where what they are about happens.
+  EXPECT_GT(total.ticks_in_time, seeds * 10);
+  EXPECT_GT(total.gaps_in_time, seeds * 5);
+  EXPECT_GT(total.starts_background, seeds / 8);
+  EXPECT_GT(total.contests, seeds / 4);
+  EXPECT_GT(total.preemptions_checked, seeds / 8);
+  EXPECT_GT(total.handovers, seeds / 4);
 }
 
 }  // namespace
