@@ -113,6 +113,7 @@ void SchedulingSim::add_request(double at_ms, const sched::Flow& flow, bool is_b
   request->prompt = std::max(prompt, 1 + kNameLength);
   request->reply = reply;
   if (random_.next_below(4) == 0) request->target_tbt_ms = between(35.0, 200.0);
+  // Background requests have none: one that is due goes before interactive prompts (prefill_rank).
   if (!is_background && random_.next_below(4) == 0) request->target_ttft_ms = between(50.0, 2000.0);
   length_max_ = std::max(length_max_, request->work());
   work_max_ = std::max(work_max_, request->work());
