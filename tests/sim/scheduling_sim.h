@@ -143,7 +143,6 @@ class SchedulingSim {
   sched::StepModel shadow_;                         // what the lane has observed
   sched::StepModel shadow_before_;                  // as the running tick was planned
   Call last_decode_;
-  std::uint64_t step_ = 0;
   std::int32_t length_max_ = 0;
   std::int32_t work_max_ = 0;
   double slowest_ = 1;  // call, by speed and noise
