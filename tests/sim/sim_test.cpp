@@ -1,10 +1,13 @@
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <format>
 
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "scheduling_sim.h"
 #include "simulation.h"
 
 namespace uma::sim {
@@ -54,6 +57,50 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.preemptions, seeds / 10);
   EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.reused_tokens, seeds * 5);
+}
+
+TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
+  init_log(LogLevel::error);
+  std::signal(SIGABRT, say_seed);
+  const std::uint64_t only = number_from("UMA_SIM_SEED", 0);
+  const std::uint64_t seeds = only != 0 ? only : number_from("UMA_SIM_SEEDS", 200);
+  SchedulingOutcome total;
+  for (std::uint64_t seed = only != 0 ? only : 1; seed <= seeds; ++seed) {
+    running_seed = static_cast<std::sig_atomic_t>(seed);
+    const SchedulingOutcome outcome = SchedulingSim(seed).run();
+    for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;
+    total.requests += outcome.requests;
+    total.starts_background += outcome.starts_background;
+    total.gaps += outcome.gaps;
+    total.ticks_in_time += outcome.ticks_in_time;
+    total.ticks_late += outcome.ticks_late;
+    total.gaps_in_time += outcome.gaps_in_time;
+    total.gaps_late += outcome.gaps_late;
+    total.contests += outcome.contests;
+    total.preemptions_checked += outcome.preemptions_checked;
+    total.preemptions += outcome.preemptions;
+    total.handovers += outcome.handovers;
+    total.worst_start = std::max(total.worst_start, outcome.worst_start);
+    total.worst_gap = std::max(total.worst_gap, outcome.worst_gap);
+  }
+  std::puts(
+      std::format("requests {}, late ticks {} of {}, late gaps {} of {} ({} in all), contests {}, preemptions {} ({} checked), "
+                  "handovers {}, background starts after 10 s {}, worst start {:.2f}, worst gap {:.2f} of their bounds",
+                  total.requests, total.ticks_late, total.ticks_late + total.ticks_in_time, total.gaps_late,
+                  total.gaps_late + total.gaps_in_time, total.gaps, total.contests, total.preemptions,
+                  total.preemptions_checked, total.handovers, total.starts_background, total.worst_start, total.worst_gap)
+          .c_str());
+  if (only != 0) return;
+  // Over all seeds the guard of the step model keeps what it says.
+  EXPECT_LE(total.ticks_late * 20, total.ticks_late + total.ticks_in_time);
+  EXPECT_LE(total.gaps_late * 20, total.gaps_late + total.gaps_in_time);
+  // The properties are worth something only where what they are about happens.
+  EXPECT_GT(total.ticks_in_time, seeds * 10);
+  EXPECT_GT(total.gaps_in_time, seeds * 5);
+  EXPECT_GT(total.starts_background, seeds / 8);
+  EXPECT_GT(total.contests, seeds / 4);
+  EXPECT_GT(total.preemptions_checked, seeds / 8);
+  EXPECT_GT(total.handovers, seeds / 4);
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+// The scheduler on a machine where calls take time: router, preparer, a lane and often a prefill lane, with clients of several
+// tenants, both classes and their targets. What is checked are promises about time and order, each with a bound that follows
+// from the price of calls and the rules of the scheduler:
+//   start    a request's first token comes within the work in front of it
+//   stream   a decoding interactive stream waits no longer for its next token than the largest tick that the rules allow
+//   target   where the step model says that a tick can keep its target, it does
+//   fair     while two tenants, or clients of one, wait, neither gets more than a few requests' worth of work ahead
+//   preempt  an interactive request is computed right after the tick in which it comes, if only background work runs
+//   tokens   every request's are those of a run by itself
+//   cores    no call begins on threads that the other lane's call has
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "engine/preparer.h"
+#include "engine/router.h"
+#include "kv/catalog.h"
+#include "machine.h"
+#include "sched/fair_share.h"
+#include "timeline.h"
+
+namespace uma::sim {
+
+struct SchedulingOutcome {
+  std::vector<std::string> broken;  // "property: what happened"
+  std::uint64_t requests = 0;
+  std::uint64_t starts_background = 0;  // first tokens of background requests that had to wait for 10 s
+  std::uint64_t gaps = 0;               // between tokens of interactive streams
+  std::uint64_t ticks_in_time = 0;      // of those that could be, by the model
+  std::uint64_t ticks_late = 0;
+  std::uint64_t gaps_in_time = 0;  // beside a prefill lane
+  std::uint64_t gaps_late = 0;
+  std::uint64_t contests = 0;  // spans in which two tenants or clients both waited
+  std::uint64_t preemptions_checked = 0;
+  std::uint64_t preemptions = 0;
+  std::uint64_t handovers = 0;
+  double worst_start = 0;  // time to the first token, as a share of its bound
+  double worst_gap = 0;
+};
+
+class SchedulingSim {
+ public:
+  explicit SchedulingSim(std::uint64_t seed);
+  ~SchedulingSim();
+  SchedulingOutcome run();
+
+ private:
+  enum class Mix : std::uint8_t { calm, storm, hog, preemption, tenants, overload, prompts };
+  class Sink;
+  struct Request {
+    std::uint64_t id = 0;
+    sched::Flow flow;
+    bool is_background = false;
+    std::int32_t prompt = 0;  // tokens, BOS included
+    std::int32_t reply = 0;
+    double target_tbt_ms = 0;   // 0: the lane's
+    double target_ttft_ms = 0;  // 0: none
+    TimePoint received{};
+    TimePoint computed{};  // its first row begins to be
+    TimePoint first_token{};
+    TimePoint last_token{};
+    TimePoint ended{};
+    std::vector<Token> tokens;
+    bool has_ended = false;
+    bool must_be_next = false;          // nothing but background work is there
+    std::uint64_t next_tick = 0;        // the first step with a call after it came; 0: not yet
+    std::uint64_t step_at_arrival = 0;  // of the lane
+    TimePoint seen{};                   // the lane has finished the step in which it came
+    TimePoint admitted{};               // and the next one
+    double decode_ms_seen = 0;          // the longest decode call since its last token
+    double state_ms_seen = 0;
+    double target_seen_ms = 0;         // of the tick that gave its last token
+    bool is_beside_prefill = false;    // the prefill lane has computed since
+    std::set<std::uint64_t> let_pass;  // background prompts in the prefill lane while it should be next
+    sched::FairShare::Rank rank;       // as it came
+    std::vector<std::pair<sched::Flow, sched::FairShare::Rank>> others;  // of the flows that were there
+
+    [[nodiscard]] std::int32_t work() const { return prompt + reply; }
+    [[nodiscard]] bool is_open_at(TimePoint time) const { return received <= time && ended > time; }
+    [[nodiscard]] bool is_computed_at(TimePoint time) const { return computed <= time; }
+  };
+  // Two tenants or two clients of one, while both have requests that wait.
+  struct Contest {
+    bool is_on = false;
+    double lead = 0;   // of the first, by its counter, as the contest began
+    double ahead = 0;  // of the first, in work done since
+  };
+  using Group = std::pair<std::string, std::uint64_t>;  // a tenant's client; client kWholeTenant: all of it
+
+  void make_world();
+  void make_requests();
+  void add_request(double at_ms, const sched::Flow& flow, bool is_background, std::int32_t prompt, std::int32_t reply);
+  void arrive(Request& request);
+  void pump();
+  void note_token(Request& request, Token token);
+  void note_end(Request& request);
+  void trace(const std::string& what) const;
+  void trace(const Call& call) const;
+  [[nodiscard]] static char class_of(const Request& request) { return request.is_background ? 'b' : 'i'; }
+  void note_step();
+  void note_begin(const Call& call);
+  void note_call(const Call& call);
+  void check_tick(const Call& decode, const Call& prefill);
+  void check_gap(const Request& request, double gap_ms);
+  void charge(const Request& request, std::int64_t tokens);
+  void update_contests();
+  void check_starts();
+  void check_shares();
+  void check_tokens();
+
+  [[nodiscard]] std::vector<const Request*> in_front_of(const Request& request, TimePoint since) const;
+  [[nodiscard]] double shared_tick_ms(const Request& request, TimePoint since) const;
+  [[nodiscard]] double start_bound_ms(const Request& request) const;
+  [[nodiscard]] double prefill_bound_ms(std::int32_t tokens) const;
+  [[nodiscard]] double decode_full_ms() const;
+  [[nodiscard]] double layer_ms() const;
+  [[nodiscard]] double target_of(const Request& request) const;
+  [[nodiscard]] std::int32_t between(std::int32_t low, std::int32_t high);
+  [[nodiscard]] double between(double low, double high);
+  void broken(const std::string& what) { outcome_.broken.push_back(what); }
+
+  Random random_;
+  Mix mix_;
+  Timeline timeline_;
+  const TimePoint began_ = timeline_.now();
+  const bool traces_ = std::getenv("UMA_SIM_TRACE") != nullptr;
+  MachineOptions machine_options_;
+  kv::MemoryCatalog catalog_;
+  engine::Preparer preparer_;
+  std::unique_ptr<engine::Router> router_;
+  std::shared_ptr<const testing::FakeModel> model_;
+  std::unique_ptr<Machine> machine_;
+  std::vector<std::unique_ptr<Request>> requests_;  // by id
+  sched::FairShare ledger_;                         // as the lane's should be
+  sched::StepModel shadow_;                         // what the lane has observed
+  sched::StepModel shadow_before_;                  // as the running tick was planned
+  Call last_decode_;
+  std::int32_t length_max_ = 0;
+  std::int32_t work_max_ = 0;
+  double slowest_ = 1;  // call, by speed and noise
+  std::map<std::pair<Group, Group>, Contest> contests_;
+  SchedulingOutcome outcome_;
+};
+
+}  // namespace uma::sim
