@@ -31,6 +31,7 @@ enum class Lanes : std::uint8_t { automatic, split, turns, off };
 
 struct Config {
   std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
+  std::string draft_model;         // named like `model`; guesses tokens for it where speculates is set; empty: none
   std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
   std::string data_dir;            // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
   std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: from the model
@@ -52,7 +53,7 @@ struct Config {
   Lanes lanes = Lanes::automatic;
   bool speculates = false;
   double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
-  double target_tbt_ms = 0;  // time between tokens of a stream; 0: automatic
+  double target_tbt_ms = 0;   // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvType kv_type = llm::KvType::f16;
