@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What guessing tokens gains and costs: umad with scheduler.speculation auto against off, in turn, on the same work.
+"""What guessing tokens gains and costs: umad with scheduler.speculation auto against off, in turn, on the same work. With --draft
+also auto with that draft model, and how many of its guesses were right.
 
 The model has random weights, so how repetitive its text is must be arranged with logit_bias:
   repeats   one word over and over: every guess is right, the most that can be gained
@@ -23,11 +24,11 @@ import uma  # noqa: E402
 TEXTS = {"repeats": {"700": 100}, "half": {"700": 60, "701": 60}, "plain": {}}
 
 
-def tokens_per_s(daemon, bias, streams, tokens, seed):
+def tokens_per_s(daemon, bias, streams, tokens, seed, prompt, temperature=0):
     """Generated tokens over the time from the first of them to the last, all streams together."""
     with daemon.client(600) as client:
-        ids = [client.start(type="generate", prompt=f"{seed} {number} and so it goes on", max_tokens=tokens, ignore_eos=True,
-                            temperature=0, logit_bias=bias) for number in range(streams)]
+        ids = [client.start(type="generate", prompt=f"{prompt} {number} and so it goes on", max_tokens=tokens, ignore_eos=True,
+                            temperature=temperature, top_k=40, seed=seed + number, logit_bias=bias) for number in range(streams)]
         began = None
         count = 0
         while client.replies:
@@ -43,31 +44,54 @@ def tokens_per_s(daemon, bias, streams, tokens, seed):
         return count / (time.monotonic() - began)
 
 
+def guesses(daemon):
+    """How many tokens were guessed so far, and how many of them were right."""
+    with daemon.client() as client:
+        metrics = client.metrics()
+        return metrics["drafted_tokens_total"], metrics["drafted_accepted_total"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--draft", type=pathlib.Path, help="a draft model of the same vocabulary")
+    parser.add_argument("--texts", default=",".join(TEXTS), help="of repeats, half, plain")
+    parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--streams", default="1,4")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     results = {}
+    settings = ["auto", "off"] + (["draft"] if options.draft else [])
+    drafted = {}
     for pair in range(options.pairs):
-        for setting in ("auto", "off") if pair % 2 == 0 else ("off", "auto"):
-            config = f"scheduler: {{speculation: {setting}}}\nkv: {{layout: split}}\n"
+        for setting in settings if pair % 2 == 0 else reversed(settings):
+            config = f"scheduler: {{speculation: {'off' if setting == 'off' else 'auto'}}}\nkv: {{layout: split}}\n"
+            if setting == "draft":
+                config += f"draft_model: {options.draft}\n"
             with uma.Daemon(options.model, "--n-ctx", 8192, config=config) as daemon:
-                tokens_per_s(daemon, {}, 1, 8, "warm up")
+                tokens_per_s(daemon, {}, 1, 8, 0, "warm up")
                 for streams in map(int, options.streams.split(",")):
-                    for text, bias in TEXTS.items():
-                        speed = tokens_per_s(daemon, bias, streams, options.tokens, pair)
+                    for text in options.texts.split(","):
+                        before = guesses(daemon)
+                        speed = tokens_per_s(daemon, TEXTS[text], streams, options.tokens, 100 * pair, pair, options.temperature)
+                        tried = drafted.setdefault((text, streams, setting), [0, 0])
+                        tried[:] = [sum(values) for values in zip(tried, (b - a for a, b in zip(before, guesses(daemon))))]
                         results.setdefault((text, streams), {}).setdefault(setting, []).append(speed)
-    print(f"{'text':<9}{'streams':>8}{'auto':>10}{'off':>10}{'ratio':>8}   (medians of {options.pairs} pairs, tokens/s)")
+    best = settings[-1] if options.draft else "auto"
+    heads = "".join(f"{setting:>10}" for setting in settings)
+    print(f"{'text':<9}{'streams':>8}{heads}{'ratio':>8}{'guesses':>9}{'right':>7}   (medians of {options.pairs} rounds, tokens/s; "
+          f"ratio {best} to off; guesses per token and their share that was right with {best})")
     rows = []
     for (text, streams), speeds in results.items():
-        ratio = statistics.median(a / b for a, b in zip(speeds["auto"], speeds["off"]))
-        row = {"text": text, "streams": streams, "ratio": ratio} | {name: statistics.median(values) for name, values in speeds.items()}
+        ratio = statistics.median(a / b for a, b in zip(speeds[best], speeds["off"]))
+        tried, right = drafted[text, streams, best]
+        per_token = tried / (options.pairs * streams * options.tokens)
+        row = {"text": text, "streams": streams, "ratio": ratio, "guesses_per_token": per_token, "right": right / max(1, tried)} | {name: statistics.median(values) for name, values in speeds.items()}
         rows.append(row)
-        print(f"{text:<9}{streams:>8}{row['auto']:>10.1f}{row['off']:>10.1f}{ratio:>8.2f}")
+        speeds_text = "".join(f"{row[setting]:>10.1f}" for setting in settings)
+        print(f"{text:<9}{streams:>8}{speeds_text}{ratio:>8.2f}{per_token:>9.2f}{row['right']:>7.2f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

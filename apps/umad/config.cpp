@@ -132,6 +132,8 @@ const std::vector<Setting>& settings() {
   static const std::vector<Setting> all = {
       {"", "model", store(path(), [](Config& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
        "model to serve: a GGUF file, or the name of one that uma-cli pull fetched (default: uma-tiny, which ships with umad)"},
+      {"", "draft_model", store(path(), [](Config& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
+       "a small model of the same vocabulary that guesses tokens; needs scheduler.speculation: auto (default: none)"},
       {"ipc", "uds_path", store(socket_path(), [](Config& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
        "Unix socket to serve on (default /tmp/uma.sock)"},
       {"", "n_ctx", store(integer(0, 1 << 24), [](Config& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
@@ -343,8 +345,8 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_SOCKET UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR\n"
-    "             UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
+    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS\n"
+    "             UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
@@ -455,6 +457,7 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
     refuse("works without flash attention: leave out kv.flash_attention: on");
   }
   if (config.kv_type != llm::KvType::f16) refuse("needs kv.type: f16");
+  if (!config.draft_model.empty()) refuse("guesses tokens from the text only: leave out draft_model");
   config.kv_layout = llm::KvLayout::split;
   if (is_strict) config.flash_attention = llm::FlashAttention::off;
   for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {

@@ -35,6 +35,7 @@ enum class Reproducible : std::uint8_t { off, on, strict };
 
 struct Config {
   std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
+  std::string draft_model;         // named like `model`; guesses tokens for it where speculates is set; empty: none
   std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
   std::string data_dir;            // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
   std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: from the model

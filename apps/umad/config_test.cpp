@@ -113,6 +113,7 @@ TEST(Config, ReadsEveryKeyOfTheContract) {
   Config config;
   EXPECT_THAT(apply_yaml(config, R"(
 model: path/to/m.gguf
+draft_model: small
 n_ctx: 8192
 slots: 4
 threads: 2
@@ -129,6 +130,7 @@ metrics:   {tick_interval_ms: 1000}
                          "c.yaml"),
               IsEmpty());
   EXPECT_EQ(config.model, "path/to/m.gguf");
+  EXPECT_EQ(config.draft_model, "small");
   EXPECT_EQ(config.context_cells, 8192);
   EXPECT_EQ(config.data_dir, "/tmp/d");
   EXPECT_EQ(config.socket_path, "/tmp/u.sock");
@@ -231,7 +233,7 @@ TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
                                    "workers: 2\n",
                                    "u.yaml");
   ASSERT_EQ(problems.size(), 8U);
-  EXPECT_THAT(problems[0], HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, ipc, n_ctx, slots,"));
+  EXPECT_THAT(problems[0], HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, ipc, n_ctx, slots,"));
   EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 1 to 2147483647, got \"many\"");
   EXPECT_THAT(problems[2], HasSubstr("u.yaml:5:3: unknown key \"max_sesions\" in limits; known: max_tokens, max_sessions,"));
   EXPECT_EQ(problems[3], "u.yaml:6:6: ipc: expected keys and values");

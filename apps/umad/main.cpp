@@ -59,19 +59,39 @@ void raise_descriptor_limit() {
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files stays as it is");
 }
 
+// The file that a name in the configuration means.
+Expected<std::string> find_named(const Config& config, const std::string& name, const std::filesystem::path& shipped) {
+  std::vector<std::filesystem::path> folders;
+  if (!config.models_dir.empty()) folders.emplace_back(config.models_dir);
+  folders.push_back(shipped.parent_path());
+  return find_model(name, folders);
+}
+
+std::filesystem::path shipped_with_us() {
+  std::error_code problem;
+  return shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+}
+
 // The file to serve: what the configuration names, else the model that ships with umad.
 Expected<std::string> choose_model(const Config& config) {
   std::error_code problem;
-  const std::filesystem::path shipped = shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+  const std::filesystem::path shipped = shipped_with_us();
   if (config.model.empty()) {
     if (std::filesystem::exists(shipped, problem)) return shipped.string();
     return fail(ErrorCode::model_unknown,
                 std::format("no model: give --model FILE (the one that ships with umad is not at {})", shipped.string()));
   }
-  std::vector<std::filesystem::path> folders;
-  if (!config.models_dir.empty()) folders.emplace_back(config.models_dir);
-  folders.push_back(shipped.parent_path());
-  return find_model(config.model, folders);
+  return find_named(config, config.model, shipped);
+}
+
+// The draft model's file; empty: there is none, or it would not be used.
+Expected<std::string> choose_draft_model(const Config& config) {
+  if (config.draft_model.empty()) return std::string();
+  if (!config.speculates) {
+    log_warning("draft_model is not loaded: it needs scheduler.speculation: auto");
+    return std::string();
+  }
+  return find_named(config, config.draft_model, shipped_with_us());
 }
 
 // What was measured of this model on this machine; where that cannot be read, the log says why.
@@ -132,9 +152,10 @@ void log_ready(const Config& config, const ModelInfo& model, const llm::ContextO
 
 class Daemon {
  public:
-  Daemon(const Config& config, std::string model_path)
+  Daemon(const Config& config, std::string model_path, std::string draft_path)
       : config_(config),
         model_path_(std::move(model_path)),
+        draft_path_(std::move(draft_path)),
         compute_(choose_compute_here(config, model_path_)),
         engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
 
@@ -152,6 +173,7 @@ class Daemon {
 
   const Config& config_;
   const std::string model_path_;
+  const std::string draft_path_;  // empty: none
   const Compute compute_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
@@ -180,6 +202,7 @@ engine::EngineOptions Daemon::engine_options() {
 std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   engine::FixedModelOptions options;
   options.path = model_path_;
+  options.draft_path = draft_path_;
   options.workers = config_.workers;
   options.context = compute_.context;
   options.replicates = config_.replicates_weights;
@@ -199,7 +222,7 @@ int Daemon::run() {
   }
   server_ = std::move(*server);
   log_info("socket  {}", config_.socket_path);
-  log_info("loading {}", model_path_);
+  log_info("loading {}{}{}", model_path_, draft_path_.empty() ? "" : " and, to draft with, ", draft_path_);
   engine_.start();
   const int status = serve();
   server_->stop();
@@ -291,7 +314,12 @@ int run_umad(const Config& config) {
     return 1;
   }
   if (config.tune) return run_tune(config, *model_path);
-  return Daemon(config, std::move(*model_path)).run();
+  auto draft_path = choose_draft_model(config);
+  if (!draft_path) {
+    log_error("draft model: {}", draft_path.error().message);
+    return 1;
+  }
+  return Daemon(config, std::move(*model_path), std::move(*draft_path)).run();
 }
 
 }  // namespace

@@ -140,6 +140,9 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
           loaded->model->vocab(), clock_, [this](TaskResult result) {
             router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
           });
+      if (loaded->workers[i].draft) {
+        lane->draft_with(std::make_unique<ModelDrafter>(std::move(loaded->workers[i].draft), loaded->model->vocab(), clock_));
+      }
       lanes.push_back(lane.get());
       workers_.push_back({std::move(lane), {}});
     }

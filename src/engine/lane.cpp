@@ -68,7 +68,10 @@ struct Lane::Sequence {
   TextStream text;
   sched::NgramDrafter drafter;
   sched::DraftControl draft_control;
-  std::vector<Token> draft;  // guesses that the next decode call verifies
+  sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses
+  std::vector<Token> draft;                                    // guesses that the next decode call verifies
+  std::vector<llm::Distribution> draft_chances;                // that they were drawn from; empty: each was certain
+  bool is_models_draft = false;                                // they are the draft model's
   State state = State::waiting;
   std::size_t slot = 0;                 // while running
   std::optional<kv::StateImage> image;  // while swapped out
@@ -678,7 +681,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
     }
     // Other prompts that arrive have taken the cells: this one resumes like one that was swapped out.
     sequence.is_away = false;
-    choose_token(sequence, report.logits, clock_.now());
+    choose_first_token(sequence, report.logits);
     if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
     return;
   }
@@ -732,7 +735,7 @@ void Lane::load_arriving(Sequence& sequence, TimePoint until) {
   sequence.arriving.reset();
   sequence.is_away = false;
   prefill_->recycle(std::move(*report.image));
-  choose_token(sequence, report.logits, clock_.now());
+  choose_first_token(sequence, report.logits);
 }
 
 std::int64_t Lane::cells_arriving() const {
@@ -931,6 +934,8 @@ void Lane::add_drafts() {
     const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
                                         shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
     sequence.draft.clear();
+    sequence.draft_chances.clear();
+    sequence.is_models_draft = false;
     if (room <= 0) continue;
     const std::int32_t wanted = sequence.draft_control.tokens_worthwhile(token_ms, step_model_.draft_row_ms());
     if (options_.guess) {
@@ -945,10 +950,39 @@ void Lane::add_drafts() {
     row.tokens_count += size_of(sequence.draft);
     rows_left -= size_of(sequence.draft);
   }
+  if (model_drafter_) add_model_drafts(token_ms, rows_left);
+}
+
+// The draft model's guesses, for the sequences that have none.
+void Lane::add_model_drafts(double token_ms, std::int32_t rows_left) {
+  candidates_.clear();
+  for (const sched::PlanRow& row : plan_.decode) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
+    const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
+                                        shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
+    if (!sequence.draft.empty() || room <= 0) continue;
+    sequence.is_models_draft = true;
+    candidates_.push_back({.slot = sequence.slot,
+                           .chain = sequence.chain,
+                           .room = room,
+                           .sampler = &sequence.sampler,
+                           .seed = sequence.task.seed,
+                           .control = &sequence.model_control,
+                           .draft = &sequence.draft,
+                           .chances = &sequence.draft_chances});
+  }
+  const ModelDrafter::Prices prices{
+      .call_ms = step_model_.decode_ms(), .token_ms = token_ms, .row_ms = step_model_.draft_row_ms()};
+  set_threads(cores_.decode_threads());
+  model_drafter_->draft(candidates_, prices, rows_left, threads_);
+  for (sched::PlanRow& row : plan_.decode) {
+    row.tokens_count = 1 + size_of(sequences_[static_cast<std::size_t>(row.index)]->draft);
+  }
 }
 
 // Samples from the rows of a sequence one after the other, for as long as the guess after a row is what was sampled: the tokens
-// are those that would have come without guesses, drawn with the same random numbers. Then drops the guesses that were wrong.
+// are those that would have come without guesses, drawn with the same random numbers. Guesses that a draft model has drawn by
+// chance are accepted by chance: the tokens are other ones, equally likely. Then drops the guesses that were wrong.
 void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now) {
   const std::size_t index = sequence.slot;
   const std::int32_t known = size_of(slots_[index].tokens) - rows + 1;  // cached tokens that are no guesses
@@ -956,14 +990,14 @@ void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimeP
   std::int32_t right = 0;
   for (std::int32_t i = 0; i < rows; ++i) {
     const std::int32_t length = size_of(sequence.chain);
-    sample_row(sequence, row + i, now);
+    sample_row(sequence, row + i, now, i < drafted && !sequence.draft_chances.empty() ? i : -1);
     if (sequence.state == Sequence::State::finished || i == drafted) break;
     UMA_CHECK(size_of(sequence.chain) == length + 1);
     if (sequence.chain.back() != sequence.draft[static_cast<std::size_t>(i)]) break;
     ++right;
   }
   if (drafted == 0) return;
-  sequence.draft_control.observe(drafted, right);
+  (sequence.is_models_draft ? sequence.model_control : sequence.draft_control).observe(drafted, right);
   stats_.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
   stats_.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
   std::vector<Token>& cached = slots_[index].tokens;
@@ -1060,18 +1094,23 @@ void Lane::report_progress(Sequence& sequence, std::int32_t done) {
   (void)sequence.task.sink->deliver(progress);  // a lost progress report is no reason to end a stream
 }
 
-void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now) {
+// `drawn_guess`: which guess of the sequence a draft model has drawn for this row; negative: none.
+void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn_guess) {
   const std::span<float> logits = context_->logits(row);
   if (logits.empty()) {
     finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the engine gave no logits for a token"});
     return;
   }
-  choose_token(sequence, logits, now);
+  if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
+  if (drawn_guess < 0) return push_token(sequence, sequence.sampler.sample(logits), now);
+  const auto guess = static_cast<std::size_t>(drawn_guess);
+  push_token(sequence, sequence.sampler.verify(logits, sequence.draft[guess], sequence.draft_chances[guess]), now);
 }
 
-void Lane::choose_token(Sequence& sequence, std::span<float> logits, TimePoint now) {
+// From the logits that came with a prompt.
+void Lane::choose_first_token(Sequence& sequence, std::span<float> logits) {
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
-  push_token(sequence, sequence.sampler.sample(logits), now);
+  push_token(sequence, sequence.sampler.sample(logits), clock_.now());
 }
 
 double Lane::default_tbt_ms() const {
@@ -1236,6 +1275,7 @@ TimePoint Lane::next_wake() const {
 }
 
 void Lane::check_invariants() {
+  if (model_drafter_) model_drafter_->check_invariants();
   std::int64_t cells = 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];

@@ -30,6 +30,7 @@
 #include "engine/core_share.h"
 #include "engine/interrupt.h"
 #include "engine/lane_stats.h"
+#include "engine/model_drafter.h"
 #include "engine/prefill_lane.h"
 #include "engine/text_stream.h"
 #include "kv/state_image.h"
@@ -125,6 +126,9 @@ class Lane {
        const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
   ~Lane();
 
+  // Before the first step. Guesses come from a draft model too, where a sequence's own text has none. Needs `speculates`.
+  void draft_with(std::unique_ptr<ModelDrafter> drafter) { model_drafter_ = std::move(drafter); }
+
   // Any thread. Queues a command; a cancel of a prompt that is being computed also interrupts that computation.
   void post(LaneCommand command);
   // Owner thread. Runs one tick.
@@ -201,6 +205,7 @@ class Lane {
   [[nodiscard]] bool should_gather(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool takes_turn);
   void add_drafts();
+  void add_model_drafts(double token_ms, std::int32_t rows_left);
   void run_decode();
   void verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
   void run_prefill();
@@ -209,8 +214,8 @@ class Lane {
   void run_one_by_one(std::span<const sched::PlanRow> plan, const Error& first_error);
   void append_rows(const sched::PlanRow& row);
   void resync_slot(std::size_t index);
-  void sample_row(Sequence& sequence, std::int32_t row, TimePoint now);
-  void choose_token(Sequence& sequence, std::span<float> logits, TimePoint now);
+  void sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn_guess = -1);
+  void choose_first_token(Sequence& sequence, std::span<float> logits);
   void note_promise(bool is_kept);
   void push_token(Sequence& sequence, Token token, TimePoint now);
   void note_in_batch(Sequence& sequence, TimePoint now);
@@ -256,6 +261,8 @@ class Lane {
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
+  std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
+  std::vector<ModelDrafter::Candidate> candidates_;
   std::uint32_t decode_calls_ = 0;
   bool can_take_back_ = true;   // the context can forget the end of a sequence, which a wrong guess needs
   std::int32_t threads_ = 0;    // the context computes with

@@ -1,6 +1,7 @@
 #include "engine/lane.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -54,6 +55,11 @@ class LaneTest : public ::testing::Test {
     context_ = context.get();
     lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), nullptr, model_->vocab(), clock_,
                                    [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+  }
+
+  void draft_with(FakeOptions options) {
+    options.clock = &clock_;
+    lane_->draft_with(std::make_unique<ModelDrafter>(std::make_unique<FakeContext>(options), model_->vocab(), clock_));
   }
 
   Task task(std::uint64_t id, std::string_view prompt, std::int32_t tokens_max = 8) {
@@ -403,6 +409,133 @@ TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
   run();
   EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options, chain, 8));
   EXPECT_GE(eos(2).usage.reused_tokens, static_cast<std::int32_t>(said) - 1) << "nothing right was dropped with the wrong";
+}
+
+// --- A draft model
+
+// What a draft model's context is like that costs a tenth of the model's and differs at one place in `differs_every`.
+FakeOptions draft_options(FakeOptions options, std::uint32_t differs_every) {
+  options.differs_every = differs_every;
+  options.decode_cost = std::chrono::microseconds(100);
+  options.row_cost = std::chrono::microseconds(10);
+  return options;
+}
+
+TEST_F(LaneTest, ADraftModelDoesNotChangeGreedyText) {
+  const FakeOptions options{.cells = 800, .sequences = 4, .end_every = 60};
+  for (const std::uint32_t differs_every : {0u, 2u, 1u}) {
+    make(options);
+    draft_with(draft_options(options, differs_every));
+    const std::vector<std::string> prompts{"one", "another", "a third which is somewhat longer than they are"};
+    for (std::size_t i = 0; i < prompts.size(); ++i) post(task(i + 1, prompts[i], 60));
+    run();
+    for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(sinks_[i + 1]->tokens, expected(prompts[i], 60));
+    EXPECT_GT(lane_->stats().drafted_tokens_total.value(), 0u);
+  }
+}
+
+TEST_F(LaneTest, ARightDraftModelSavesCallsAndAWrongOneIsSwitchedOff) {
+  const FakeOptions options{.cells = 2000};
+  const auto drafted = [&](std::uint32_t differs_every) {
+    make(options);
+    draft_with(draft_options(options, differs_every));
+    post(task(1, "hello", 300));
+    run();
+    EXPECT_EQ(sinks_[1]->tokens, expected("hello", 300));
+    const LaneStats& stats = lane_->stats();
+    return std::tuple(stats.drafted_tokens_total.value(), stats.drafted_accepted_total.value(),
+                      stats.batch_calls_total.value());
+  };
+  const auto [right_drafted, right_accepted, right_calls] = drafted(0);
+  EXPECT_GT(right_accepted, right_drafted * 95 / 100) << "the text itself, by which other guesses come, is not always right";
+  EXPECT_LT(right_calls, 100u);
+  const auto [wrong_drafted, wrong_accepted, wrong_calls] = drafted(1);
+  EXPECT_LT(wrong_accepted, wrong_drafted / 4);
+  EXPECT_LT(wrong_drafted, 100u) << "of 300 tokens";
+  const auto [half_drafted, half_accepted, half_calls] = drafted(3);
+  EXPECT_GT(half_accepted, 30u);
+  EXPECT_LT(half_accepted, half_drafted);
+  EXPECT_LT(half_calls, wrong_calls);
+}
+
+TEST_F(LaneTest, ASessionGoesOnAfterADraftModelsWrongGuesses) {
+  const FakeOptions options{.cells = 800};
+  make(options);
+  draft_with(draft_options(options, 3));
+  std::vector<Token> chain = tokens_of("hello");
+  for (std::uint64_t turn = 1; turn <= 4; ++turn) {
+    Task next = task(turn, "", 20);
+    next.session = {"s"};
+    next.tokens = chain;
+    post(std::move(next));
+    run();
+    EXPECT_EQ(sinks_[turn]->tokens, fake_continuation(options, chain, 20));
+    chain.insert(chain.end(), results_.at(turn).generated.begin(), results_.at(turn).generated.end());
+    chain.push_back('!');
+  }
+}
+
+// The chances of every text of `length` tokens by the model itself, in `chances`.
+void add_texts(const FakeOptions& options, const SamplingParams& params, const std::vector<Token>& chain,
+               std::vector<Token> text, std::size_t length, double chance, std::map<std::vector<Token>, double>& chances) {
+  if (text.size() == length) {
+    chances[text] = chance;
+    return;
+  }
+  FakeOptions plain = options;
+  plain.clock = nullptr;
+  FakeContext context(plain);
+  std::vector<llm::BatchRow> rows;
+  llm::Sampler sampler(params, 0, {});
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    rows.push_back({chain[i], static_cast<std::int32_t>(i), 0, i + 1 == chain.size()});
+    sampler.accept(chain[i]);
+  }
+  ASSERT_TRUE(context.decode(rows, nullptr));
+  llm::Distribution next;
+  sampler.distribution(context.logits(static_cast<std::int32_t>(rows.size()) - 1), next);
+  for (const llm::TokenChance& entry : next) {
+    std::vector<Token> longer = chain;
+    longer.push_back(entry.token);
+    text.push_back(entry.token);
+    add_texts(options, params, longer, text, length, chance * entry.chance, chances);
+    text.pop_back();
+  }
+}
+
+TEST_F(LaneTest, WithADraftModelEveryTextIsAsLikelyAsWithout) {
+  const FakeOptions options{.cells = 400, .batch_rows_max = 128};
+  SamplingParams params;
+  params.temperature = 3;
+  params.top_k = 3;
+  params.repeat_penalty = 1.2;
+  constexpr std::size_t kLength = 4;
+  std::map<std::vector<Token>, double> chances;
+  add_texts(options, params, tokens_of("tell"), {}, kLength, 1, chances);
+  make(options);
+  draft_with(draft_options(options, 2));
+  std::map<std::vector<Token>, int> counts;
+  constexpr std::uint64_t kTexts = 20'000;
+  for (std::uint64_t id = 1; id <= kTexts; ++id) {
+    Task next = task(id, "tell", kLength);
+    next.sampling = params;
+    next.seed = id;
+    post(std::move(next));
+    run();
+    ++counts[sinks_[id]->tokens];
+    sinks_.erase(id);
+    results_.erase(id);
+  }
+  double chi_square = 0;
+  for (const auto& [text, chance] : chances) {
+    chi_square += std::pow(counts[text] - chance * kTexts, 2) / (chance * kTexts);
+  }
+  EXPECT_EQ(counts.size(), chances.size()) << "no text that cannot come";
+  EXPECT_EQ(chances.size(), 81u);
+  EXPECT_LT(chi_square, 140) << "80 degrees of freedom: a right rule exceeds it once in 25,000";
+  const LaneStats& stats = lane_->stats();
+  EXPECT_GT(stats.drafted_accepted_total.value(), kTexts / 4) << "much was drafted and accepted,";
+  EXPECT_GT(stats.drafted_tokens_total.value() - stats.drafted_accepted_total.value(), kTexts / 4) << "and much refused";
 }
 
 // --- Who goes first

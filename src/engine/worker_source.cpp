@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "engine/model_drafter.h"
 #include "llm/llama_model.h"
 
 namespace uma::engine {
@@ -55,14 +56,18 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
   LoadedWorkers loaded;
   loaded.copies = options_.replicates ? options_.workers : 1;
   std::shared_ptr<const llm::Model> model;
+  const bool drafts = !options_.draft_path.empty();
+  const double loads = loaded.copies + (drafts ? 1 : 0);
+  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file) {
+    const auto report = [&, index](double progress) {
+      on_progress((index + progress) / loads);
+      return !stopping_.load();
+    };
+    return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file});
+  };
   for (std::int32_t i = 0; i < options_.workers; ++i) {
     if (i < loaded.copies) {
-      auto copy = llm::load_llama_model(options_.path, {.on_progress =
-                                                            [&](double progress) {
-                                                              on_progress((i + progress) / loaded.copies);
-                                                              return !stopping_.load();
-                                                            },
-                                                        .shares_file = !options_.replicates});
+      auto copy = load_model(options_.path, i, !options_.replicates);
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }
@@ -73,6 +78,15 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
     if (options_.lanes && options_.context.sequences > 1) {
       worker.prefill = make_prefill_context(*model, options_.context, *worker.decode);
     }
+  }
+  if (!drafts) return loaded;
+  auto draft = load_model(options_.draft_path, loaded.copies, true);
+  if (!draft) return std::unexpected(draft.error());
+  if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
+  for (WorkerContexts& worker : loaded.workers) {
+    auto context = make_draft_context(**draft, worker.decode->shape(), options_.context);
+    if (!context) return std::unexpected(context.error());
+    worker.draft = std::move(*context);
   }
   return loaded;
 }

@@ -17,6 +17,7 @@ namespace uma::engine {
 struct WorkerContexts {
   std::unique_ptr<llm::Context> decode;
   std::unique_ptr<llm::Context> prefill;  // for long prompts; null: there is one lane only
+  std::unique_ptr<llm::Context> draft;    // of a draft model, which it keeps alive; null: there is none
 };
 
 // A model and the contexts on it.
@@ -42,6 +43,7 @@ class WorkerSource {
 
 struct FixedModelOptions {
   std::string path;
+  std::string draft_path;  // of a draft model, whose weights all workers share; empty: none
   std::int32_t workers = 1;
   llm::ContextOptions context;  // of each worker; threads: of each worker
   bool replicates = false;      // every worker computes on weights of its own, in memory of its own

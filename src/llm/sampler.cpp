@@ -211,17 +211,11 @@ Token Sampler::draw_from_all(std::span<const float> logits, float best) {
   return static_cast<Token>(index_of(logits, best));
 }
 
-Token Sampler::sample(std::span<float> logits) {
-  UMA_CHECK(!logits.empty());
-  adjust(logits);
-  block_maxima(logits, kLogitBlock, maxima_);
-  const float best = *std::ranges::max_element(maxima_);
-  if (params_.temperature <= 0 || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
-
+bool Sampler::cut(std::span<const float> logits, float best) {
   const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
   const bool cuts_top_p = params_.top_p < 1;
   const bool cuts_min_p = params_.min_p > 0;
-  if (!cuts_top_k && !cuts_top_p && !cuts_min_p) return draw_from_all(logits, best);
+  if (!cuts_top_k && !cuts_top_p && !cuts_min_p) return false;
 
   double mass = 0;
   if (cuts_top_k) {
@@ -238,7 +232,57 @@ Token Sampler::sample(std::span<float> logits) {
   }
   if (cuts_top_p) cut_top_p(mass);
   if (cuts_min_p) cut_min_p();
-  return draw_from_candidates();
+  return true;
+}
+
+Token Sampler::sample(std::span<float> logits) {
+  UMA_CHECK(!logits.empty());
+  adjust(logits);
+  block_maxima(logits, kLogitBlock, maxima_);
+  const float best = *std::ranges::max_element(maxima_);
+  if (params_.temperature <= 0 || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
+  return cut(logits, best) ? draw_from_candidates() : draw_from_all(logits, best);
+}
+
+void Sampler::distribution(std::span<float> logits, Distribution& chances) {
+  UMA_CHECK(!logits.empty());
+  chances.clear();
+  adjust(logits);
+  block_maxima(logits, kLogitBlock, maxima_);
+  const float best = *std::ranges::max_element(maxima_);
+  if (params_.temperature <= 0 || !std::isfinite(best)) {
+    chances.push_back({static_cast<Token>(index_of(logits, best)), 1});
+    return;
+  }
+  const double scale = 1.0 / params_.temperature;
+  double total = 0;
+  const auto add = [&](Token token, float logit) {
+    const double weight = weight_at(static_cast<double>(best - logit) * scale);
+    if (weight <= 0) return;
+    chances.push_back({token, weight});
+    total += weight;
+  };
+  if (cut(logits, best)) {
+    for (const Candidate& candidate : candidates_) add(candidate.token, candidate.logit);
+    std::ranges::sort(chances, {}, &TokenChance::token);
+  } else {
+    for (std::size_t i = 0; i < logits.size(); ++i) add(static_cast<Token>(i), logits[i]);
+  }
+  for (TokenChance& entry : chances) entry.chance /= total;
+}
+
+Token Sampler::verify(std::span<float> logits, Token drafted, const Distribution& draft) {
+  distribution(logits, wanted_);
+  return verify_drafted(wanted_, draft, drafted, random_);
+}
+
+Sampler Sampler::drafting(std::uint64_t seed) const {
+  SamplingParams params = params_;
+  if (!is_greedy()) params.top_k = params.top_k > 0 ? std::min(params.top_k, kDraftCandidates) : kDraftCandidates;
+  Sampler made(params, seed, banned_);
+  made.recent_ = recent_;
+  made.recent_next_ = recent_next_;
+  return made;
 }
 
 }  // namespace uma::llm

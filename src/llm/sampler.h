@@ -1,7 +1,7 @@
 // Chooses the next token of one sequence from its logits. One per generation; owned by its lane.
 // Order, as in llama.cpp: logit bias and end-of-generation ban, penalties over the last 64 tokens, top-k, top-p, min-p,
-// temperature, draw. Sorts candidates, not the vocabulary: a threshold comes first, from the maxima of its blocks (top-k, min-p)
-// or its mass by depth (top-p), and only blocks that reach it are read again.
+// temperature, draw. Sorts candidates, not the vocabulary: a threshold comes first, from the maxima of its blocks (top-k,
+// min-p) or its mass by depth (top-p), and only blocks that reach it are read again.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
+#include "llm/distribution.h"
 
 namespace uma::llm {
 
@@ -27,6 +28,20 @@ class Sampler {
   // plus O(c log c) for c candidates. Requires a non-empty span.
   [[nodiscard]] Token sample(std::span<float> logits);
 
+  // The chances with which sample() would choose, after all cuts; greedy: one token. Writes into `logits` too. Tokens whose
+  // chance is below e^-48 of the best one's are left out, as in a draw.
+  void distribution(std::span<float> logits, Distribution& chances);
+
+  // Chooses as sample() does, in distribution, but given `drafted`, which was drawn from `draft`: see verify_drafted().
+  [[nodiscard]] Token verify(std::span<float> logits, Token drafted, const Distribution& draft);
+
+  // A sampler that drafts what this one will verify: the same parameters and tokens noted, but random numbers of its own, and
+  // at most kDraftCandidates tokens to draw from, which bounds the distributions that are kept until then.
+  [[nodiscard]] Sampler drafting(std::uint64_t seed) const;
+  static constexpr int kDraftCandidates = 64;
+
+  [[nodiscard]] bool is_greedy() const { return params_.temperature <= 0; }
+
  private:
   struct Candidate {
     float logit;
@@ -34,6 +49,8 @@ class Sampler {
   };
 
   void adjust(std::span<float> logits);
+  // Makes candidates_ of the adjusted logits those that all cuts leave, in their order. False: there is no cut.
+  [[nodiscard]] bool cut(std::span<const float> logits, float best);
   // The first index of the largest logit, which is `best`.
   [[nodiscard]] std::size_t index_of(std::span<const float> logits, float best) const;
   // Makes candidates of all logits from `threshold` on, in order of their tokens.
@@ -62,6 +79,7 @@ class Sampler {
   std::vector<double> masses_;  // of the blocks
   std::vector<Candidate> candidates_;
   std::vector<Candidate> sorted_;
+  Distribution wanted_;  // reused by verify()
 };
 
 }  // namespace uma::llm

@@ -18,15 +18,16 @@ std::uint64_t hash_of(std::span<const Token> tokens) {
 }
 
 // Letters and spaces are likely, so that replies read as text; the rest of the bytes can come too.
-std::vector<float> fake_logits(std::span<const Token> tokens, std::uint32_t end_every) {
+std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions& options) {
   const std::uint64_t hash = hash_of(tokens);
-  Random random(hash);
+  const bool differs = options.differs_every != 0 && hash / 7 % options.differs_every == 0;
+  Random random(differs ? ~hash : hash);
   std::vector<float> logits(static_cast<std::size_t>(kFakeVocabularySize), -20.0f);
   for (std::size_t token = 0; token < 256; ++token) {
     const bool is_plain = (token >= 'a' && token <= 'z') || token == ' ';
     logits[token] = static_cast<float>(random.next_unit()) * (is_plain ? 10.0f : 5.0f);
   }
-  if (end_every != 0 && hash % end_every == 0) logits[kFakeImEnd] = 30.0f;
+  if (options.end_every != 0 && hash % options.end_every == 0) logits[kFakeImEnd] = 30.0f;
   return logits;
 }
 
@@ -76,7 +77,7 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     std::vector<Token>& cells = cells_[static_cast<std::size_t>(row.sequence)];
     UMA_CHECK(row.position == static_cast<std::int32_t>(cells.size()));
     cells.push_back(row.token);
-    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_.end_every);
+    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_);
   }
   return fault_now == FakeFault::interrupted_half ? llm::DecodeStatus::interrupted : llm::DecodeStatus::done;
 }
@@ -92,6 +93,7 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
 
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
+  if (!options_.forgets && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
   cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
   return true;
 }
@@ -172,7 +174,7 @@ std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Tok
   const FakeVocab vocab;
   std::vector<Token> made;
   while (static_cast<std::int32_t>(made.size()) < tokens_max) {
-    const std::vector<float> logits = fake_logits(tokens, options.end_every);
+    const std::vector<float> logits = fake_logits(tokens, options);
     const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     if (vocab.is_end_of_generation(token)) break;
     tokens.push_back(token);

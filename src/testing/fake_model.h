@@ -32,6 +32,9 @@ struct FakeOptions {
   bool has_chat_template = false;
   // One token in this many (by content) ends a generation; 0: none ever does.
   std::uint32_t end_every = 0;
+  // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
+  std::uint32_t differs_every = 0;
+  bool forgets = true;        // truncate() works beyond dropping everything
   SimClock* clock = nullptr;  // advanced by decode() where set
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);

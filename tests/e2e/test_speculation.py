@@ -1,5 +1,8 @@
-"""Guessed tokens (scheduler.speculation): the same text as without, fewer calls where it repeats."""
+"""Guessed tokens (scheduler.speculation): the same text as without, fewer calls where it repeats or where a draft model is right."""
 
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import uma
@@ -43,6 +46,89 @@ class Speculation(unittest.TestCase):
                 return [client.generate(turn, session_id=session).text
                         for turn in ("My name is Ada.", "Count to 12", "Count to 12", "What is my name?")]
         self.assertEqual(turns(None), turns(AUTO))
+
+
+# A pair for speculative decoding: what 11 of the 12 layers add is nothing, and the draft model is the other one.
+SHAPE = ["--type", "q8_0", "--width", "256", "--heads", "4", "--kv-heads", "4", "--ff", "768"]
+
+
+@unittest.skipUnless(uma.MAKE_MODEL.exists(), "make_model was not built")
+class DraftModel(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.model = cls.make("model", "--layers", "12", "--quiet-layers", "11")
+        cls.right = cls.make("right", "--layers", "1")
+        cls.wrong = cls.make("wrong", "--layers", "1", "--seed", "7")
+        cls.plain, _ = cls.talk(None)
+
+    @classmethod
+    def make(cls, name, *flags):
+        path = pathlib.Path(cls.folder.name) / f"{name}.gguf"
+        made = subprocess.run([str(uma.MAKE_MODEL), *SHAPE, *flags, "--out", str(path)], capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stderr
+        return path
+
+    @classmethod
+    def talk(cls, draft):
+        """The token ids of a long reply, then of three at once, and the metrics. One thread, for then company changes no bits."""
+        flags = [] if draft is None else ["--draft-model", draft]
+        with uma.Daemon(cls.model, "--threads", "1", *flags, config=AUTO if draft else None) as daemon, daemon.client() as client:
+            replies = [client.generate("once upon a time", max_tokens=300, ignore_eos=True)]
+            ids = [client.start(type="generate", prompt=prompt, max_tokens=60, ignore_eos=True) for prompt in ("one", "two dogs", "three " * 90)]
+            replies += [client.finish(request) for request in ids]
+            return [[event["token_id"] for event in reply.tokens] for reply in replies], client.metrics()
+
+    def test_a_right_one_saves_calls_and_changes_nothing(self):
+        said, metrics = self.talk(self.right)
+        self.assertEqual(self.plain, said)
+        self.assertGreater(metrics["drafted_tokens_total"], 50)
+        self.assertGreater(metrics["drafted_accepted_total"], 0.8 * metrics["drafted_tokens_total"])
+        self.assertLess(metrics["batch_calls_total"], 400)
+
+    def test_a_wrong_one_is_switched_off_and_changes_nothing(self):
+        said, metrics = self.talk(self.wrong)
+        self.assertEqual(self.plain, said)
+        self.assertGreater(metrics["drafted_tokens_total"], 0)
+        self.assertLess(metrics["drafted_accepted_total"], 0.2 * metrics["drafted_tokens_total"])
+        self.assertLess(metrics["drafted_tokens_total"], 250, "of 480 tokens")
+
+    def test_the_model_itself_is_right_but_costs_too_much(self):
+        said, metrics = self.talk(self.model)
+        self.assertEqual(self.plain, said)
+        self.assertGreater(metrics["drafted_tokens_total"], 0)
+        self.assertGreater(metrics["drafted_accepted_total"], 0.7 * metrics["drafted_tokens_total"])
+
+    def test_sampled_replies_end_as_they_should(self):
+        with uma.Daemon(self.model, "--draft-model", self.right, config=AUTO) as daemon, daemon.client() as client:
+            for seed in range(5):
+                reply = client.generate("once", max_tokens=80, ignore_eos=True, temperature=1.2, top_p=0.9, seed=seed)
+                self.assertEqual(("length", 80), (reply.reason, len(reply.tokens)))
+            self.assertGreater(client.metrics()["drafted_accepted_total"], 0)
+
+    def test_another_vocabulary_is_refused_at_the_start(self):
+        other = self.make("other", "--layers", "1", "--vocab", "1600")
+        config = pathlib.Path(self.folder.name) / "auto.yaml"
+        config.write_text(AUTO)
+        result = uma.run_umad("--model", self.model, "--draft-model", other, "--config", config, "--socket", f"{self.folder.name}/s",
+                              "--data-dir", f"{self.folder.name}/data")
+        self.assertEqual(1, result.returncode)
+        self.assertIn("the draft model's vocabulary has 1600 tokens, the model's 1536", result.stderr)
+
+    def test_without_speculation_it_is_not_loaded(self):
+        with uma.Daemon(self.model, "--draft-model", self.right) as daemon, daemon.client() as client:
+            self.assertIn("draft_model is not loaded: it needs scheduler.speculation: auto", daemon.log())
+            client.generate("one", max_tokens=20, ignore_eos=True)
+            self.assertEqual(0, client.metrics()["drafted_tokens_total"])
+
+    def test_one_that_does_not_exist_is_an_error(self):
+        config = pathlib.Path(self.folder.name) / "auto.yaml"
+        config.write_text(AUTO)
+        result = uma.run_umad("--model", self.model, "--draft-model", "no-such", "--config", config, "--socket", f"{self.folder.name}/s",
+                              "--data-dir", f"{self.folder.name}/data")
+        self.assertEqual(1, result.returncode)
+        self.assertIn("draft model: no model \"no-such\"", result.stderr)
 
 
 if __name__ == "__main__":

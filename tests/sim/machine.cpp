@@ -184,7 +184,7 @@ void Machine::run_lane(Timeline::Actor& self) {
 void Machine::run_prefill_lane(Timeline::Actor& self) {
   while (!timeline_.is_stopping()) {
     wait_for_open_gate(self);
-    if (cores().prefill_is_busy() && lane_->prefill_lane()->step()) {
+    if (cores().prefill_is_busy() && lane_->prefill_lane()->step().did_work) {
       timeline_.wake(*decoder_);
     } else {
       timeline_.wait(self, kNever);

@@ -169,6 +169,16 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
                                                         router_->on_result(std::move(result));
                                                       });
                                                     }));
+    if (random_.next_below(2) == 0) {
+      // A draft model that is cheaper, and wrong now and then.
+      testing::FakeOptions draft = model_options_;
+      draft.differs_every = static_cast<std::uint32_t>(random_.next_below(4));
+      draft.decode_cost /= 10;
+      draft.row_cost /= 10;
+      auto draft_context = std::make_unique<testing::FakeContext>(draft);
+      contexts_.push_back(draft_context.get());
+      lanes_.back()->draft_with(std::make_unique<engine::ModelDrafter>(std::move(draft_context), model_->vocab(), clock_));
+    }
   }
 }
 

@@ -46,6 +46,8 @@ int main(int argc, char** argv) {
   std::optional<ggml_type> type;
   std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size;
   std::uint64_t seed = 1;
+  std::uint32_t quiet_layers = 0;
+  float quiet_gain = 0;
   bool chat_template = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
@@ -61,6 +63,9 @@ int main(int argc, char** argv) {
   app.add_option("--n-ctx", n_ctx, "context length the model claims");
   app.add_option("--vocab", vocabulary_size, "entries of the vocabulary");
   app.add_option("--seed", seed, "of the weights")->capture_default_str();
+  app.add_option("--quiet-layers", quiet_layers,
+                 "of the blocks, the last ones that add little: the others are the same without them");
+  app.add_option("--quiet-gain", quiet_gain, "how much of it they add (default 0: nothing)")->check(CLI::Range(0.0, 1.0));
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print the first N words of the bench instead")
@@ -94,6 +99,8 @@ int main(int argc, char** argv) {
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
   spec.chat_template = chat_template || preset == "tiny-chat";
   spec.seed = seed;
+  spec.quiet_layers = quiet_layers;
+  spec.quiet_gain = quiet_gain;
 
   if (auto written = uma::write_model(spec, out); !written) {
     std::println(stderr, "make_model: {}", written.error());

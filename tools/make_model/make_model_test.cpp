@@ -136,6 +136,23 @@ TEST_F(MakeModel, GivesTheSameBytesFromTheSameSeedAndOthersFromAnother) {
   EXPECT_NE(read_file(folder_ / "a.gguf"), read_file(folder_ / "c.gguf"));
 }
 
+TEST_F(MakeModel, QuietLayersLeaveTheTextAsItIsWithoutThem) {
+  ModelSpec spec = smallest_spec();
+  spec.type = GGML_TYPE_Q8_0;
+  spec.layers = 2;
+  ASSERT_TRUE(write_model(spec, folder_ / "short.gguf"));
+  const auto text_of = [&](const char* name) {
+    return generate_greedy(*load(folder_ / name, /*vocabulary_only=*/false), "once upon a time", 40);
+  };
+  spec.layers = 5;
+  spec.quiet_layers = 3;
+  ASSERT_TRUE(write_model(spec, folder_ / "quiet.gguf"));
+  EXPECT_EQ(text_of("quiet.gguf"), text_of("short.gguf"));
+  spec.quiet_gain = 1;
+  ASSERT_TRUE(write_model(spec, folder_ / "loud.gguf"));
+  EXPECT_NE(text_of("loud.gguf"), text_of("short.gguf"));
+}
+
 TEST_F(MakeModel, RefusesImpossibleShapesInWords) {
   ModelSpec spec = smallest_spec();
   spec.width = 48;

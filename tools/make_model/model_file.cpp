@@ -39,8 +39,9 @@ constexpr float kGainSpecialLogits = 0.5F;
 struct Matrix {
   std::string name;
   std::int64_t rows;
-  std::int64_t columns;  // 1 row of F32 ones (a norm's weight) where gain is 0
+  std::int64_t columns;
   float gain;
+  bool is_quiet = false;
 };
 
 struct GgufFree {
@@ -54,8 +55,9 @@ struct FileClose {
 };
 using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
 
+// One row of F32 ones, a norm's weight.
 bool is_norm(const Matrix& matrix) {
-  return matrix.gain == 0;
+  return matrix.rows == 1;
 }
 
 std::expected<void, std::string> check_spec(const ModelSpec& spec) {
@@ -74,6 +76,7 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
   };
   const auto block = static_cast<std::uint64_t>(ggml_blck_size(spec.type));
   return within("layers", spec.layers, 1, 512)
+      .and_then([&] { return within("quiet-layers", spec.quiet_layers, 0, spec.layers - 1); })
       .and_then([&] { return within("width", spec.width, 32, 65536); })
       .and_then([&] { return within("heads", spec.heads, 1, spec.width / 2); })
       .and_then([&] { return within("kv-heads", spec.kv_heads, 1, spec.heads); })
@@ -94,16 +97,20 @@ std::vector<Matrix> list_matrices(const ModelSpec& spec) {
   std::vector<Matrix> list;
   list.push_back({"token_embd.weight", tokens, width, std::sqrt(static_cast<float>(width))});  // entries around 1
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const bool is_quiet = layer >= spec.layers - spec.quiet_layers;
+    const float added = is_quiet ? spec.quiet_gain : 1;
+    const std::size_t first = list.size();
     const auto name = [layer](std::string_view part) { return std::format("blk.{}.{}.weight", layer, part); };
     list.push_back({name("attn_norm"), 1, width, 0});
     list.push_back({name("attn_q"), width, width, kGainQueryKey});
     list.push_back({name("attn_k"), kv_width, width, kGainQueryKey});
     list.push_back({name("attn_v"), kv_width, width, kGainPlain});
-    list.push_back({name("attn_output"), width, width, kGainAttentionOutput});
+    list.push_back({name("attn_output"), width, width, kGainAttentionOutput * added});
     list.push_back({name("ffn_norm"), 1, width, 0});
     list.push_back({name("ffn_gate"), inner, width, kGainPlain});
     list.push_back({name("ffn_up"), inner, width, kGainPlain});
-    list.push_back({name("ffn_down"), width, inner, kGainPlain});
+    list.push_back({name("ffn_down"), width, inner, kGainPlain * added});
+    for (std::size_t i = first; i < list.size(); ++i) list[i].is_quiet = is_quiet;
   }
   list.push_back({"output_norm.weight", 1, width, 0});
   list.push_back({"output.weight", tokens, width, kGainLogits});
@@ -220,10 +227,12 @@ bool write_all(std::FILE* file, const ModelSpec& spec) {
     return false;
   }
   Random random(spec.seed);
+  Random random_quiet(~spec.seed);
   for (const Matrix& matrix : matrices) {
     const std::size_t special_rows = matrix.name == "output.weight" ? vocabulary.plain_begin : 0;
-    const bool written =
-        is_norm(matrix) ? write_norm(file, matrix) : write_matrix(file, matrix, spec.type, special_rows, random);
+    const bool written = is_norm(matrix)
+                             ? write_norm(file, matrix)
+                             : write_matrix(file, matrix, spec.type, special_rows, matrix.is_quiet ? random_quiet : random);
     if (!written) {
       return false;
     }

@@ -24,6 +24,10 @@ struct ModelSpec {
   std::uint32_t vocabulary_size = 0;
   bool chat_template = false;  // ChatML, with its control tokens
   std::uint64_t seed = 1;
+  // The last of the layers say little: what they add is scaled by `quiet_gain`, and all other weights are those of the model
+  // without them. With 0 the two say the same at different costs, a pair for speculative decoding.
+  std::uint32_t quiet_layers = 0;
+  float quiet_gain = 0;
 };
 
 // Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
