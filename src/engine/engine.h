@@ -30,7 +30,7 @@ struct EngineOptions {
   std::int32_t threads_per_worker = 1;      // compute threads
   std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns
   double bmt_budget_gbps = 0;               // 10^9 bytes a second that may be moved; 0: no limit
-  bool is_reproducible = false;  // LaneOptions
+  bool is_reproducible = false;             // LaneOptions
   bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;

@@ -17,6 +17,8 @@ class Interrupt final : public llm::CallMonitor {
   explicit Interrupt(Gate* gate = nullptr) : gate_(gate) {}
 
   void set(bool wanted) { wanted_.store(wanted); }
+  // That a computation has waited at the gate for so long; of the one thread that asks for it.
+  void note_held_up(Duration time) { held_up_ += time; }
   // Between computations: how long the last ones have waited at the gate since this was asked.
   Duration take_held_up() { return std::exchange(held_up_, {}); }
 
@@ -24,7 +26,7 @@ class Interrupt final : public llm::CallMonitor {
     if (gate_ != nullptr && gate_->is_closed()) {
       const auto began = std::chrono::steady_clock::now();
       gate_->pass();
-      held_up_ += std::chrono::steady_clock::now() - began;
+      note_held_up(std::chrono::steady_clock::now() - began);
     }
     return wanted_.load(std::memory_order_relaxed);
   }

@@ -282,6 +282,13 @@ void Lane::fork(const ForkCommand& command) {
   residents_changed_ = true;
 }
 
+// Gives up what is being computed of its prompt elsewhere.
+void Lane::come_home(Sequence& sequence) {
+  if (!sequence.arriving) prefill_->cancel(sequence.task.id);
+  sequence.arriving.reset();
+  sequence.is_away = false;
+}
+
 void Lane::take_report(PrefillReport report) {
   if (report.is_final()) cores_.handover_taken();
   const auto found =
@@ -371,13 +378,17 @@ bool Lane::goes_before(const Sequence& a, const Sequence& b, TimePoint now) cons
   return order(a) < order(b);
 }
 
-// The newest background sequence in the context, if one may be sent away.
+// The newest background sequence, if one may be sent away; one whose prompt is being computed elsewhere, which then begins
+// anew, only where there is no other.
 Lane::Sequence* Lane::choose_less_important(TimePoint now) {
+  Sequence* away = nullptr;
   for (auto sequence = sequences_.rbegin(); sequence != sequences_.rend(); ++sequence) {
-    const bool is_here = (*sequence)->state == Sequence::State::running && !(*sequence)->is_away;
-    if (is_here && (*sequence)->task.is_background && now >= (*sequence)->keeps_until) return sequence->get();
+    const bool may_go =
+        (*sequence)->state == Sequence::State::running && (*sequence)->task.is_background && now >= (*sequence)->keeps_until;
+    if (may_go && !(*sequence)->is_away) return sequence->get();
+    if (may_go && away == nullptr) away = sequence->get();
   }
-  return nullptr;
+  return away;
 }
 
 void Lane::report_positions(TimePoint now) {
@@ -558,6 +569,7 @@ Lane::Sequence* Lane::choose_victim() {
 }
 
 void Lane::swap_out(Sequence& sequence) {
+  if (sequence.is_away) come_home(sequence);
   std::optional<kv::StateImage> kept;
   if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
@@ -628,6 +640,7 @@ void Lane::build_views(TimePoint now) {
                       .decodes = pending == 1 && sequence.generated() > 0,
                       .is_background = sequence.task.is_background,
                       .waited_ms = to_ms(now - sequence.task.received),
+                      .placed_ms = to_ms(now - sequence.placed_at),
                       .due_ms = time_left_ms(sequence, now)});
   }
 }
@@ -655,6 +668,7 @@ bool Lane::send_away(Sequence& sequence) {
                  .image = std::nullopt,
                  .is_background = sequence.task.is_background,
                  .received = sequence.task.received,
+                 .placed = sequence.placed_at,
                  .due = first_token_due(sequence)};
   if (!slot.tokens.empty()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
@@ -1187,8 +1201,7 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
 
 void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(sequence.state != Sequence::State::finished);
-  if (std::exchange(sequence.is_away, false) && !sequence.arriving) prefill_->cancel(sequence.task.id);
-  sequence.arriving.reset();
+  if (sequence.is_away) come_home(sequence);
   if (sequence.state == Sequence::State::running) {
     Slot& slot = slots_[sequence.slot];
     slot.is_running = false;

@@ -152,6 +152,7 @@ class Lane {
   // Owner thread; for tests.
   void check_invariants();
   [[nodiscard]] llm::Context& context() { return *context_; }
+  [[nodiscard]] CoreShare& cores() { return cores_; }
   [[nodiscard]] bool is_idle() const { return sequences_.empty() && inbox_taken_.empty(); }
 
  private:
@@ -170,6 +171,7 @@ class Lane {
   void forget(const SessionId& session);
   void fork(const ForkCommand& command);
   void take_report(PrefillReport report);
+  void come_home(Sequence& sequence);
 
   void expire(TimePoint now);
   void fail_waiting(Sequence& sequence, std::size_t position);

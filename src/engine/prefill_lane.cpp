@@ -96,6 +96,7 @@ PrefillLane::Job& PrefillLane::choose() const {
     return sched::prefill_rank({.pending_tokens = pending,
                                 .is_background = job->asked.is_background,
                                 .waited_ms = to_ms(now - job->asked.received),
+                                .placed_ms = to_ms(now - job->asked.placed),
                                 .due_ms = due_ms},
                                step_model_);
   };

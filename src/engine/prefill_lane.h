@@ -38,6 +38,7 @@ struct PrefillJob {
   std::optional<kv::StateImage> image;  // of its beginning
   bool is_background = false;
   TimePoint received{};
+  TimePoint placed{};      // since when it has its slot
   TimePoint due = kNever;  // when its first token is wanted
 };
 

@@ -6,7 +6,7 @@ namespace uma::sched {
 namespace {
 
 constexpr double kFirst = -1e12;  // ranks of those whose first token is due
-constexpr double kLast = 1e12;
+constexpr double kLast = 4e12;
 
 }  // namespace
 
@@ -27,8 +27,8 @@ std::int32_t ChunkSize::follow(std::int32_t rows_fitting) {
 double prefill_rank(const SequenceView& view, const StepModel& model) {
   const double tokens_per_ms = model.prefill_tokens_per_ms();
   const double to_spare_ms = tokens_per_ms > 0 ? view.due_ms - view.pending_tokens / tokens_per_ms : view.due_ms;
-  if (view.due_ms != kNotDue && to_spare_ms >= 0) return kFirst + to_spare_ms;
-  const double rank = view.pending_tokens - view.waited_ms * tokens_per_ms;
+  const bool is_due = view.due_ms != kNotDue && to_spare_ms >= 0;
+  const double rank = is_due ? kFirst + to_spare_ms : view.pending_tokens - view.placed_ms * tokens_per_ms;
   return view.is_background && view.waited_ms < kBackgroundWaitMaxMs ? rank + kLast : rank;
 }
 
@@ -90,6 +90,8 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
     waiting.clear();
   }
   for (const Candidate& candidate : waiting) {
+    // An interactive prompt's first token does not wait for background ones in the same call.
+    if (candidate.rank > kLast / 2 && waiting.front().rank <= kLast / 2 && !plan.prefill.empty()) break;
     const std::int32_t pending = candidate.view->pending_tokens;
     const std::int32_t cached = candidate.view->cached_tokens;
     StepShape whole = prefill;

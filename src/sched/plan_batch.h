@@ -24,6 +24,7 @@ struct SequenceView {
   bool decodes = false;             // its only pending token is one it sampled: it is in mid-stream
   bool is_background = false;
   double waited_ms = 0;     // since the request came
+  double placed_ms = 0;     // since it has its slot
   double due_ms = kNotDue;  // until its first token is wanted; negative: it is late
 };
 
@@ -80,9 +81,9 @@ inline constexpr std::int32_t kDividedCells = 255;
 inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
 // The order in which prompts are computed, smallest first: those whose first token is due, and can still come in time, by what
-// time they have to spare; then shortest first, aged by waiting, so that a prompt that has waited as long as its own computing
-// takes goes before every new one and none starves. Background prompts come after all interactive ones, unless they have waited
-// for kBackgroundWaitMaxMs.
+// time they have to spare; then shortest first, aged by the time in the context, so that a prompt that has been there as long
+// as its own computing takes goes before every new one and none starves; who waited before that for its fair turn gains nothing
+// here. Background prompts come after all interactive ones, unless they have waited for kBackgroundWaitMaxMs.
 [[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
 
 // Rows of a call with fixed_grid, where `rows_fitting` >= 0 keep the time: at least kFastChunk, or the rest.

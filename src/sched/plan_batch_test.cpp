@@ -15,7 +15,7 @@ SequenceView decoding(std::int32_t index, std::int32_t slot) {
 }
 
 SequenceView prefilling(std::int32_t index, std::int32_t pending, double waited_ms = 0) {
-  return {.index = index, .slot = index, .pending_tokens = pending, .waited_ms = waited_ms};
+  return {.index = index, .slot = index, .pending_tokens = pending, .waited_ms = waited_ms, .placed_ms = waited_ms};
 }
 
 StepShape decodes(std::int32_t rows) {
@@ -187,6 +187,7 @@ TEST(PlanBatch, HoldsItsPromisesForRandomLoads) {
       SequenceView view =
           random.next_below(2) == 0 ? decoding(i, i) : prefilling(i, 1 + static_cast<std::int32_t>(random.next_below(3000)));
       view.waited_ms = static_cast<double>(random.next_below(20'000));
+      view.placed_ms = view.waited_ms;
       view.cached_tokens = static_cast<std::int32_t>(random.next_below(3000));
       view.is_background = random.next_below(4) == 0;
       sequences.push_back(view);

@@ -9,17 +9,6 @@
 namespace uma::sim {
 namespace {
 
-// The gate of a worker blocks real threads, and its monitor measures how long in real time. Here both are virtual, which needs
-// two private members: an explicit instantiation may name them.
-engine::CoreShare engine::Lane::* cores_member();
-Duration engine::Interrupt::* held_up_member();
-template <engine::CoreShare engine::Lane::* kCores, Duration engine::Interrupt::* kHeldUp>
-struct PrivateMembers {
-  friend engine::CoreShare engine::Lane::* cores_member() { return kCores; }
-  friend Duration engine::Interrupt::* held_up_member() { return kHeldUp; }
-};
-template struct PrivateMembers<&engine::Lane::cores_, &engine::Interrupt::held_up_>;
-
 constexpr double kStepMs = 0.02;  // a step itself: plan, sampling, bookkeeping
 
 }  // namespace
@@ -56,7 +45,8 @@ class Machine::PricedContext final : public llm::Context {
     const double share = static_cast<double>(machine_.options_.lane.threads) / inner_.threads();
     const Duration time = from_ms(machine_.noisy(all_threads_ms * std::pow(share, price.threads_exponent)));
     if (is_prefill_lane_) {
-      static_cast<engine::Interrupt*>(monitor)->*held_up_member() = machine_.compute_prefill(time, inner_.threads());
+      // The gate of a worker blocks real threads, and its monitor measures how long in real time: here both are virtual.
+      static_cast<engine::Interrupt*>(monitor)->note_held_up(machine_.compute_prefill(time, inner_.threads()));
     } else {
       machine_.compute_decode(time, inner_.threads());
     }
@@ -151,7 +141,7 @@ Machine::Machine(MachineOptions options, Timeline& timeline, const llm::Vocab& v
 Machine::~Machine() = default;
 
 engine::CoreShare& Machine::cores() {
-  return (*lane_).*cores_member();
+  return lane_->cores();
 }
 
 double Machine::speed() const {
