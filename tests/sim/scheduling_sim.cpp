@@ -113,8 +113,7 @@ void SchedulingSim::add_request(double at_ms, const sched::Flow& flow, bool is_b
   request->prompt = std::max(prompt, 1 + kNameLength);
   request->reply = reply;
   if (random_.next_below(4) == 0) request->target_tbt_ms = between(35.0, 200.0);
-  // Background requests have none: one that is due goes before interactive prompts (prefill_rank).
-  if (!is_background && random_.next_below(4) == 0) request->target_ttft_ms = between(50.0, 2000.0);
+  if (random_.next_below(4) == 0) request->target_ttft_ms = between(50.0, 2000.0);
   length_max_ = std::max(length_max_, request->work());
   work_max_ = std::max(work_max_, request->work());
   timeline_.at(timeline_.now() + from_ms(at_ms), [this, added = request.get()] { arrive(*added); });
@@ -315,11 +314,10 @@ void SchedulingSim::note_begin(const Call& call) {
     if (!request->must_be_next || request->received == TimePoint{} || request->computed != TimePoint{}) continue;
     bool is_late = false;
     if (call.in_prefill_lane) {
-      // A prompt that is there keeps its slot: where all slots are such prompts', the first to be done makes room, and the lane
-      // has begun the next by then.
+      // The prefill lane may have begun another's call by the time the request is sent there.
       if (request->admitted == TimePoint{} || request->admitted >= call.began) continue;
       request->let_pass.insert(call.parts.front().request);
-      is_late = request->let_pass.size() > 2;
+      is_late = request->let_pass.size() > 1;
     } else if (call.step > request->step_at_arrival && !machine_options_.has_prefill_lane) {
       if (request->next_tick == 0) request->next_tick = call.step;
       is_late = call.step > request->next_tick;
@@ -429,12 +427,11 @@ void SchedulingSim::note_end(Request& request) {
 // ----------------------------------------------------------------------------------------------------------------
 
 // Counters of two who both wait stay together, or come together from where they were: the next slot goes to the smaller one.
-// What runs goes on, so they may differ by what the slots hold, and by the request that crosses; by as much again because
-// prompts are counted here when they are computed, which happens in another order than they are placed (prefill_rank).
+// What runs goes on, so they may differ by what the slots hold, and by the request that crosses.
 void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;
-  const double limit = (2 * slots + 2) * static_cast<double>(work_max_);
+  const double limit = (slots + 2) * static_cast<double>(work_max_);
   const Group tenant{request.flow.tenant, kWholeTenant};
   const Group client{request.flow.tenant, request.flow.client};
   for (auto& [groups, contest] : contests_) {
@@ -580,18 +577,6 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
   return front;
 }
 
-// A tick in which nobody decodes computes prompts together, background ones with an interactive one, as long as all of them
-// together take less than BatchLimits::whole_prompts_ms.
-double SchedulingSim::shared_tick_ms(const Request& request, TimePoint since) const {
-  constexpr double kWholePromptsMs = 1500;
-  double ms = 0;
-  for (const auto& other : requests_) {
-    if (!other->is_background || other.get() == &request || other->received > request.first_token) continue;
-    if (other->first_token > since) ms += machine_options_.price.chunk_ms(other->prompt, 0);
-  }
-  return std::min(ms, kWholePromptsMs);
-}
-
 // Graham's bound for list scheduling: prompts are computed one after the other, replies in all slots, so what is in front
 // takes no more than its prompts, its replies divided by the slots, and its longest reply. Beside that: the tick in which the
 // request comes, shorter prompts that overtake its own for as long as it takes to compute (prefill_rank), and the prefill
@@ -614,7 +599,7 @@ double SchedulingSim::start_bound_ms(const Request& request) const {
                          : std::max(kTickMs, 1.5 * tick_ms) + layer_ms();
     other_ms += slowest_ * kPrefillCallMs;
   }
-  const double own_ms = 1.5 * machine_options_.price.chunk_ms(request.prompt, 0) + shared_tick_ms(request, since);
+  const double own_ms = 1.5 * machine_options_.price.chunk_ms(request.prompt, 0);
   double bound_ms =
       other_ms + slowest_ * (prompts_ms + own_ms + (replies / machine_options_.model.sequences + longest) * tick_ms);
   // A background request has its turn once it has waited, and again where its prompt takes longer than it is kept.

@@ -117,7 +117,6 @@ class SchedulingSim {
   void check_tokens();
 
   [[nodiscard]] std::vector<const Request*> in_front_of(const Request& request, TimePoint since) const;
-  [[nodiscard]] double shared_tick_ms(const Request& request, TimePoint since) const;
   [[nodiscard]] double start_bound_ms(const Request& request) const;
   [[nodiscard]] double prefill_bound_ms(std::int32_t tokens) const;
   [[nodiscard]] double decode_full_ms() const;
