@@ -26,11 +26,13 @@ function(uma_room name)
 endfunction()
 
 # uma_test(name SOURCES ... LIBRARIES ...): a GoogleTest program whose tests ctest runs one by one.
-# UMA_TEST_MODEL names the tiny random-weight model that the build makes, UMA_TEST_SHIPPED_MODEL the one that ships.
+# The variable UMA_TEST_MODEL names the tiny random-weight model that the build makes (one variable: of several, ctest would get
+# only the first), the macro UMA_SHIPPED_MODEL the one that ships.
 function(uma_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
+  target_compile_definitions(${name} PRIVATE UMA_SHIPPED_MODEL="${CMAKE_SOURCE_DIR}/models/uma-tiny.gguf")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES
-    ENVIRONMENT "UMA_TEST_MODEL=${CMAKE_BINARY_DIR}/models/tiny.gguf;UMA_TEST_SHIPPED_MODEL=${CMAKE_SOURCE_DIR}/models/uma-tiny.gguf;GGML_NO_BACKTRACE=1")
+    ENVIRONMENT "UMA_TEST_MODEL=${CMAKE_BINARY_DIR}/models/tiny.gguf")
 endfunction()

@@ -146,8 +146,7 @@ TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
 }
 
 TEST(LlamaContext, QuantizedKeysAndValuesAreSmallerAndHaveAnIdentityOfTheirOwn) {
-  const char* path = std::getenv("UMA_TEST_SHIPPED_MODEL");  // its heads are 32 wide, a block of q8_0
-  const auto loaded = load_llama_model(path != nullptr ? path : "models/uma-tiny.gguf", {}).value();
+  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();  // its heads are 32 wide, a block of q8_0
   const auto with = [&](KvType type) { return loaded->new_context({.cells = 1024, .sequences = 2, .kv_type = type}).value(); };
   const auto plain = with(KvType::f16);
   const auto quantized = with(KvType::q8_0);
