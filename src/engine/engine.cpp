@@ -284,6 +284,8 @@ MetricsSnapshot Engine::metrics() const {
   std::uint64_t decode_ticks = 0;
   std::uint64_t decode_rows = 0;
   double bytes_moved = 0;
+  std::uint64_t logits_rows = 0;
+  std::uint64_t logits_copied = 0;
   double bytes_moved_total = 0;
   double calls_s = 0;
 
@@ -322,6 +324,8 @@ MetricsSnapshot Engine::metrics() const {
     bytes_moved = std::max(bytes_moved, stats.bytes_moved_per_token.load());
     bytes_moved_total += static_cast<double>(stats.bytes_moved_total.value());
     calls_s += static_cast<double>(stats.calls_us_total.value()) / 1e6;
+    logits_rows += stats.logits_rows_total.value();
+    logits_copied += stats.logits_copied_total.value();
     snapshot.threads += stats.threads.value();
     handover.add(stats.handover);
     inter_token.add(stats.inter_token);
@@ -354,7 +358,7 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.bmt_gbps = calls_s > 0 ? bytes_moved_total / calls_s / 1e9 : 0;
   snapshot.handovers_total = handover.count;
   snapshot.handover_ms_avg = handover.mean_ms();
-  snapshot.copy_free_ratio = 1;  // every row of logits is read in the library's own buffer (Lane::sample_row)
+  snapshot.copy_free_ratio = 1 - mean(static_cast<double>(logits_copied), logits_rows);
   return snapshot;
 }
 

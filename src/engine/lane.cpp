@@ -1115,6 +1115,7 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
     finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the engine gave no logits for a token"});
     return;
   }
+  stats_.logits_rows_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
   if (drawn_guess < 0) return push_token(sequence, sequence.sampler.sample(logits), now);
   const auto guess = static_cast<std::size_t>(drawn_guess);
@@ -1123,6 +1124,8 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
 
 // From the logits that came with a prompt.
 void Lane::choose_first_token(Sequence& sequence, std::span<float> logits) {
+  stats_.logits_rows_total.add();
+  stats_.logits_copied_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
   push_token(sequence, sequence.sampler.sample(logits), clock_.now());
 }
