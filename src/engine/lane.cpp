@@ -22,19 +22,15 @@ std::int32_t size_of(const std::vector<Token>& tokens) {
   return static_cast<std::int32_t>(tokens.size());
 }
 
-std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
-  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
-  return static_cast<std::size_t>(in_a - a.begin());
-}
-
-}  // namespace
-
-namespace {
-
 std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> rows) {
   std::unordered_set<std::int32_t> slots;
   for (const sched::PlanRow& row : rows) slots.insert(row.slot);
   return slots;
+}
+
+std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
+  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
+  return static_cast<std::size_t>(in_a - a.begin());
 }
 
 }  // namespace
@@ -802,8 +798,7 @@ void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, bool is_prefil
     const double cached = static_cast<double>(slots_[sequence.slot].tokens.size()) + row.tokens_count;
     kv_tokens += cached * sched::attention_tiles(row.tokens_count);
   }
-  const double bytes =
-      sched::weights_read(options_.weights, rows) + kv_tokens * static_cast<double>(shape().kv_bytes_per_token);
+  const double bytes = sched::bytes_of_call(options_.weights, rows, kv_tokens, shape().kv_bytes_per_token);
   stats_.note_bytes_moved(bytes, to_ms(ended - began));
   if (!is_prefill) {
     stats_.bytes_moved_per_token.store(bytes / static_cast<double>(plan.size()), std::memory_order_relaxed);

@@ -142,8 +142,8 @@ void PrefillLane::put_aside() {
   UMA_CHECK(context_->truncate(0, 0));
 }
 
-// Calls begin at multiples of 64 tokens and have at least 64, where the library computes fastest: what is beyond the last full
-// square goes into the last call. Where a call begins decides the last bits of its logits, so it depends on the tokens alone.
+// Multiples of 64 tokens, from where on the library computes fastest; what is beyond the last of them goes with it, or has a
+// call of its own where bits count.
 std::int32_t PrefillLane::chunk_rows(const Job& job) const {
   constexpr std::int32_t kGrid = sched::kFastChunk;
   const std::int32_t left = static_cast<std::int32_t>(job.asked.tokens.size()) - job.tokens_done;
@@ -198,9 +198,8 @@ void PrefillLane::run_chunk(Job& job) {
   sched::StepShape call;
   call.add_chunk(rows, job.tokens_done);
   step_model_.observe(call, ms);
-  const double bytes =
-      sched::weights_read(options_.weights, rows) + static_cast<double>(job.tokens_done + rows) * sched::attention_tiles(rows) *
-                                                        static_cast<double>(context_->shape().kv_bytes_per_token);
+  const double kv_tokens = static_cast<double>(job.tokens_done + rows) * sched::attention_tiles(rows);
+  const double bytes = sched::bytes_of_call(options_.weights, rows, kv_tokens, context_->shape().kv_bytes_per_token);
   stats_.note_bytes_moved(bytes, ms);
   bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
   stats_.prefill_call.record_ms(ms);

@@ -24,6 +24,12 @@ struct WeightBytes {
   return (rows + 63) / 64;
 }
 
+// Bytes that a call of `rows` rows moves which together read the keys and values of `kv_tokens` cached tokens.
+[[nodiscard]] inline double bytes_of_call(const WeightBytes& weights, std::int32_t rows, double kv_tokens,
+                                          std::uint64_t kv_bytes_per_token) {
+  return weights_read(weights, rows) + kv_tokens * static_cast<double>(kv_bytes_per_token);
+}
+
 // A limit on bytes moved per second, shared by the lanes of a worker. Any thread.
 class BandwidthBudget {
  public:

@@ -25,13 +25,25 @@ void say_seed(int) {
   std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed));
 }
 
-TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
+struct Seeds {
+  std::uint64_t first = 1;
+  std::uint64_t last = 0;
+  bool is_one = false;  // asked for by its number
+};
+
+// What to run where nothing else is asked: seeds 1 to `usual`.
+Seeds choose_seeds(std::uint64_t usual) {
   init_log(LogLevel::error);
   std::signal(SIGABRT, say_seed);
-  const std::uint64_t only = number_from("UMA_SIM_SEED", 0);
-  const std::uint64_t seeds = only != 0 ? only : number_from("UMA_SIM_SEEDS", 300);
+  if (const std::uint64_t only = number_from("UMA_SIM_SEED", 0); only != 0) return {only, only, true};
+  return {1, number_from("UMA_SIM_SEEDS", usual), false};
+}
+
+TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
+  const Seeds seeds_to_run = choose_seeds(300);
+  const std::uint64_t seeds = seeds_to_run.last;
   Outcome total;
-  for (std::uint64_t seed = only != 0 ? only : 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
     const Outcome outcome = Simulation(seed).run(900);
     total.generations += outcome.generations;
@@ -49,7 +61,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
       static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
       static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers),
       static_cast<unsigned long long>(total.reused_tokens));
-  if (only != 0) return;
+  if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
   EXPECT_GT(total.failures, seeds);
@@ -60,12 +72,10 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
 }
 
 TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
-  init_log(LogLevel::error);
-  std::signal(SIGABRT, say_seed);
-  const std::uint64_t only = number_from("UMA_SIM_SEED", 0);
-  const std::uint64_t seeds = only != 0 ? only : number_from("UMA_SIM_SEEDS", 200);
+  const Seeds seeds_to_run = choose_seeds(200);
+  const std::uint64_t seeds = seeds_to_run.last;
   SchedulingOutcome total;
-  for (std::uint64_t seed = only != 0 ? only : 1; seed <= seeds; ++seed) {
+  for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
     const SchedulingOutcome outcome = SchedulingSim(seed).run();
     for (const std::string& broken : outcome.broken) ADD_FAILURE() << "UMA_SIM_SEED=" << seed << ": " << broken;
@@ -90,7 +100,7 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
                   total.gaps_late + total.gaps_in_time, total.gaps, total.contests, total.preemptions,
                   total.preemptions_checked, total.handovers, total.starts_background, total.worst_start, total.worst_gap)
           .c_str());
-  if (only != 0) return;
+  if (seeds_to_run.is_one) return;
   // Over all seeds the guard of the step model keeps what it says.
   EXPECT_LE(total.ticks_late * 20, total.ticks_late + total.ticks_in_time);
   EXPECT_LE(total.gaps_late * 20, total.gaps_late + total.gaps_in_time);
