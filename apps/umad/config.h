@@ -47,7 +47,7 @@ struct Config {
   std::int32_t ubatch_rows = 512;    // rows the library computes at once
 
   std::string socket_path = "/tmp/uma.sock";
-  std::int32_t backlog = 64;
+  std::int32_t backlog = 1024;  // the kernel refuses what comes beyond it (EAGAIN) to clients that do not wait
   std::chrono::seconds idle_timeout{300};  // 0: never
 
   Limits limits;

@@ -49,7 +49,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   ASSERT_TRUE(config);
   EXPECT_EQ(config->model, "m.gguf");
   EXPECT_EQ(config->socket_path, "/tmp/uma.sock");
-  EXPECT_EQ(config->backlog, 64);
+  EXPECT_EQ(config->backlog, 1024);
   EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
   EXPECT_EQ(config->context_cells, 0);
   EXPECT_EQ(config->slots, 8);

@@ -16,7 +16,7 @@ namespace uma::server {
 
 struct UnixServerOptions {
   std::string path = {};
-  int backlog = 64;
+  int backlog = 1024;
   Duration idle_timeout = std::chrono::seconds(300);  // a connection with nothing in flight and no bytes; 0: never
   Limits limits = {};
 };

@@ -1,6 +1,7 @@
 """Clients that come and go, stop reading, vanish or send garbage: the others get the same text, and nothing is left behind."""
 
 import random
+import signal
 import socket
 import struct
 import unittest
@@ -152,6 +153,26 @@ class Robustness(uma.DaemonTest):
         print(f"\n  400 sessions: RSS {grown / 1024:+.0f} KiB", end=" ")
         if not uma.IS_SANITIZED:
             self.assertLessEqual(grown, 1 << 20)
+
+
+class ManyAtOnce(uma.DaemonTest):
+    def test_hundreds_connect_before_the_daemon_looks_up(self):
+        self.daemon.signal(signal.SIGSTOP)
+        clients = []
+        try:
+            for _ in range(500):
+                connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.addCleanup(connection.close)
+                connection.setblocking(False)  # where the backlog is full the kernel says EAGAIN
+                connection.connect(str(self.daemon.socket_path))
+                clients.append(connection)
+        finally:
+            self.daemon.signal(signal.SIGCONT)
+        for connection in clients:
+            connection.settimeout(uma.WAIT_S)
+            connection.sendall(uma.frame({"id": "1", "type": "ping"}))
+        for connection in clients:
+            self.assertIn(b"pong", connection.recv(4096))
 
 
 @unittest.skipIf(uma.IS_SANITIZED, "the sanitizers' own checks need descriptors")
