@@ -22,7 +22,7 @@ FLOORS = {
     "capability": 3,
     "engine": 4, "pool": 4, "server": 4,
 }
-TESTING_MAY_INCLUDE = {"base", "core", "llm"}
+TESTING_MAY_INCLUDE = {"base", "core", "llm", "kv"}
 APPS = {
     "umad": set(FLOORS),
     "uma-cli": {"base", "core", "wire"},

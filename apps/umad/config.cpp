@@ -123,6 +123,13 @@ std::optional<std::string> apply_weights(Config& config, std::string_view text) 
   return std::nullopt;
 }
 
+std::optional<std::string> apply_eviction(Config& config, std::string_view text) {
+  auto word = one_of({"value", "lru"})(text);
+  if (!word) return std::move(word.error());
+  config.eviction = *word == "lru" ? kv::EvictionOrder::lru : kv::EvictionOrder::value;
+  return std::nullopt;
+}
+
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kPiB = std::int64_t{1} << 50;
@@ -181,10 +188,10 @@ const std::vector<Setting>& settings() {
       {"kv", "layout", apply_kv_layout},
       {"kv", "type", apply_kv_type},
       {"kv", "flash_attention", apply_flash_attention},
-      {.section = "kv", .key = "warm_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
-      {.section = "kv", .key = "cold_bytes_max", .apply = check_only(byte_count_or_auto(0, kPiB)), .effect = Effect::not_yet},
-      {.section = "kv", .key = "archive_after", .apply = check_only(duration()), .effect = Effect::not_yet},
-      {.section = "kv", .key = "eviction", .apply = check_only(one_of({"value", "lru"})), .effect = Effect::not_yet},
+      {"kv", "warm_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.warm_bytes_max; })},
+      {"kv", "cold_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.cold_bytes_max; })},
+      {"kv", "archive_after", store(duration(), [](Config& c) -> auto& { return c.archive_after; })},
+      {"kv", "eviction", apply_eviction},
       {.section = "kv", .key = "ttl", .apply = check_only(duration_or_none()), .effect = Effect::not_yet},
 
       {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/limits.h"
+#include "kv/tier_policy.h"
 #include "llm/model.h"
 #include "sched/policy.h"
 
@@ -47,7 +48,7 @@ struct Config {
   std::int32_t ubatch_rows = 512;    // rows the library computes at once
 
   std::string socket_path = "/tmp/uma.sock";
-  std::int32_t backlog = 1024;  // the kernel refuses what comes beyond it (EAGAIN) to clients that do not wait
+  std::int32_t backlog = 1024;             // the kernel refuses what comes beyond it (EAGAIN) to clients that do not wait
   std::chrono::seconds idle_timeout{300};  // 0: never
 
   Limits limits;
@@ -63,6 +64,10 @@ struct Config {
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvType kv_type = llm::KvType::f16;
+  std::int64_t warm_bytes_max = -1;  // of states in memory; -1: a quarter of what is available
+  std::int64_t cold_bytes_max = -1;  // of states on disk; -1: a quarter of what is free, at most 32 GiB
+  std::chrono::milliseconds archive_after = std::chrono::minutes(60);
+  kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;               // measure instead of serving
   std::vector<std::string> keys_given;           // set by any source, as "section.key"; a profile decides about the others

@@ -67,6 +67,12 @@ Expected<Unit> prepare_data_dir(const std::string& path) {
   return Unit{};
 }
 
+std::uint64_t free_bytes(const std::string& path) {
+  std::error_code problem;
+  const std::filesystem::space_info space = std::filesystem::space(path, problem);
+  return problem ? 0 : static_cast<std::uint64_t>(space.available);
+}
+
 Expected<Unit> write_file_atomically(const std::string& path, std::string_view content) {
   return write_whole(path, content, false);
 }

@@ -20,10 +20,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mailbox.h"
+#include "base/memory_info.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
+#include "kv/state_store.h"
 #include "llm/llama_model.h"
 #include "server/unix_server.h"
 #include "umad/compute.h"
@@ -150,6 +152,14 @@ void log_ready(const Config& config, const ModelInfo& model, const llm::ContextO
   log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
 }
 
+kv::StoreOptions store_options(const Config& config) {
+  const auto warm =
+      config.warm_bytes_max < 0 ? available_memory_bytes() / 4 : static_cast<std::uint64_t>(config.warm_bytes_max);
+  const auto cold =
+      config.cold_bytes_max < 0 ? free_bytes(config.data_dir) / 4 : static_cast<std::uint64_t>(config.cold_bytes_max);
+  return {.warm_bytes_max = warm, .cold_bytes_max = cold, .eviction = config.eviction, .archive_after = config.archive_after};
+}
+
 class Daemon {
  public:
   Daemon(const Config& config, std::string model_path, std::string draft_path)
@@ -157,7 +167,7 @@ class Daemon {
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
         compute_(choose_compute_here(config, model_path_)),
-        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
+        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), nullptr, clock_) {}
 
   int run();
 
@@ -195,6 +205,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.bmt_budget_gbps = config_.bmt_budget_gbps;
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
+  options.store = store_options(config_);
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }

@@ -44,14 +44,15 @@ struct Merged {
 }  // namespace
 
 Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
-               const Clock& clock)
+               std::unique_ptr<kv::ColdStore> cold, const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
       started_at_(clock.now()),
       source_(std::move(source)),
       catalog_(std::move(catalog)),
-      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, preparer_,
-              clock) {
+      store_(options_.store, std::move(cold), clock),
+      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
+              preparer_, clock) {
   model_info_.name = source_->model_name();
 }
 
@@ -100,6 +101,8 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
     const llm::ContextShape shape = loaded->workers.front().decode->shape();
+    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, [](const SessionId&) { return true; });
+    store_thread_ = std::thread([this] { run_store(); });
     std::vector<Lane*> lanes;
     const MutexLock lock(workers_mutex_);
     model_info_.description = facts.description;
@@ -129,6 +132,8 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                           .policy = options_.policy,
                           .is_reproducible = options_.is_reproducible,
                           .speculates = options_.speculates,
+                          .store = &store_,
+                          .eviction = options_.store.eviction,
                           .others_busy = nullptr,
                           .guess = nullptr,
                           .on_logits = nullptr};
@@ -156,6 +161,16 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
   }
   if (options_.on_loaded) options_.on_loaded(told);
+}
+
+void Engine::run_store() {
+  constexpr Duration kSaveLimit = std::chrono::seconds(20);
+  set_thread_name("uma-store");
+  do {
+    while (store_.step()) {
+    }
+  } while (store_.wait());
+  store_.save_all(clock_.now() + kSaveLimit);
 }
 
 void Engine::run_lane(Lane& lane, std::size_t index) {
@@ -193,6 +208,8 @@ void Engine::stop() {
     }
   }
   for (std::thread& thread : threads) thread.join();
+  store_.close();
+  if (store_thread_.joinable()) store_thread_.join();
   preparer_.close();
   preparer_thread_.join();
   router_.close();
@@ -280,7 +297,7 @@ std::vector<ModelInfo> Engine::models() const {
 
 MetricsSnapshot Engine::metrics() const {
   MetricsSnapshot snapshot;
-  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, handover;
+  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, save, handover;
   std::uint64_t decode_ticks = 0;
   std::uint64_t decode_rows = 0;
   double bytes_moved = 0;
@@ -316,9 +333,10 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.hot_sessions += stats.hot_sessions.value();
     snapshot.hot_bytes += stats.cells_used.value() * static_cast<std::int64_t>(shape.kv_bytes_per_token);
     snapshot.hot_hits_total += stats.hot_hits_total.value();
-    snapshot.warm_sessions += stats.warm_sequences.value();
-    snapshot.warm_bytes += stats.warm_bytes.value();
+    snapshot.warm_sessions += stats.swapped_sequences.value();
+    snapshot.warm_bytes += stats.swapped_bytes.value();
     snapshot.warm_hits_total += stats.warm_hits_total.value();
+    snapshot.cold_hits_total += stats.cold_hits_total.value();
     decode_ticks += stats.decode_ticks_total.value();
     decode_rows += stats.decode_rows_total.value();
     bytes_moved = std::max(bytes_moved, stats.bytes_moved_per_token.load());
@@ -335,6 +353,7 @@ MetricsSnapshot Engine::metrics() const {
     prefill_call.add(stats.prefill_call);
     sampling.add(stats.sampling);
     restore.add(stats.restore);
+    save.add(stats.save);
     snapshot.workers.push_back({.sequences_active = stats.sequences_active.value(),
                                 .queue_depth = stats.queue_depth.value(),
                                 .cells_used = stats.cells_used.value(),
@@ -342,6 +361,16 @@ MetricsSnapshot Engine::metrics() const {
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
   }
+  const kv::StoreStats& stored = store_.stats();
+  snapshot.warm_sessions += stored.warm_states.value();
+  snapshot.warm_bytes += stored.warm_bytes.value();
+  snapshot.cold_sessions = stored.cold_states.value();
+  snapshot.cold_bytes = stored.cold_bytes.value();
+  snapshot.states_dropped_total = stored.dropped_total.value();
+  snapshot.states_failed_total = stored.failed_total.value();
+  snapshot.save_ms_avg = save.mean_ms();
+  snapshot.cold_read_ms_avg = mean(stored.read.sum_ms(), stored.read.count());
+  snapshot.cold_write_ms_avg = mean(stored.write.sum_ms(), stored.write.count());
   snapshot.avg_batch = mean(static_cast<double>(decode_rows), decode_ticks);
   snapshot.p50_ms = inter_token.percentile_ms(0.50);
   snapshot.p95_ms = inter_token.percentile_ms(0.95);

@@ -18,6 +18,8 @@
 #include "engine/router.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
+#include "kv/cold_store.h"
+#include "kv/state_store.h"
 
 namespace uma::engine {
 
@@ -32,14 +34,17 @@ struct EngineOptions {
   double bmt_budget_gbps = 0;               // 10^9 bytes a second that may be moved; 0: no limit
   bool is_reproducible = false;             // LaneOptions
   bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
+  kv::StoreOptions store;                   // of states that no context holds
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
 
 class Engine final : public Service {
  public:
-  // `clock` outlives the engine.
-  Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog, const Clock& clock);
+  // `cold`: where states go that memory has no room for, and all at the end; null: they are given up. `clock` outlives the
+  // engine.
+  Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
+         std::unique_ptr<kv::ColdStore> cold, const Clock& clock);
   ~Engine() override;
 
   // Starts the threads and the load of the model; returns at once. Requests are accepted from now on.
@@ -74,6 +79,7 @@ class Engine final : public Service {
 
   void on_load_progress(double progress);
   void on_loaded(Expected<LoadedWorkers> loaded);
+  void run_store();
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
 
@@ -84,6 +90,7 @@ class Engine final : public Service {
   const std::unique_ptr<WorkerSource> source_;
   const std::unique_ptr<kv::Catalog> catalog_;
 
+  kv::StateStore store_;
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
@@ -91,6 +98,7 @@ class Engine final : public Service {
   bool started_ = false;  // owned by the thread that calls start() and stop()
   std::thread router_thread_;
   std::thread preparer_thread_;
+  std::thread store_thread_;  // begins when the model is loaded
 
   // Workers are added once, when the model is loaded.
   mutable Mutex workers_mutex_;

@@ -91,7 +91,7 @@ class EngineTest : public ::testing::TestWithParam<int> {
  protected:
   EngineTest() { engine_.start(); }
   SteadyClock clock_;
-  Engine engine_{{}, std::make_unique<FakeSource>(GetParam()), std::make_unique<kv::MemoryCatalog>(), clock_};
+  Engine engine_{{}, std::make_unique<FakeSource>(GetParam()), std::make_unique<kv::MemoryCatalog>(), nullptr, clock_};
 };
 
 INSTANTIATE_TEST_SUITE_P(Workers, EngineTest, ::testing::Values(1, 2), ::testing::PrintToStringParamName());
@@ -171,7 +171,7 @@ TEST_P(EngineTest, DrainingRefusesNewGenerations) {
 
 TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
   const SteadyClock clock;
-  Engine engine({}, std::make_unique<FakeSource>(1), std::make_unique<kv::MemoryCatalog>(), clock);
+  Engine engine({}, std::make_unique<FakeSource>(1), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
   GenerateRequest asked = request("hello", 4);
@@ -185,7 +185,7 @@ TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
 
 TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {
   const SteadyClock clock;
-  Engine engine({}, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), clock);
+  Engine engine({}, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
   engine.generate(kTenant, request("hello", 4), sink);

@@ -8,19 +8,15 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/lane_internal.h"
 #include "engine/state_transfer.h"
 
 namespace uma::engine {
 namespace {
 
-constexpr double kKeepsMs = 2000;              // that a background sequence stays which had to wait for its turn
 constexpr std::uint64_t kBackgroundEvery = 4;  // ticks: then background streams are served even where time is short
 constexpr double kGatherMaxMs = 5;
 constexpr double kGatherQuietMs = 1;
-
-std::int32_t size_of(const std::vector<Token>& tokens) {
-  return static_cast<std::int32_t>(tokens.size());
-}
 
 std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> rows) {
   std::unordered_set<std::int32_t> slots;
@@ -28,66 +24,7 @@ std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> 
   return slots;
 }
 
-std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b) {
-  const auto [in_a, in_b] = std::ranges::mismatch(a, b);
-  return static_cast<std::size_t>(in_a - a.begin());
-}
-
 }  // namespace
-
-struct Lane::Sequence {
-  enum class State : std::uint8_t { waiting, running, finished };
-
-  Sequence(Task from, const llm::Vocab& vocab, std::span<const Token> banned)
-      : task(std::move(from)),
-        prompt_tokens(size_of(task.tokens)),
-        chain(std::move(task.tokens)),
-        sampler(task.sampling, task.seed, banned),
-        text(vocab, task.stop) {
-    const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
-    for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
-    usage.seed = task.seed;
-  }
-
-  [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
-  // The token at a position of the chain, or beyond it of the draft.
-  [[nodiscard]] Token token_at(std::int32_t position) const {
-    const auto at = static_cast<std::size_t>(position);
-    return at < chain.size() ? chain[at] : draft[at - chain.size()];
-  }
-  [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
-
-  Task task;
-  std::int32_t prompt_tokens;
-  std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
-  llm::Sampler sampler;
-  TextStream text;
-  sched::NgramDrafter drafter;
-  sched::DraftControl draft_control;
-  sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses
-  std::vector<Token> draft;                                    // guesses that the next decode call verifies
-  std::vector<llm::Distribution> draft_chances;                // that they were drawn from; empty: each was certain
-  bool is_models_draft = false;                                // they are the draft model's
-  State state = State::waiting;
-  std::size_t slot = 0;                 // while running
-  std::optional<kv::StateImage> image;  // while swapped out
-  std::string reply;
-  Usage usage;
-  bool in_batch = false;  // a token of it has been in a batch
-  bool is_away = false;   // its prompt is being computed in the prefill lane
-  bool stays = false;     // it has been there in vain
-  // Its prompt has come back and is being loaded, a piece at a time: then it is away still.
-  std::optional<PrefillReport> arriving;
-  std::size_t pieces_loaded = 0;
-  std::int64_t position_reported = -1;
-  TimePoint waits_since{};  // while waiting
-  TimePoint keeps_until{};  // a background sequence that has waited long is not sent away again at once
-  double gap_ms = 0;        // between its tokens, weighted mean (1/8)
-  TimePoint placed_at{};
-  TimePoint first_token_at{};
-  TimePoint last_token_at{};
-  std::int64_t bytes = 0;  // counted in queue_bytes while it waits
-};
 
 Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
            const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
@@ -97,6 +34,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       on_result_(std::move(on_result)),
       context_(std::move(context)),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
+      cells_(slots_.size()),
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
       cores_(options.threads, options.threads_beside_prefill),
@@ -136,29 +74,11 @@ void Lane::cancel_all() {
     if (sequence->state != Sequence::State::finished) finish(*sequence, FinishReason::cancelled);
   }
   remove_finished();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].tokens.empty()) retire(i);
+  }
   update_gauges();
 }
-
-// While it lives the prefill lane stands still, where the two take turns.
-class Lane::Turn {
- public:
-  Turn(Lane& lane, bool is_taken) : lane_(lane), is_taken_(is_taken) {
-    if (!is_taken_) return;
-    const TimePoint began = lane_.clock_.now();
-    lane_.cores_.gate().close();
-    const double ms = to_ms(lane_.clock_.now() - began);
-    log_debug("lane {}: waited {:.2f} ms for its turn", lane_.options_.index, ms);
-    lane_.turn_wait_ms_ = std::max(0.9 * lane_.turn_wait_ms_, ms);
-  }
-  ~Turn() {
-    if (is_taken_) lane_.cores_.gate().open();
-  }
-  Turn(const Turn&) = delete;
-
- private:
-  Lane& lane_;
-  const bool is_taken_;
-};
 
 StepOutcome Lane::step() {
   interrupt_.set(is_closed());
@@ -228,7 +148,7 @@ void Lane::take_commands() {
     } else if (auto* report = std::get_if<PrefillReport>(&command)) {
       take_report(std::move(*report));
     } else {
-      fork(std::get<ForkCommand>(command));
+      take_fetched(std::move(std::get<FetchReport>(command)));
     }
   }
   inbox_taken_.clear();
@@ -261,27 +181,13 @@ void Lane::forget(const SessionId& session) {
       finish(*sequence, FinishReason::cancelled);
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].session == session) clear_slot(i);
+    if (slots_[i].owner.session == session) clear_slot(i);
   }
-}
-
-void Lane::fork(const ForkCommand& command) {
-  const auto from =
-      std::ranges::find_if(slots_, [&](const Slot& slot) { return slot.session == command.from && !slot.is_running; });
-  const auto to = std::ranges::find_if(slots_, [](const Slot& slot) { return slot.tokens.empty() && !slot.is_running; });
-  if (from == slots_.end() || to == slots_.end() || from->tokens.empty()) return;
-  if (shape().is_unified && cells_promised() + size_of(from->tokens) > shape().cells) return;
-  context_->copy(static_cast<std::int32_t>(from - slots_.begin()), static_cast<std::int32_t>(to - slots_.begin()));
-  to->tokens = from->tokens;
-  to->session = command.to;
-  to->last_used = clock_.now();
-  residents_changed_ = true;
 }
 
 // Gives up what is being computed of its prompt elsewhere.
 void Lane::come_home(Sequence& sequence) {
-  if (!sequence.arriving) prefill_->cancel(sequence.task.id);
-  sequence.arriving.reset();
+  prefill_->cancel(sequence.task.id);
   sequence.is_away = false;
 }
 
@@ -338,12 +244,12 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
                    waited_ms, position + 1, estimate_ms)});
 }
 
-// The order of admission: what is urgent before what is not; of those, what was swapped out before what is new; then the client
-// that has had the least work done. The first that does not fit holds back those behind it, so that a large request is not
-// overtaken for ever. For an urgent one a background sequence makes room.
+// What is on disk is read while others go first. The order of admission: what is urgent before what is not; of those, what was
+// swapped out before what is new; then the client that has had the least work done. The first that does not fit holds back
+// those behind it, so that a large request is not overtaken for ever. For an urgent one a background sequence makes room.
 void Lane::admit(TimePoint now) {
   while (Sequence* next = next_waiting(now)) {
-    if (place(*next, now)) continue;
+    if (begin_fetch(*next) || place(*next, now)) continue;
     if (!is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
@@ -361,7 +267,7 @@ bool Lane::is_urgent(const Sequence& sequence, TimePoint now) const {
 Lane::Sequence* Lane::next_waiting(TimePoint now) {
   Sequence* first = nullptr;
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state != Sequence::State::waiting) continue;
+    if (sequence->state != Sequence::State::waiting || sequence->is_fetching()) continue;
     if (first == nullptr || goes_before(*sequence, *first, now)) first = sequence.get();
   }
   return first;
@@ -381,7 +287,7 @@ Lane::Sequence* Lane::choose_less_important(TimePoint now) {
   for (auto sequence = sequences_.rbegin(); sequence != sequences_.rend(); ++sequence) {
     const bool may_go =
         (*sequence)->state == Sequence::State::running && (*sequence)->task.is_background && now >= (*sequence)->keeps_until;
-    if (may_go && !(*sequence)->is_away) return sequence->get();
+    if (may_go && !(*sequence)->is_elsewhere()) return sequence->get();
     if (may_go && away == nullptr) away = sequence->get();
   }
   return away;
@@ -405,199 +311,6 @@ void Lane::report_queued(Sequence& sequence, std::int64_t position) {
       ProgressEvent{.stage = ProgressStage::queued,
                     .position = position,
                     .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
-}
-
-std::int64_t Lane::cells_used() const {
-  std::int64_t cells = 0;
-  for (const Slot& slot : slots_) cells += size_of(slot.tokens);
-  return cells;
-}
-
-// Cells in use or promised to the prompts of running sequences.
-std::int64_t Lane::cells_promised() const {
-  std::int64_t cells = cells_used();
-  for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state == Sequence::State::running) cells += size_of(sequence->chain) - size_of(slots_[sequence->slot].tokens);
-  }
-  return cells;
-}
-
-// Drops the cache of the idle session that was used longest ago. False: there is none.
-bool Lane::evict_idle(const SessionId& except) {
-  std::size_t oldest = slots_.size();
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const Slot& slot = slots_[i];
-    if (slot.is_running || slot.tokens.empty() || slot.session == except) continue;
-    if (oldest == slots_.size() || slot.last_used < slots_[oldest].last_used) oldest = i;
-  }
-  if (oldest == slots_.size()) return false;
-  clear_slot(oldest);
-  return true;
-}
-
-// Frees cells that no planned call needs: an idle session's, or what a sequence that is away has left here. False: there are
-// none.
-bool Lane::free_unused_cells() {
-  if (evict_idle({})) return true;
-  for (const SequencePtr& sequence : sequences_) {
-    if (!sequence->is_away || sequence->arriving || slots_[sequence->slot].tokens.empty()) continue;
-    drop_tokens(sequence->slot);
-    return true;
-  }
-  return false;
-}
-
-void Lane::drop_tokens(std::size_t index) {
-  UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
-  slots_[index].tokens.clear();
-  residents_changed_ = true;
-}
-
-void Lane::clear_slot(std::size_t index) {
-  drop_tokens(index);
-  slots_[index].session = {};
-}
-
-std::optional<std::size_t> Lane::find_slot(const Sequence& sequence) {
-  if (!sequence.task.session.empty()) {
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].session == sequence.task.session) return i;
-    }
-  }
-  // The lowest free slot keeps the running ones dense, which the library rewards in a split context.
-  for (;;) {
-    for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (!slots_[i].is_running && slots_[i].tokens.empty()) return i;
-    }
-    if (!evict_idle({})) return std::nullopt;
-  }
-}
-
-bool Lane::place(Sequence& sequence, TimePoint now) {
-  const auto index = find_slot(sequence);
-  if (!index) return false;
-  Slot& slot = slots_[*index];
-  UMA_CHECK(!slot.is_running);
-  if (shape().is_unified) {
-    // Room for the whole chain beside what the others hold; the session's own cells count as part of it.
-    const auto needed = [&] { return cells_promised() - size_of(slot.tokens) + size_of(sequence.chain) + 1; };
-    while (needed() > shape().cells) {
-      if (!evict_idle(sequence.task.session)) return false;
-    }
-  }
-  slot.is_running = true;
-  residents_changed_ = true;
-  queue_changed_ = true;
-  if (!sequence.was_placed()) shares_.charge(sequence.task.flow, size_of(sequence.chain));
-  if (is_urgent(sequence, now)) sequence.keeps_until = now + from_ms(kKeepsMs);
-  slot.session = sequence.task.session;
-  sequence.state = Sequence::State::running;
-  sequence.slot = *index;
-  stats_.queue_depth.add(-1);
-  stats_.queue_bytes.add(-sequence.bytes);
-  if (sequence.image) {
-    restore_image(sequence, slot, *index);
-  } else {
-    reuse_slot(sequence, slot, *index);
-  }
-  sequence.placed_at = now;
-  log_debug("request {} session {} seq {}: placed with {} of {} tokens cached", sequence.task.id.value,
-            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(),
-            sequence.chain.size());
-  return true;
-}
-
-// Keeps of the slot what the sequence begins with, but never its last token: that one must be computed to have logits.
-void Lane::reuse_slot(Sequence& sequence, Slot& slot, std::size_t index) {
-  const std::size_t had = slot.tokens.size();
-  const std::size_t common =
-      common_prefix(slot.tokens, std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1));
-  if (common < had) {
-    if (context_->truncate(static_cast<std::int32_t>(index), static_cast<std::int32_t>(common))) {
-      slot.tokens.resize(common);
-    } else {
-      drop_tokens(index);
-    }
-  }
-  if (sequence.was_placed()) return;  // recomputed after a swap whose image was lost: the receipt is written already
-  const std::int32_t reused = size_of(slot.tokens);
-  sequence.usage.prompt_tokens = sequence.prompt_tokens;
-  sequence.usage.reused_tokens = reused;
-  sequence.usage.recomputed_tokens = sequence.prompt_tokens - reused;
-  sequence.usage.tier = reused > 0 ? Tier::hot : Tier::none;
-  sequence.usage.reuse_reason = reused > 0                      ? "hot"
-                                : sequence.task.session.empty() ? "one_shot"
-                                : had > 0                       ? "diverged"
-                                                                : "not_cached";
-  stats_.reused_tokens_total.add(static_cast<std::uint64_t>(reused));
-  if (reused > 0) stats_.hot_hits_total.add();
-}
-
-void Lane::restore_image(Sequence& sequence, Slot& slot, std::size_t index) {
-  const TimePoint began = clock_.now();
-  if (!slot.tokens.empty()) drop_tokens(index);
-  kv::StateImage image = std::move(*sequence.image);
-  sequence.image.reset();
-  stats_.warm_sequences.add(-1);
-  stats_.warm_bytes.add(-static_cast<std::int64_t>(image.bytes()));
-  auto restored = kv::verify(image, context_->state_identity());
-  if (restored) restored = restore_sequence(*context_, static_cast<std::int32_t>(index), image);
-  if (!restored) {
-    log_warning("request {}: its saved state was refused, computing {} tokens again: {}", sequence.task.id.value,
-                sequence.chain.size(), restored.error().message);
-    return;
-  }
-  slot.tokens = std::move(image.tokens);
-  stats_.warm_hits_total.add();
-  stats_.restore.record_ms(to_ms(clock_.now() - began));
-}
-
-// The newest of the least important running sequences.
-Lane::Sequence* Lane::choose_victim() {
-  Sequence* victim = nullptr;
-  std::size_t running = 0;
-  for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state != Sequence::State::running || sequence->is_away) continue;
-    ++running;
-    if (victim == nullptr || sequence->task.is_background >= victim->task.is_background) victim = sequence.get();
-  }
-  return running > 1 ? victim : nullptr;
-}
-
-void Lane::swap_out(Sequence& sequence) {
-  if (sequence.is_away) come_home(sequence);
-  std::optional<kv::StateImage> kept;
-  if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
-    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
-    if (image) {
-      kept = std::move(*image);
-    } else {
-      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
-                  image.error().message);
-    }
-  }
-  set_aside(sequence, std::move(kept));
-}
-
-// Ends the sequence's stay in the context; `image`, if any, is what it resumes from.
-void Lane::set_aside(Sequence& sequence, std::optional<kv::StateImage> image) {
-  if (image) {
-    image->checksum = kv::checksum_of(*image);
-    stats_.warm_sequences.add(1);
-    stats_.warm_bytes.add(static_cast<std::int64_t>(image->bytes()));
-    sequence.image = std::move(*image);
-  }
-  Slot& slot = slots_[sequence.slot];
-  clear_slot(sequence.slot);
-  slot.is_running = false;
-  sequence.state = Sequence::State::waiting;
-  sequence.waits_since = clock_.now();
-  queue_changed_ = true;
-  stats_.queue_depth.add(1);
-  stats_.queue_bytes.add(sequence.bytes);
-  stats_.preemptions_total.add();
-  log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.task.id.value,
-           sequence.chain.size());
 }
 
 // Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan
@@ -624,7 +337,7 @@ void Lane::build_views(TimePoint now) {
   views_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const Sequence& sequence = *sequences_[i];
-    if (sequence.state != Sequence::State::running || sequence.is_away) continue;
+    if (sequence.state != Sequence::State::running || sequence.is_elsewhere()) continue;
     const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
     const std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
@@ -680,83 +393,6 @@ bool Lane::send_away(Sequence& sequence) {
   return true;
 }
 
-// Makes room for the state of a whole prompt and begins to load it.
-void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
-  drop_tokens(sequence.slot);
-  while (shape().is_unified && cells_used() + cells_arriving() + size_of(report.image->tokens) > shape().cells) {
-    if (free_unused_cells()) continue;
-    if (Sequence* victim = choose_victim()) {
-      swap_out(*victim);
-      continue;
-    }
-    // Other prompts that arrive have taken the cells: this one resumes like one that was swapped out.
-    sequence.is_away = false;
-    choose_first_token(sequence, report.logits);
-    if (sequence.state == Sequence::State::running) set_aside(sequence, std::move(*report.image));
-    return;
-  }
-  sequence.arriving = std::move(report);
-  sequence.pieces_loaded = 0;
-}
-
-// Loads what has come back from the prefill lane, all of it where nobody waits for a token, and a piece or a few each tick
-// where somebody does. False: there was nothing.
-bool Lane::load_arrivals(TimePoint now) {
-  constexpr double kArrivalMs = 5;
-  const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
-  const TimePoint until = someone_decodes ? now + from_ms(kArrivalMs) : kNever;
-  bool did_work = false;
-  for (const SequencePtr& sequence : sequences_) {
-    if (!sequence->arriving || sequence->state != Sequence::State::running || (did_work && clock_.now() >= until)) continue;
-    const Turn turn(*this, cores_.takes_turns());
-    load_arriving(*sequence, until);
-    did_work = true;
-  }
-  return did_work;
-}
-
-// Loads one piece at least, and when it was the last chooses the first token from the logits that came with them.
-void Lane::load_arriving(Sequence& sequence, TimePoint until) {
-  const std::size_t index = sequence.slot;
-  std::vector<Token>& cached = slots_[index].tokens;
-  kv::StateImage& image = *sequence.arriving->image;
-  const TimePoint began = clock_.now();
-  do {
-    kv::StatePiece& piece = image.pieces[sequence.pieces_loaded];
-    if (auto loaded = restore_piece(*context_, static_cast<std::int32_t>(index), piece); !loaded) {
-      log_warning("request {}: its computed prompt was refused, computing it again: {}", sequence.task.id.value,
-                  loaded.error().message);
-      cached.clear();
-      sequence.arriving.reset();
-      sequence.is_away = false;
-      sequence.stays = true;
-      return;
-    }
-    cached.insert(cached.end(), image.tokens.begin() + piece.begin, image.tokens.begin() + piece.end);
-    ++sequence.pieces_loaded;
-  } while (sequence.pieces_loaded < image.pieces.size() && clock_.now() < until);
-  residents_changed_ = true;
-  const double ms = to_ms(clock_.now() - began);
-  log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.task.id.value, cached.size(), image.tokens.size(),
-            ms);
-  stats_.handover.record_ms(ms);
-  if (sequence.pieces_loaded < image.pieces.size()) return;
-  PrefillReport report = std::move(*sequence.arriving);
-  sequence.arriving.reset();
-  sequence.is_away = false;
-  prefill_->recycle(std::move(*report.image));
-  choose_first_token(sequence, report.logits);
-}
-
-std::int64_t Lane::cells_arriving() const {
-  std::int64_t cells = 0;
-  for (const SequencePtr& sequence : sequences_) {
-    if (!sequence->arriving) continue;
-    cells += size_of(sequence->arriving->image->tokens) - size_of(slots_[sequence->slot].tokens);
-  }
-  return cells;
-}
-
 // Requests that arrive together should be computed together, but they come through the queue one by one: after idleness the
 // first tick waits until none has come for a moment, in all at most a twentieth of what the tick will take.
 bool Lane::should_gather(TimePoint now) {
@@ -809,8 +445,10 @@ void Lane::note_bytes_moved(std::span<const sched::PlanRow> plan, bool is_prefil
 void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now) {
   for (const sched::PlanRow& row : plan) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
-    std::vector<Token>& cached = slots_[sequence.slot].tokens;
-    for (std::int32_t i = 0; i < row.tokens_count; ++i) cached.push_back(sequence.token_at(size_of(cached)));
+    for (std::int32_t i = 0; i < row.tokens_count; ++i) {
+      const Token token = sequence.token_at(size_of(slots_[sequence.slot].tokens));
+      add_cached(sequence.slot, std::span(&token, 1));
+    }
     note_in_batch(sequence, now);
   }
 }
@@ -823,25 +461,26 @@ void Lane::note_in_batch(Sequence& sequence, TimePoint now) {
 
 // After a call that did not end well the context says what it kept.
 void Lane::resync_slot(std::size_t index) {
-  std::vector<Token>& cached = slots_[index].tokens;
-  const Sequence* owner = nullptr;
-  for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state == Sequence::State::running && sequence->slot == index) owner = sequence.get();
+  const auto owner = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) {
+    return sequence->state == Sequence::State::running && sequence->slot == index;
+  });
+  UMA_CHECK(owner != sequences_.end());
+  const std::vector<Token>& chain = (*owner)->chain;
+  const auto length = static_cast<std::size_t>(context_->sequence_length(static_cast<std::int32_t>(index)));
+  const std::size_t known = slots_[index].tokens.size();
+  if (length < known) {
+    keep_cached(index, length);
+  } else {
+    const std::size_t end = std::min(length, chain.size());
+    if (known < end) add_cached(index, std::span(chain).subspan(known, end - known));
   }
-  UMA_CHECK(owner != nullptr);
-  const std::int32_t length = context_->sequence_length(static_cast<std::int32_t>(index));
-  if (length <= size_of(owner->chain)) {
-    cached.assign(owner->chain.begin(), owner->chain.begin() + length);
-  }
-  // The last token must stay pending, or its logits would be lost with the failed call.
-  const std::int32_t keep = std::min(length, size_of(owner->chain) - 1);
-  if (keep < length) {
-    if (context_->truncate(static_cast<std::int32_t>(index), keep)) {
-      cached.resize(static_cast<std::size_t>(keep));
-    } else {
-      UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
-      cached.clear();
-    }
+  // What lies beyond the chain are guesses; and its last token must stay pending, or its logits would be lost with the call.
+  const std::size_t kept = std::min(length, chain.size() - 1);
+  if (kept == length) return;
+  if (context_->truncate(static_cast<std::int32_t>(index), static_cast<std::int32_t>(kept))) {
+    keep_cached(index, kept);
+  } else {
+    drop_tokens(index);
   }
 }
 
@@ -1009,10 +648,10 @@ void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimeP
   (sequence.is_models_draft ? sequence.model_control : sequence.draft_control).observe(drafted, right);
   stats_.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
   stats_.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
-  std::vector<Token>& cached = slots_[index].tokens;
-  if (size_of(cached) <= known + right) return;  // all were right, or the end of the sequence has cleared its slot
+  if (size_of(slots_[index].tokens) <= known + right)
+    return;  // all were right, or the end of the sequence has cleared its slot
   if (context_->truncate(static_cast<std::int32_t>(index), known + right)) {
-    cached.resize(static_cast<std::size_t>(known + right));
+    keep_cached(index, static_cast<std::size_t>(known + right));
   } else {
     can_take_back_ = false;
     drop_tokens(index);
@@ -1200,19 +839,17 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
 void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
   UMA_CHECK(sequence.state != Sequence::State::finished);
   if (sequence.is_away) come_home(sequence);
+  sequence.arriving.reset();
   if (sequence.state == Sequence::State::running) {
-    Slot& slot = slots_[sequence.slot];
-    slot.is_running = false;
-    slot.last_used = clock_.now();
-    if (sequence.task.session.empty()) clear_slot(sequence.slot);
+    leave_slot(sequence);
     const double service_ms = to_ms(clock_.now() - sequence.placed_at);
     service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
   } else {
     stats_.queue_depth.add(-1);
     stats_.queue_bytes.add(-sequence.bytes);
-    if (sequence.image) {
-      stats_.warm_sequences.add(-1);
-      stats_.warm_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));
+    if (sequence.is_swapped_out()) {
+      stats_.swapped_sequences.add(-1);
+      stats_.swapped_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));
     }
   }
   sequence.state = Sequence::State::finished;
@@ -1229,6 +866,8 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
     const double ms = to_ms(sequence.last_token_at - sequence.first_token_at);
     if (ms > 0) sequence.usage.tokens_per_s = (generated - 1) * 1000.0 / ms;
   }
+  // Before the result: the session's next request looks for the lane that holds it.
+  if (std::exchange(residents_changed_, false)) publish_residents();
   TaskResult result{.id = sequence.task.id,
                     .session = sequence.task.session,
                     .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
@@ -1255,7 +894,7 @@ void Lane::update_gauges() {
   std::int64_t hot = 0;
   for (const Slot& slot : slots_) {
     active += slot.is_running ? 1 : 0;
-    hot += !slot.session.empty() && !slot.tokens.empty() ? 1 : 0;
+    hot += !slot.owner.session.empty() && !slot.tokens.empty() ? 1 : 0;
   }
   stats_.sequences_active.set(active);
   stats_.hot_sessions.set(hot);
@@ -1267,7 +906,7 @@ void Lane::publish_residents() {
   const MutexLock lock(residents_mutex_);
   residents_.clear();
   for (const Slot& slot : slots_) {
-    if (!slot.session.empty() && !slot.tokens.empty()) residents_.insert(slot.session);
+    if (!slot.owner.session.empty() && (slot.is_running || !slot.tokens.empty())) residents_.insert(slot.owner.session);
   }
 }
 
@@ -1287,20 +926,18 @@ TimePoint Lane::next_wake() const {
 
 void Lane::check_invariants() {
   if (model_drafter_) model_drafter_->check_invariants();
-  std::int64_t cells = 0;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     UMA_CHECK(size_of(slot.tokens) == context_->sequence_length(static_cast<std::int32_t>(i)));
-    cells += size_of(slot.tokens);
+    UMA_CHECK(cells_.held(i) == slot.tokens.size());
     const auto owners = std::ranges::count_if(sequences_, [&](const SequencePtr& sequence) {
       return sequence->state == Sequence::State::running && sequence->slot == i;
     });
     UMA_CHECK(owners == (slot.is_running ? 1 : 0));
-    UMA_CHECK(slot.is_running || slot.tokens.empty() || !slot.session.empty());
   }
-  UMA_CHECK(cells <= shape().cells);
+  UMA_CHECK(cells_used() <= shape().cells);
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state != Sequence::State::running) continue;
+    if (sequence->state != Sequence::State::running || sequence->arriving) continue;
     const std::vector<Token>& cached = slots_[sequence->slot].tokens;
     UMA_CHECK(cached.size() < sequence->chain.size());
     UMA_CHECK(std::ranges::equal(cached, std::span<const Token>(sequence->chain).first(cached.size())));

@@ -5,7 +5,7 @@
 // Invariants, checked by check_invariants() and by the simulator after every step:
 // (1) A slot's tokens are exactly what the context has cached for its sequence.
 // (2) A slot belongs to at most one running sequence, or to one idle session, or is empty.
-// (3) In a unified context the cells used never exceed the context's.
+// (3) In a unified context the cells used, shared ones once, never exceed the context's.
 // (4) Every task that was posted gets exactly one result.
 // (5) A sequence whose prompt is computed in the prefill lane keeps its slot, and is not in any plan.
 #pragma once
@@ -27,6 +27,7 @@
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
+#include "engine/cell_ledger.h"
 #include "engine/core_share.h"
 #include "engine/interrupt.h"
 #include "engine/lane_stats.h"
@@ -34,6 +35,9 @@
 #include "engine/prefill_lane.h"
 #include "engine/text_stream.h"
 #include "kv/state_image.h"
+#include "kv/state_owner.h"
+#include "kv/state_store.h"
+#include "kv/tier_policy.h"
 #include "llm/model.h"
 #include "llm/sampler.h"
 #include "sched/bytes_moved.h"
@@ -50,7 +54,8 @@ namespace uma::engine {
 // One generation, ready to run.
 struct Task {
   RequestId id;
-  SessionId session;            // empty: one-shot, its cells are freed at the end
+  SessionId session;            // empty: one-shot
+  SessionId forked_from;        // the session that this one began as a copy of; empty: none
   std::vector<Token> tokens;    // everything before the first new token; 1 <= size < the context's sequence_cells_max
   std::int32_t tokens_max = 0;  // new ones, >= 1
   SamplingParams sampling;
@@ -61,6 +66,8 @@ struct Task {
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
   double target_tbt_ms = 0;   // wanted between two tokens; 0: the lane's
   bool is_background = false;
+  bool is_public = false;     // what is computed may be found by other tenants
+  bool is_ephemeral = false;  // what is computed is not kept
   bool wants_progress = false;
   TimePoint received{};
   TimePoint deadline = kNever;      // of waiting
@@ -88,12 +95,13 @@ struct CancelCommand {
 struct ForgetCommand {
   SessionId session;
 };
-// Gives `to`, which has no cells yet, a copy of the cached tokens of `from`, if a slot is free for it.
-struct ForkCommand {
-  SessionId from;
-  SessionId to;
+// A stored state that a waiting request goes on from has been read, or could not be.
+struct FetchReport {
+  RequestId id;
+  kv::StateId state = 0;
+  Expected<kv::ImagePtr> image;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, ForkCommand, PrefillReport>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, PrefillReport, FetchReport>;
 
 struct LaneOptions {
   std::int32_t index = 0;                   // of the worker
@@ -108,6 +116,10 @@ struct LaneOptions {
   // Calls are made so that a request's logits are the same bits whoever shares the context (docs/decisions/0014).
   bool is_reproducible = false;
   bool speculates = true;  // where guesses pay; the text is the same
+  // Where states go that leave the context; it outlives the lane. Null: they are dropped, and requests share nothing.
+  kv::StateStore* store = nullptr;
+  std::int32_t stored_tokens_min = 64;                    // shorter states are not worth storing
+  kv::EvictionOrder eviction = kv::EvictionOrder::value;  // of idle slots
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
   // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
@@ -138,10 +150,10 @@ class Lane {
   // Any thread. Ends the loop around step().
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
-  // Owner thread, after close(): every task that is left ends as cancelled.
+  // Owner thread, after close(): every task that is left ends as cancelled, and what is cached goes to the store.
   void cancel_all();
 
-  // Any thread. Whether the session's tokens are cached, as of the last step.
+  // Any thread. Whether the session runs here or its tokens are cached, as of the last step.
   [[nodiscard]] bool holds(const SessionId& session) const;
   // The lane beside this one, which runs on a thread of its own; null: none.
   [[nodiscard]] PrefillLane* prefill_lane() const { return prefill_.get(); }
@@ -158,9 +170,32 @@ class Lane {
  private:
   struct Slot {
     std::vector<Token> tokens;  // cached in the context
-    SessionId session;          // whose they are; empty: nobody's
+    kv::StateOwner owner;       // whose they are; without a session: left behind by a one-shot request
     bool is_running = false;
+    bool is_ephemeral = false;
+    std::uint32_t uses = 0;
     TimePoint last_used{};
+  };
+  // A state on its way into a slot, a piece at a time: of a prompt that was computed in the prefill lane, or one that was
+  // stored.
+  struct Arrival {
+    std::optional<PrefillReport> report;
+    kv::ImagePtr stored;
+    kv::StateId id = 0;              // in the store; 0: it is not there
+    std::int32_t tokens_wanted = 0;  // of it
+    std::size_t pieces_loaded = 0;
+    double ms = 0;  // that reading and loading took so far
+
+    [[nodiscard]] const kv::StateImage& image() const { return report ? *report->image : *stored; }
+    [[nodiscard]] std::size_t pieces_wanted() const;
+    [[nodiscard]] std::int32_t tokens_loaded_at_end() const { return image().pieces[pieces_wanted() - 1].end; }
+  };
+  // Where the beginning of a sequence's chain is.
+  struct Source {
+    enum class Kind : std::uint8_t { none, slot, image, store } kind = Kind::none;
+    std::int32_t tokens_count = 0;  // of the chain
+    std::size_t slot = 0;           // slot
+    kv::StoredMatch stored{};       // store; of an image its length and whose it is
   };
   struct Sequence;
   using SequencePtr = std::unique_ptr<Sequence>;
@@ -169,8 +204,8 @@ class Lane {
   void start(Task task);
   void cancel(RequestId id);
   void forget(const SessionId& session);
-  void fork(const ForkCommand& command);
   void take_report(PrefillReport report);
+  void take_fetched(FetchReport report);
   void come_home(Sequence& sequence);
 
   void expire(TimePoint now);
@@ -183,19 +218,30 @@ class Lane {
   void report_positions(TimePoint now);
   void report_queued(Sequence& sequence, std::int64_t position);
   [[nodiscard]] bool place(Sequence& sequence, TimePoint now);
-  [[nodiscard]] std::optional<std::size_t> find_slot(const Sequence& sequence);
-  void reuse_slot(Sequence& sequence, Slot& slot, std::size_t index);
-  void restore_image(Sequence& sequence, Slot& slot, std::size_t index);
-  void drop_tokens(std::size_t index);  // the slot keeps its session
+  [[nodiscard]] bool begin_fetch(Sequence& sequence);
+  [[nodiscard]] Source choose_source(const Sequence& sequence) const;
+  [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;
+  [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
+  [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const Source& source);
+  [[nodiscard]] bool make_room_for(const Sequence& sequence, std::size_t index, Source& source);
+  void fill_slot(Sequence& sequence, std::size_t index, const Source& source);
+  void write_receipt(Sequence& sequence, const Source& source, bool had_tokens);
+  void add_cached(std::size_t index, std::span<const Token> tokens);
+  void keep_cached(std::size_t index, std::size_t count);
+  [[nodiscard]] bool cut_slot(std::size_t index, std::size_t count);
+  void drop_tokens(std::size_t index);  // the slot keeps its owner
   void clear_slot(std::size_t index);   // and here it does not
-  [[nodiscard]] bool evict_idle(const SessionId& except);
+  void leave_slot(const Sequence& sequence);
+  void store_state(std::size_t index);
+  void retire(std::size_t index);
+  [[nodiscard]] bool evict_idle(std::span<const std::size_t> except = {});
   [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
   [[nodiscard]] std::int64_t cells_arriving() const;
   [[nodiscard]] bool make_room();
   void swap_out(Sequence& sequence);
-  void set_aside(Sequence& sequence, std::optional<kv::StateImage> image);
+  void set_aside(Sequence& sequence, kv::ImagePtr image);
   [[nodiscard]] Sequence* choose_victim();
 
   void build_views(TimePoint now);
@@ -203,6 +249,8 @@ class Lane {
   [[nodiscard]] bool send_away(Sequence& sequence);
   void take_prompt_back(Sequence& sequence, PrefillReport report);
   void load_arriving(Sequence& sequence, TimePoint until);
+  void refuse_arrival(Sequence& sequence, const Error& error);
+  void end_arrival(Sequence& sequence);
   [[nodiscard]] bool load_arrivals(TimePoint now);
   [[nodiscard]] bool should_gather(TimePoint now);
   [[nodiscard]] std::optional<TimePoint> waits_until(TimePoint now, bool takes_turn);
@@ -251,6 +299,7 @@ class Lane {
   // Owned by the lane's thread.
   std::unique_ptr<llm::Context> context_;
   std::vector<Slot> slots_;
+  CellLedger cells_;                    // of a unified context
   std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;
@@ -266,12 +315,13 @@ class Lane {
   std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
   std::vector<ModelDrafter::Candidate> candidates_;
   std::uint32_t decode_calls_ = 0;
-  bool can_take_back_ = true;   // the context can forget the end of a sequence, which a wrong guess needs
-  std::int32_t threads_ = 0;    // the context computes with
-  TimePoint turn_at_{};         // while the prefill lane computes: when the streams' next turn is
-  double turn_wait_ms_ = 0;     // how long the gate takes to close, the worst of late
-  bool queue_changed_ = false;  // since positions were reported
-  double service_ms_ = 0;       // weighted mean time of a request in the context
+  bool can_take_back_ = true;    // the context can forget the end of a sequence, which a wrong guess needs
+  std::int32_t threads_ = 0;     // the context computes with
+  TimePoint turn_at_{};          // while the prefill lane computes: when the streams' next turn is
+  double turn_wait_ms_ = 0;      // how long the gate takes to close, the worst of late
+  double load_ms_per_mb_ = 0.2;  // of state bytes into the context, weighted mean
+  bool queue_changed_ = false;   // since positions were reported
+  double service_ms_ = 0;        // weighted mean time of a request in the context
   bool residents_changed_ = false;
   // The pause before the first tick after idleness.
   struct Gather {

@@ -21,27 +21,29 @@ struct LaneStats {
   Counter preemptions_total;
   Counter drafted_tokens_total;    // guesses that were computed
   Counter drafted_accepted_total;  // and were right
-  Counter logits_rows_total;    // that tokens were chosen from
+  Counter logits_rows_total;       // that tokens were chosen from
   Counter logits_copied_total;  // of them, those that came with a prompt from the prefill lane; the others stay where they are
   Counter promises_kept_total;
   Counter promises_broken_total;
   Counter hot_hits_total;
   Counter warm_hits_total;
+  Counter cold_hits_total;
   Gauge sequences_active;  // in the context: prefilling or decoding
   Gauge queue_depth;       // sent to the lane and not yet in the context
   Gauge queue_bytes;
   Gauge threads;  // that compute, of the worker's: fewer while other processes take the cores
   Gauge hot_sessions;
   Gauge cells_used;
-  Gauge warm_sequences;
-  Gauge warm_bytes;
+  Gauge swapped_sequences;  // waiting with their state beside them
+  Gauge swapped_bytes;
   LatencyHistogram inter_token;
   LatencyHistogram ttft;
   LatencyHistogram queue_wait;
   LatencyHistogram decode_call;
   LatencyHistogram prefill_call;
   LatencyHistogram sampling;
-  LatencyHistogram restore;
+  LatencyHistogram restore;                      // of stored states: reading them, where they were on disk, and loading them
+  LatencyHistogram save;                         // of states that left the context
   LatencyHistogram handover;                     // of finished prompts into the decode lane's context
   std::atomic<double> bytes_moved_per_token{0};  // of the last decode call, estimated
   Counter bytes_moved_total;                     // by all calls, estimated

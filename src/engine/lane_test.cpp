@@ -202,7 +202,7 @@ TEST_F(LaneTest, ExhaustedCellsSwapTheNewestOutAndEveryoneFinishes) {
   }
   EXPECT_GT(lane_->stats().preemptions_total.value(), 0u);
   EXPECT_GT(lane_->stats().warm_hits_total.value(), 0u);
-  EXPECT_EQ(lane_->stats().warm_bytes.value(), 0);
+  EXPECT_EQ(lane_->stats().swapped_bytes.value(), 0);
 }
 
 TEST_F(LaneTest, AStateThatCannotBeSavedIsComputedAgain) {
@@ -325,9 +325,9 @@ TEST_F(LaneTest, AForkedSessionStartsFromItsParentsCells) {
   parent.session = {"p"};
   post(std::move(parent));
   run();
-  lane_->post(ForkCommand{.from = {"p"}, .to = {"c"}});
   Task child = task(2, "parent");
   child.session = {"c"};
+  child.forked_from = {"p"};
   post(std::move(child));
   run();
   EXPECT_EQ(eos(2).usage.tier, Tier::hot);

@@ -185,10 +185,12 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
                                     model()->vocab(), clock_,
                                     [&](TaskResult result) { results[result.id.value] = std::move(result); });
     };
-    const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain) {
+    const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain,
+                         const std::string& forked_from = "") {
       Task task;
       task.id = RequestId{id};
       task.session = SessionId{session};
+      task.forked_from = SessionId{forked_from};
       task.tokens = std::move(chain);
       task.tokens_max = kTokens;
       task.sampling.ignore_eos = true;
@@ -203,10 +205,8 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
     say(*lane, 1, "s", chain);
     chain.insert(chain.end(), results.at(1).generated.begin(), results.at(1).generated.end());
     for (const Token token : prompt(5000 + static_cast<std::uint64_t>(number), 30)) chain.push_back(token);
-    lane->post(ForkCommand{.from = SessionId{"s"}, .to = SessionId{"fork"}});
-    lane->step();
+    say(*lane, 3, "fork", chain, "s");
     say(*lane, 2, "s", chain);
-    say(*lane, 3, "fork", chain);
     const auto fresh = make_lane();
     say(*fresh, 4, "s", chain);
     EXPECT_EQ(std::get<EosEvent>(results.at(2).terminal).usage.tier, Tier::hot);

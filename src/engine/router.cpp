@@ -24,8 +24,13 @@ Error busy_session(const std::string& session) {
 
 }  // namespace
 
-Router::Router(RouterOptions options, kv::Catalog& catalog, Preparer& preparer, const Clock& clock)
-    : options_(std::move(options)), catalog_(catalog), preparer_(preparer), clock_(clock), random_(options_.seed) {}
+Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock)
+    : options_(std::move(options)),
+      catalog_(catalog),
+      store_(store),
+      preparer_(preparer),
+      clock_(clock),
+      random_(options_.seed) {}
 
 Router::~Router() = default;
 
@@ -198,7 +203,8 @@ void Router::erase_session(const SessionId& id) {
   if (!session.record->name.empty()) names_.erase({session.record->tenant, session.record->name});
   sessions_.erase(found);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
-  lanes_[session.lane]->post(ForgetCommand{id});
+  for (Lane* lane : lanes_) lane->post(ForgetCommand{id});
+  store_.forget(id);
   for (Command& command : session.waiting) command();  // each finds that the session is gone
 }
 
@@ -213,15 +219,15 @@ SessionInfo Router::info_of(const Session& session) const {
   info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
   info.turns = static_cast<std::int32_t>(record.turns.size());
   info.busy = session.running != RequestId{};
-  info.tier = lanes_[session.lane]->holds(record.id) ? Tier::hot : Tier::none;
+  info.tier = lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
   info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = record.created_s;
   info.last_used_s = record.last_used_s;
   return info;
 }
 
-// Puts a new session into the table and the catalog; `then` runs once it is committed, before the reply.
-void Router::add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then) {
+// Puts a new session into the table and the catalog.
+void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply) {
   if (sessions_.size() >= options_.limits.max_sessions) {
     return reply(fail(ErrorCode::limit_sessions,
                       std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size())));
@@ -234,11 +240,12 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, Reply<Session
   Session& session = sessions_[id];
   session.record = record;
   session.lane = lane;
+  session.forked_from = std::move(forked_from);
   session.is_locked = true;
   if (!record->name.empty()) names_[{record->tenant, record->name}] = id;
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
-  commit(std::move(record), [this, id, reply = std::move(reply), then = std::move(then)](Expected<Unit> done) mutable {
+  commit(std::move(record), [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
     Session* added = find_session(id);
     if (!done) {
       if (added != nullptr) erase_session(id);
@@ -249,7 +256,6 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, Reply<Session
       reply(std::unexpected(unknown_session(id.value)));  // ended while it was being committed
       return;
     }
-    then();
     reply(info_of(*added));
     unlock(id);
   });
@@ -275,7 +281,7 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     record.last_used_s = record.created_s;
     if (request.system.empty() || record.mode == SessionMode::chat) {
       if (!request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
-      return add_session(std::move(record), least_loaded_lane(), std::move(reply), [] {});
+      return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
     }
     // In a text session the system text is simply how the text begins.
     preparer_.post([this, model = model_, record = std::move(record),
@@ -284,7 +290,7 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
         if (!begun) return reply(std::unexpected(begun.error()));
         if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
-        add_session(std::move(*begun), least_loaded_lane(), std::move(reply), [] {});
+        add_session(std::move(*begun), least_loaded_lane(), {}, std::move(reply));
       });
     });
   });
@@ -357,9 +363,7 @@ void Router::fork_session(const TenantId& tenant, const std::string& session, st
   record.name = std::move(name);
   record.created_s = unix_time_s();
   record.last_used_s = record.created_s;
-  const std::size_t lane = parent->lane;
-  const ForkCommand copy{.from = parent->record->id, .to = record.id};
-  add_session(std::move(record), lane, std::move(reply), [this, lane, copy] { lanes_[lane]->post(copy); });
+  add_session(std::move(record), parent->lane, parent->record->id, std::move(reply));
 }
 
 kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) {
@@ -401,7 +405,9 @@ void Router::touch_session(const TenantId& tenant, const std::string& session, R
   Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   touch(*found);
-  reply(info_of(*found));
+  const SessionInfo info = info_of(*found);
+  if (info.tier == Tier::cold) store_.prefetch(found->record->id);
+  reply(info);
 }
 
 void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
@@ -610,6 +616,9 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens));
   task.session = record.id;
+  task.forked_from = session.forked_from;
+  // What is stored can go on anywhere.
+  if (!lanes_[session.lane]->holds(record.id)) session.lane = least_loaded_lane();
   send(std::move(task), session.lane);
 }
 

@@ -30,6 +30,7 @@
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "kv/catalog.h"
+#include "kv/state_store.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -45,7 +46,7 @@ class Router {
   using Command = std::move_only_function<void()>;
 
   // All references outlive the router.
-  Router(RouterOptions options, kv::Catalog& catalog, Preparer& preparer, const Clock& clock);
+  Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock);
   ~Router();
 
   // --- Any thread.
@@ -91,6 +92,7 @@ class Router {
   struct Session {
     kv::RecordPtr record;  // as committed
     std::size_t lane = 0;
+    SessionId forked_from;   // empty: none
     RequestId running;       // zero: none
     bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
     std::deque<Command> waiting;
@@ -122,7 +124,7 @@ class Router {
   [[nodiscard]] std::size_t least_loaded_lane() const;
   [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
-  void add_session(kv::SessionRecord made, std::size_t lane, Reply<SessionInfo> reply, Command then);
+  void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
@@ -141,6 +143,7 @@ class Router {
 
   const RouterOptions options_;
   kv::Catalog& catalog_;
+  kv::StateStore& store_;
   Preparer& preparer_;
   const Clock& clock_;
 

@@ -32,7 +32,16 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
 }
 
 Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece) {
-  return context.load_state(sequence, piece.begin, piece.end, piece.bytes);
+  return context.load_state(sequence, piece.begin, piece.end, context.fit_state(piece.bytes));
+}
+
+Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
+                                    std::size_t piece) {
+  if (piece == 0) {
+    if (auto fits = kv::check_fits(image, context.state_identity()); !fits) return fits;
+  }
+  const kv::StatePiece& next = image.pieces[piece];
+  return context.load_state(sequence, next.begin, next.end, next.bytes);
 }
 
 Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image) {

@@ -15,11 +15,15 @@ namespace uma::engine {
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
                                                      std::span<const Token> tokens, Bytes spare = {});
 
-// Loads the next piece of an image into `sequence`, which holds those before it. On failure the sequence is empty.
+// Loads the next piece of an image into `sequence`, which holds those before it. The piece may be of another form afterwards.
+// On failure the sequence is empty.
 [[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece);
+// The same, of an image that others read too: it must be of a context like this one.
+[[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
+                                                  std::size_t piece);
 
-// Loads an image into the empty `sequence`; one that has lain somewhere is verified first (kv::verify). On failure the sequence
-// is empty. What is in the image afterwards may be of another form.
+// Loads an image into the empty `sequence`. On failure the sequence is empty. What is in the image afterwards may be of another
+// form.
 [[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image);
 
 }  // namespace uma::engine

@@ -19,8 +19,8 @@ bool can_hand_over(llm::Context& from, llm::Context& to) {
   const llm::BatchRow row{.token = 0, .position = 0, .sequence = 0, .wants_logits = false};
   Bytes state;
   const auto computed = from.decode(std::span(&row, 1), nullptr);
-  const bool moved =
-      computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) && to.load_state(0, 0, 1, state);
+  const bool moved = computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) &&
+                     to.load_state(0, 0, 1, to.fit_state(state));
   return from.truncate(0, 0) && to.truncate(0, 0) && moved;
 }
 

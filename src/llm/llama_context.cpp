@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 #include <format>
-#include <fstream>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_info.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 
@@ -25,17 +25,6 @@ constexpr std::int32_t kLibrarySequencesMax = 256;
 std::shared_mutex& library_mutex() {
   static std::shared_mutex mutex;
   return mutex;
-}
-
-std::uint64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
 }
 
 ggml_type cache_type(KvType type) {
@@ -269,13 +258,16 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   });
 }
 
-Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
+std::span<const std::byte> LlamaContext::fit_state(Bytes& bytes) const {
+  return shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
+}
+
+Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                        std::span<const std::byte> state) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   UMA_CHECK(begin == 0 || shape_.is_unified);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     const std::int32_t target = begin == 0 ? sequence : scratch_;
-    const std::span<const std::byte> state =
-        shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
     const std::size_t read =
         llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(state.data()), state.size(), target);
     if (begin != 0) {

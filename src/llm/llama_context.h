@@ -27,7 +27,9 @@ class LlamaContext final : public Context {
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override;
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
-  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
+  [[nodiscard]] std::span<const std::byte> fit_state(Bytes& bytes) const override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                          std::span<const std::byte> state) override;
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);

@@ -141,8 +141,9 @@ TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
   feed(*chosen, 0, tokens);
   Bytes state;
   ASSERT_TRUE(chosen->save_state(0, 0, length, state));
-  EXPECT_EQ(on->load_state(1, 0, length, state).has_value(), on->state_identity() == chosen->state_identity());
-  EXPECT_EQ(off->load_state(1, 0, length, state).has_value(), off->state_identity() == chosen->state_identity());
+  EXPECT_EQ(on->load_state(1, 0, length, on->fit_state(state)).has_value(), on->state_identity() == chosen->state_identity());
+  EXPECT_EQ(off->load_state(1, 0, length, off->fit_state(state)).has_value(),
+            off->state_identity() == chosen->state_identity());
 }
 
 TEST(LlamaContext, QuantizedKeysAndValuesAreSmallerAndHaveAnIdentityOfTheirOwn) {
@@ -187,12 +188,12 @@ TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
         const std::int32_t end = std::min(length, begin + 5);
         Bytes piece;
         ASSERT_TRUE(from->save_state(1, begin, end, piece));
-        ASSERT_TRUE(to->load_state(3, begin, end, piece)) << begin;
+        ASSERT_TRUE(to->load_state(3, begin, end, to->fit_state(piece))) << begin;
       }
     } else {
       Bytes whole;
       ASSERT_TRUE(from->save_state(1, 0, length, whole));
-      ASSERT_TRUE(to->load_state(3, 0, length, whole));
+      ASSERT_TRUE(to->load_state(3, 0, length, to->fit_state(whole)));
     }
     EXPECT_EQ(from->state_identity(), to->state_identity());
     feed(*from, 1, next);
@@ -214,10 +215,10 @@ TEST(LlamaContext, SplitStateMovesBetweenContextsWithOtherNumbersOfSequences) {
       feed(*of_four, home, tokens);
       Bytes state;
       ASSERT_TRUE(of_four->save_state(home, 0, length, state));
-      ASSERT_TRUE(other->load_state(sequences - 1, 0, length, state)) << sequences << " " << home;
+      ASSERT_TRUE(other->load_state(sequences - 1, 0, length, other->fit_state(state))) << sequences << " " << home;
       ASSERT_TRUE(other->save_state(sequences - 1, 0, length, state));
       const std::int32_t away = home == 1 ? 2 : 1;
-      ASSERT_TRUE(of_four->load_state(away, 0, length, state)) << sequences << " " << home;
+      ASSERT_TRUE(of_four->load_state(away, 0, length, of_four->fit_state(state))) << sequences << " " << home;
       feed(*of_four, home, next);
       const std::vector<float> stayed = last_logits(*of_four, next.size());
       feed(*of_four, away, next);
@@ -234,7 +235,7 @@ TEST(LlamaContext, AStateThatTheLibraryRefusesLeavesAnEmptySequence) {
   for (const std::size_t size : {0u, 11u, 100u}) {
     for (const std::byte value : {std::byte{0x5a}, std::byte{0}}) {
       Bytes garbage(size, value);
-      EXPECT_FALSE(target->load_state(0, 0, 10, garbage));
+      EXPECT_FALSE(target->load_state(0, 0, 10, target->fit_state(garbage)));
       EXPECT_EQ(target->sequence_length(0), 0);
     }
   }

@@ -63,6 +63,7 @@ struct ContextShape {
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
   std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
+  bool can_truncate = true;          // the end of a sequence can be forgotten from any token on
   bool has_flash_attention = false;
   std::uint64_t kv_bytes_per_token = 0;
 };
@@ -118,11 +119,13 @@ class Context {
   // sequences: begin 0, end its length.
   [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   Bytes& bytes) = 0;
+  // The part of `bytes` that load_state() takes. Bytes of a split context with another number of sequences are brought into the
+  // form of this one, in place; all others are as they were.
+  [[nodiscard]] virtual std::span<const std::byte> fit_state(Bytes& bytes) const { return bytes; }
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
-  // library itself accepts damaged ones. They may be of a split context with another number of sequences, and are then brought
-  // into the form of this one. On failure the sequence is empty.
+  // library itself accepts damaged ones. On failure the sequence is empty.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
-                                                  Bytes& bytes) = 0;
+                                                  std::span<const std::byte> bytes) = 0;
 };
 
 struct ModelFacts {

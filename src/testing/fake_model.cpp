@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -33,7 +33,8 @@ std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions&
 
 }  // namespace
 
-FakeContext::FakeContext(const FakeOptions& options) : options_(options), cells_(static_cast<std::size_t>(options_.sequences)) {
+FakeContext::FakeContext(const FakeOptions& options)
+    : options_(options), cells_(static_cast<std::size_t>(options_.sequences)), cell_ids_(cells_.size()) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
@@ -41,12 +42,19 @@ FakeContext::FakeContext(const FakeOptions& options) : options_(options), cells_
   shape_.ubatch_rows_max = options_.batch_rows_max;
   shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
+  shape_.can_truncate = options_.forgets;
   shape_.kv_bytes_per_token = sizeof(Token);
 }
 
 std::int64_t FakeContext::cells_used() const {
-  return std::accumulate(cells_.begin(), cells_.end(), std::int64_t{0},
-                         [](std::int64_t sum, const auto& cells) { return sum + static_cast<std::int64_t>(cells.size()); });
+  std::set<std::uint64_t> used;
+  for (const auto& ids : cell_ids_) used.insert(ids.begin(), ids.end());
+  return static_cast<std::int64_t>(used.size());
+}
+
+void FakeContext::append(std::size_t sequence, Token token) {
+  cells_[sequence].push_back(token);
+  cell_ids_[sequence].push_back(++last_cell_);
 }
 
 Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) {
@@ -74,9 +82,9 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   const std::size_t computed = fault_now == FakeFault::interrupted_half ? rows.size() / 2 : rows.size();
   for (std::size_t i = 0; i < computed; ++i) {
     const llm::BatchRow& row = rows[i];
-    std::vector<Token>& cells = cells_[static_cast<std::size_t>(row.sequence)];
+    const std::vector<Token>& cells = cells_[static_cast<std::size_t>(row.sequence)];
     UMA_CHECK(row.position == static_cast<std::int32_t>(cells.size()));
-    cells.push_back(row.token);
+    append(static_cast<std::size_t>(row.sequence), row.token);
     if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_);
   }
   return fault_now == FakeFault::interrupted_half ? llm::DecodeStatus::interrupted : llm::DecodeStatus::done;
@@ -95,12 +103,17 @@ bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   if (!options_.forgets && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
   cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
+  cell_ids_[static_cast<std::size_t>(sequence)].resize(cells.size());
   return true;
 }
 
 void FakeContext::copy(std::int32_t from, std::int32_t to) {
   UMA_CHECK(cells_[static_cast<std::size_t>(to)].empty());
   cells_[static_cast<std::size_t>(to)] = cells_[static_cast<std::size_t>(from)];
+  std::vector<std::uint64_t>& ids = cell_ids_[static_cast<std::size_t>(to)];
+  ids = cell_ids_[static_cast<std::size_t>(from)];
+  if (options_.unified) return;
+  for (std::uint64_t& id : ids) id = ++last_cell_;
 }
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
@@ -113,15 +126,19 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   return Unit{};
 }
 
-Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
-  std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
+Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                       std::span<const std::byte> bytes) {
+  const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(begin == static_cast<std::int32_t>(cells.size()));
   if (fail_state || bytes.size() != static_cast<std::size_t>(end - begin) * sizeof(Token)) {
-    cells.clear();
+    (void)truncate(sequence, 0);
     return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   }
-  cells.resize(static_cast<std::size_t>(end));
-  std::memcpy(cells.data() + begin, bytes.data(), bytes.size());
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Token)) {
+    Token token = 0;
+    std::memcpy(&token, bytes.data() + at, sizeof token);
+    append(static_cast<std::size_t>(sequence), token);
+  }
   return Unit{};
 }
 

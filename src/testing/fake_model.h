@@ -56,12 +56,14 @@ class FakeContext final : public llm::Context {
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
-  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                          std::span<const std::byte> bytes) override;
 
   // What the simulator looks at and turns.
   [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const {
     return cells_[static_cast<std::size_t>(sequence)];
   }
+  // In a unified context what was copied shares its cells.
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
@@ -72,7 +74,11 @@ class FakeContext final : public llm::Context {
   llm::ContextShape shape_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
-  std::vector<std::vector<Token>> cells_;  // per sequence
+  void append(std::size_t sequence, Token token);
+
+  std::vector<std::vector<Token>> cells_;             // per sequence
+  std::vector<std::vector<std::uint64_t>> cell_ids_;  // of the same shape: copies have the ids of what they share
+  std::uint64_t last_cell_ = 0;
   std::map<std::int32_t, std::vector<float>> logits_;
 };
 

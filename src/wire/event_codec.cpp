@@ -195,6 +195,14 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("warm_sessions", metrics.warm_sessions);
   object.field("warm_bytes", metrics.warm_bytes);
   object.field("warm_hits_total", metrics.warm_hits_total);
+  object.field("cold_sessions", metrics.cold_sessions);
+  object.field("cold_bytes", metrics.cold_bytes);
+  object.field("cold_hits_total", metrics.cold_hits_total);
+  object.field("states_dropped_total", metrics.states_dropped_total);
+  object.field("states_failed_total", metrics.states_failed_total);
+  object.field("save_ms_avg", metrics.save_ms_avg);
+  object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);
+  object.field("cold_write_ms_avg", metrics.cold_write_ms_avg);
   object.field("rss_bytes", metrics.rss_bytes);
   append_json_array(object.begin("workers"), metrics.workers,
                     [&](const WorkerMetrics& worker) { append_worker_metrics(out, worker); });

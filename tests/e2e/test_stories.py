@@ -118,8 +118,8 @@ class KvExhaustion(uma.DaemonTest):
 
     def test_all_streams_finish_with_the_right_text(self):
         # In a shared cache the order of cells enters the sums, so texts are equal only up to near-ties of two tokens (DESIGN
-        # section 6): these prompts have none within this length.
-        prompts = [PROMPT, "The cat", "Tim had a red ball", "Lily and Tom", "One day", "The sun"]
+        # section 6): these prompts have none within this length, the two best logits are 0.01 apart at least.
+        prompts = [PROMPT, "The cat", "Tim had a red ball", "Lily and Tom", "Sara and Ben", "The sun"]
         options = {"max_tokens": 150, "ignore_eos": True, "deadline_ms": 0}
         self.assertEqual("unified", self.client.models()[0]["kv_layout"])
         alone = [self.client.generate(prompt, **options).text for prompt in prompts]

@@ -64,7 +64,8 @@ class Machine::PricedContext final : public llm::Context {
     move_state(end - begin);
     return inner_.save_state(sequence, begin, end, bytes);
   }
-  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {
+  [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
+                                          std::span<const std::byte> bytes) override {
     move_state(end - begin);
     return inner_.load_state(sequence, begin, end, bytes);
   }

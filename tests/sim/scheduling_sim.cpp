@@ -91,7 +91,7 @@ void SchedulingSim::make_world() {
   engine::RouterOptions options;
   options.model_name = "fake";
   options.limits.deadline_ms = 0;
-  router_ = std::make_unique<engine::Router>(options, catalog_, preparer_, timeline_);
+  router_ = std::make_unique<engine::Router>(options, catalog_, store_, preparer_, timeline_);
   machine_ = std::make_unique<Machine>(machine_options_, timeline_, model_->vocab(), [this](engine::TaskResult result) {
     router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
   });

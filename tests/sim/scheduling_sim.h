@@ -23,6 +23,7 @@
 #include "engine/preparer.h"
 #include "engine/router.h"
 #include "kv/catalog.h"
+#include "kv/state_store.h"
 #include "machine.h"
 #include "sched/fair_share.h"
 #include "timeline.h"
@@ -133,6 +134,7 @@ class SchedulingSim {
   const bool traces_ = std::getenv("UMA_SIM_TRACE") != nullptr;
   MachineOptions machine_options_;
   kv::MemoryCatalog catalog_;
+  kv::StateStore store_{{}, nullptr, timeline_};
   engine::Preparer preparer_;
   std::unique_ptr<engine::Router> router_;
   std::shared_ptr<const testing::FakeModel> model_;

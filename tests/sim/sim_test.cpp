@@ -53,17 +53,24 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.preemptions += outcome.preemptions;
     total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
+    total.warm_hits += outcome.warm_hits;
+    total.cold_hits += outcome.cold_hits;
+    total.shared += outcome.shared;
   }
   std::printf(
-      "generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, handovers %llu, reused tokens "
-      "%llu\n",
-      static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
-      static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
-      static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers),
-      static_cast<unsigned long long>(total.reused_tokens));
+      "%s\n",
+      std::format(
+          "generations {}, finished turns {}, failures {}, cancelled {}, preemptions {}, handovers {}, reused tokens {}, "
+          "restored from memory {}, from disk {}, shared {}",
+          total.generations, total.finished_turns, total.failures, total.cancelled, total.preemptions, total.handovers,
+          total.reused_tokens, total.warm_hits, total.cold_hits, total.shared)
+          .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
+  EXPECT_GT(total.warm_hits, seeds / 10);
+  EXPECT_GT(total.cold_hits, seeds / 10);
+  EXPECT_GT(total.shared, seeds / 10);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.preemptions, seeds / 10);

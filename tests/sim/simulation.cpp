@@ -80,6 +80,7 @@ class Simulation::Sink final : public EventSink {
  private:
   void check_end(const EosEvent& eos) {
     UMA_CHECK(eos.usage.prompt_tokens == eos.usage.reused_tokens + eos.usage.recomputed_tokens);
+    simulation_.outcome_.shared += eos.usage.reuse_reason == "prefix" ? 1 : 0;
     simulation_.outcome_.reused_tokens += static_cast<std::uint64_t>(eos.usage.reused_tokens);
     if (eos.reason == FinishReason::cancelled) ++simulation_.outcome_.cancelled;
     if (session_.empty()) {
@@ -123,6 +124,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.cells = model_options_.unified ? 160 : 160 * model_options_.sequences;
   model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
   model_options_.end_every = 40;
+  model_options_.forgets = random_.next_below(4) != 0;
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
@@ -131,11 +133,19 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   options.seed = random_.next_u64();
   options.limits.max_sessions = 12;
   options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
-  router_ = std::make_unique<engine::Router>(options, catalog_, preparer_, clock_);
+  auto cold = std::make_unique<testing::FakeColdStore>();
+  cold_ = cold.get();
+  const kv::StoreOptions store_options{.warm_bytes_max = random_.next_below(2'000),
+                                       .cold_bytes_max = random_.next_below(4'000)};
+  store_ = std::make_unique<kv::StateStore>(store_options, std::move(cold), clock_);
+  store_->open("fake", model_options_.forgets, [](const SessionId&) { return true; });
+  router_ = std::make_unique<engine::Router>(options, catalog_, *store_, preparer_, clock_);
   const auto lanes = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   engine::LaneOptions lane_options;
   lane_options.threads = 2;
+  lane_options.store = store_.get();
+  lane_options.stored_tokens_min = 4;
   const auto kind = random_.next_below(3);
   has_prefill_lanes_ = kind == 1;
   if (has_prefill_lanes_) lane_options.target_tbt_ms = 2;  // so short that most prompts go there
@@ -203,7 +213,11 @@ void Simulation::inject_faults() {
 }
 
 void Simulation::step_something() {
-  switch (random_.next_below(5)) {
+  switch (random_.next_below(6)) {
+    case 5:
+      cold_->fails = [this] { return has_faults_ && random_.next_below(8) == 0; };
+      store_->step();
+      break;
     case 0:
       router_->step();
       break;
@@ -229,6 +243,7 @@ void Simulation::step_something() {
 
 void Simulation::check_after_step() {
   router_->check_invariants();
+  store_->check_invariants();
   for (const auto& lane : lanes_) {
     lane->check_invariants();
     if (lane->prefill_lane() != nullptr) lane->prefill_lane()->check_invariants();
@@ -245,6 +260,7 @@ void Simulation::come_to_rest() {
   for (int quiet = 0; quiet < 3;) {
     bool worked = router_->step();
     worked |= preparer_.step();
+    worked |= store_->step();
     while (catalog_.answer_one(false)) worked = true;
     for (const auto& lane : lanes_) {
       if (lane->prefill_lane() != nullptr) worked |= lane->prefill_lane()->step().did_work;
@@ -274,7 +290,9 @@ Outcome Simulation::run(int actions) {
   for (const auto& lane : lanes_) {
     UMA_CHECK(lane->is_idle());
     UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
-    UMA_CHECK(lane->stats().warm_bytes.value() == 0 && lane->stats().warm_sequences.value() == 0);
+    UMA_CHECK(lane->stats().swapped_bytes.value() == 0 && lane->stats().swapped_sequences.value() == 0);
+    outcome_.warm_hits += lane->stats().warm_hits_total.value();
+    outcome_.cold_hits += lane->stats().cold_hits_total.value();
     outcome_.handovers += lane->stats().handover.count();
     outcome_.preemptions += lane->stats().preemptions_total.value();
   }

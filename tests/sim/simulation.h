@@ -15,6 +15,8 @@
 #include "engine/preparer.h"
 #include "engine/router.h"
 #include "kv/catalog.h"
+#include "kv/state_store.h"
+#include "testing/fake_cold_store.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
 
@@ -47,6 +49,9 @@ struct Outcome {
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;  // of prompts that were computed in a prefill lane
   std::uint64_t reused_tokens = 0;
+  std::uint64_t warm_hits = 0;
+  std::uint64_t cold_hits = 0;
+  std::uint64_t shared = 0;  // requests that began with what another had computed
 };
 
 class Simulation {
@@ -89,6 +94,8 @@ class Simulation {
   testing::FakeOptions model_options_;
   std::shared_ptr<const testing::FakeModel> model_;
   SlowCatalog catalog_;
+  testing::FakeColdStore* cold_ = nullptr;  // the store's
+  std::unique_ptr<kv::StateStore> store_;
   engine::Preparer preparer_;
   std::unique_ptr<engine::Router> router_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

@@ -1,0 +1,571 @@
+// The lane's states: which slot a sequence gets, where the beginning of its chain comes from, and where states go that leave.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/lane.h"
+#include "engine/lane_internal.h"
+#include "engine/state_transfer.h"
+#include "kv/tier_policy.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kSharedMin = 16;  // tokens: a shorter beginning is not worth a copy
+constexpr double kMegabyte = 1e6;
+constexpr double kKeepsMs = 2000;           // that a background sequence stays which had to wait for its turn
+constexpr double kComputeMsPerToken = 0.5;  // until the first prompt was measured
+
+}  // namespace
+
+std::size_t Lane::Arrival::pieces_wanted() const {
+  const auto& pieces = image().pieces;
+  return static_cast<std::size_t>(
+      std::ranges::find_if(pieces, [&](const kv::StatePiece& piece) { return piece.end >= tokens_wanted; }) - pieces.begin() +
+      1);
+}
+
+// --- What is cached
+// -------------------------------------------------------------------------------------------------------------
+
+std::int64_t Lane::cells_used() const {
+  if (shape().is_unified) return cells_.used();
+  std::int64_t cells = 0;
+  for (const Slot& slot : slots_) cells += size_of(slot.tokens);
+  return cells;
+}
+
+// Cells in use or promised to the prompts of running sequences.
+std::int64_t Lane::cells_promised() const {
+  std::int64_t cells = cells_used();
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state == Sequence::State::running) cells += size_of(sequence->chain) - size_of(slots_[sequence->slot].tokens);
+  }
+  return cells;
+}
+
+std::int64_t Lane::cells_arriving() const {
+  std::int64_t cells = 0;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->arriving) continue;
+    cells += sequence->arriving->tokens_loaded_at_end() - size_of(slots_[sequence->slot].tokens);
+  }
+  return cells;
+}
+
+// The context has computed or loaded these at the end of the slot's.
+void Lane::add_cached(std::size_t index, std::span<const Token> tokens) {
+  std::vector<Token>& cached = slots_[index].tokens;
+  cached.insert(cached.end(), tokens.begin(), tokens.end());
+  cells_.add(index, tokens.size());
+}
+
+// The context has forgotten the others.
+void Lane::keep_cached(std::size_t index, std::size_t count) {
+  slots_[index].tokens.resize(count);
+  cells_.keep(index, count);
+}
+
+// Keeps the first `count` tokens of a slot. False: the context cannot, and the slot is empty.
+bool Lane::cut_slot(std::size_t index, std::size_t count) {
+  if (count == slots_[index].tokens.size()) return true;
+  if (!context_->truncate(static_cast<std::int32_t>(index), static_cast<std::int32_t>(count))) {
+    drop_tokens(index);
+    return false;
+  }
+  keep_cached(index, count);
+  return true;
+}
+
+void Lane::drop_tokens(std::size_t index) {
+  UMA_CHECK(context_->truncate(static_cast<std::int32_t>(index), 0));
+  keep_cached(index, 0);
+  residents_changed_ = true;
+}
+
+void Lane::clear_slot(std::size_t index) {
+  drop_tokens(index);
+  slots_[index].owner = {};
+  slots_[index].uses = 0;
+}
+
+// --- States that leave
+// ----------------------------------------------------------------------------------------------------------
+
+// Gives the store a copy of what the slot holds.
+void Lane::store_state(std::size_t index) {
+  const Slot& slot = slots_[index];
+  if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
+  const TimePoint began = clock_.now();
+  auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens);
+  if (!image) {
+    log_warning("session {}: its state could not be saved and will be computed again: {}",
+                slot.owner.session.empty() ? "-" : slot.owner.session.value, image.error().message);
+    return;
+  }
+  options_.store->put(slot.owner, std::move(*image));
+  stats_.save.record_ms(to_ms(clock_.now() - began));
+}
+
+// At the end of its sequence: a session keeps its slot for its next turn, and what a one-shot request has computed may be the
+// beginning of the next one's. Of a state that cannot be cut there is a copy from the end of each turn to come back to.
+void Lane::leave_slot(const Sequence& sequence) {
+  Slot& slot = slots_[sequence.slot];
+  slot.is_running = false;
+  slot.last_used = clock_.now();
+  const bool stays = options_.store != nullptr && !slot.is_ephemeral && !options_.is_reproducible &&
+                     size_of(slot.tokens) >= options_.stored_tokens_min;
+  if (sequence.task.session.empty() && !stays) {
+    clear_slot(sequence.slot);
+  } else if (!shape().can_truncate) {
+    store_state(sequence.slot);
+  }
+}
+
+void Lane::retire(std::size_t index) {
+  store_state(index);
+  clear_slot(index);
+}
+
+// Frees the least valuable slot that nobody runs in. False: there is none.
+bool Lane::evict_idle(std::span<const std::size_t> except) {
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.is_running || slot.tokens.empty() || std::ranges::contains(except, i)) continue;
+    idle.push_back({.id = i,
+                    .bytes = slot.tokens.size() * shape().kv_bytes_per_token,
+                    .tokens_count = slot.tokens.size(),
+                    .uses = slot.uses,
+                    .idle_s = to_ms(clock_.now() - slot.last_used) / 1000});
+  }
+  const kv::StateView* least = kv::least_valuable(idle, options_.eviction);
+  if (least == nullptr) return false;
+  retire(least->id);
+  return true;
+}
+
+// Frees cells that no planned call needs: an idle slot's, or what a sequence that is away has left here. False: there are none.
+bool Lane::free_unused_cells() {
+  if (evict_idle()) return true;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->is_away || slots_[sequence->slot].tokens.empty()) continue;
+    drop_tokens(sequence->slot);
+    return true;
+  }
+  return false;
+}
+
+// The newest of the least important running sequences.
+Lane::Sequence* Lane::choose_victim() {
+  Sequence* victim = nullptr;
+  std::size_t running = 0;
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::running || sequence->is_elsewhere()) continue;
+    ++running;
+    if (victim == nullptr || sequence->task.is_background >= victim->task.is_background) victim = sequence.get();
+  }
+  return running > 1 ? victim : nullptr;
+}
+
+void Lane::swap_out(Sequence& sequence) {
+  if (sequence.is_away) come_home(sequence);
+  kv::ImagePtr kept;
+  kv::StateId id = 0;
+  if (sequence.arriving) {
+    // What had not come in yet is whole.
+    Arrival arrival = std::move(*sequence.arriving);
+    sequence.arriving.reset();
+    id = arrival.id;
+    kept =
+        arrival.report ? std::make_shared<const kv::StateImage>(std::move(*arrival.report->image)) : std::move(arrival.stored);
+  } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
+    if (image) {
+      kept = std::make_shared<const kv::StateImage>(std::move(*image));
+    } else {
+      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
+                  image.error().message);
+    }
+  }
+  sequence.image_id = id;
+  set_aside(sequence, std::move(kept));
+}
+
+// Ends the sequence's stay in the context; `image`, if any, is what it resumes from.
+void Lane::set_aside(Sequence& sequence, kv::ImagePtr image) {
+  sequence.image = std::move(image);
+  if (sequence.is_swapped_out()) {
+    stats_.swapped_sequences.add(1);
+    stats_.swapped_bytes.add(static_cast<std::int64_t>(sequence.image->bytes()));
+  }
+  Slot& slot = slots_[sequence.slot];
+  clear_slot(sequence.slot);
+  slot.is_running = false;
+  sequence.state = Sequence::State::waiting;
+  sequence.waits_since = clock_.now();
+  queue_changed_ = true;
+  stats_.queue_depth.add(1);
+  stats_.queue_bytes.add(sequence.bytes);
+  stats_.preemptions_total.add();
+  log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.task.id.value,
+           sequence.chain.size());
+}
+
+// --- Where a beginning comes from
+// -----------------------------------------------------------------------------------------------
+
+kv::Asker Lane::asker_of(const Sequence& sequence) const {
+  return {.tenant = TenantId{sequence.task.flow.tenant},
+          .session = sequence.task.session,
+          .forked_from = sequence.task.forked_from,
+          .takes_others = !options_.is_reproducible};
+}
+
+// Whether what is in the slot, which is not the session's own, may be part of the sequence. Where bits count only the session
+// that it is a copy of has computed it in the same way.
+bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
+  if (slot.is_ephemeral) return false;
+  if (options_.is_reproducible) return !slot.owner.session.empty() && slot.owner.session == sequence.task.forked_from;
+  return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
+}
+
+// The source from which the sequence is ready first. Its last token is always computed: its logits are needed.
+Lane::Source Lane::choose_source(const Sequence& sequence) const {
+  const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
+  const auto compute_ms = [&](std::int32_t cached) {
+    const std::int32_t rest = size_of(sequence.chain) - cached;
+    const double ms = step_model_.prefill_ms(rest, cached);
+    return ms > 0 ? ms : kComputeMsPerToken * rest;
+  };
+  const auto load_ms = [&](std::size_t bytes) { return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte; };
+  // Of what is cached or stored as `tokens`, how much can be used.
+  const auto usable = [&](std::span<const Token> tokens) {
+    const std::size_t common = kv::common_prefix(tokens, wanted);
+    return shape().can_truncate || common == tokens.size() ? static_cast<std::int32_t>(common) : 0;
+  };
+  Source best;
+  double best_ms = compute_ms(0);
+  const auto consider = [&](Source source, double ready_ms) {
+    const double ms = ready_ms + compute_ms(source.tokens_count);
+    // Where bits count, what was computed is not computed again in another way.
+    const bool is_better = options_.is_reproducible ? source.tokens_count > best.tokens_count : ms < best_ms;
+    if (source.tokens_count == 0 || !is_better) return;
+    best = source;
+    best_ms = ms;
+  };
+  // Its own state first: it goes on with the same bits, so others' have to hold more of the chain.
+  const auto is_own = [&](const Slot& slot) {
+    return !sequence.task.session.empty() && slot.owner.session == sequence.task.session;
+  };
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!is_own(slots_[i])) continue;
+    consider({.kind = Source::Kind::slot, .tokens_count = usable(slots_[i].tokens), .slot = i}, 0);
+  }
+  if (sequence.image) {
+    Source source{.kind = Source::Kind::image, .tokens_count = usable(sequence.image->tokens)};
+    source.stored.tokens_stored = size_of(sequence.image->tokens);
+    source.stored.is_own = sequence.image_is_own;
+    consider(source, load_ms(sequence.image->bytes()));
+  } else if (options_.store != nullptr && !sequence.is_refused) {
+    if (const auto match = options_.store->find(asker_of(sequence), wanted); match && match->tokens_count >= kSharedMin) {
+      consider({.kind = Source::Kind::store, .tokens_count = match->tokens_count, .stored = *match},
+               match->fetch_ms + load_ms(match->bytes));
+    }
+  }
+  const std::int32_t own_count = best.tokens_count;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot)) continue;
+    const std::int32_t count = usable(slot.tokens);
+    const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
+    if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
+    const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
+    consider({.kind = Source::Kind::slot, .tokens_count = count, .slot = i},
+             is_copied ? load_ms(slot.tokens.size() * shape().kv_bytes_per_token) : 0);
+  }
+  return best;
+}
+
+// Whether the sequence has to wait for a state that is on disk; then it is on its way.
+bool Lane::begin_fetch(Sequence& sequence) {
+  const Source source = choose_source(sequence);
+  if (source.kind != Source::Kind::store || source.stored.tier != Tier::cold) return false;
+  sequence.fetching_since = clock_.now();
+  sequence.image_is_own = source.stored.is_own;
+  options_.store->fetch(source.stored.id,
+                        [this, id = sequence.task.id, state = source.stored.id](Expected<kv::ImagePtr> image) {
+                          inbox_.push(FetchReport{.id = id, .state = state, .image = std::move(image)});
+                        });
+  return true;
+}
+
+void Lane::take_fetched(FetchReport report) {
+  const auto found =
+      std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
+  if (found == sequences_.end() || !(*found)->is_fetching()) return;
+  Sequence& sequence = **found;
+  sequence.image_ms = to_ms(clock_.now() - std::exchange(sequence.fetching_since, {}));
+  if (report.image) {
+    sequence.image = std::move(*report.image);
+    sequence.image_id = report.state;
+  } else {
+    sequence.is_refused = true;
+    log_warning("request {}: its stored state cannot be used, its tokens are computed again: {}", sequence.task.id.value,
+                report.image.error().message);
+  }
+}
+
+// --- Placing
+// --------------------------------------------------------------------------------------------------------------------
+
+// The session's own slot; a slot left behind that the sequence continues; the lowest free one, since the library rewards
+// running slots that lie close together; the least valuable idle one.
+std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Source& source) {
+  if (!sequence.task.session.empty()) {
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i].owner.session == sequence.task.session) return i;
+    }
+  }
+  const bool is_from_slot = source.kind == Source::Kind::slot;
+  if (is_from_slot) {
+    const Slot& slot = slots_[source.slot];
+    if (!slot.is_running && slot.owner.session.empty() && source.tokens_count >= size_of(slot.tokens) / 4 * 3)
+      return source.slot;
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].is_running && slots_[i].tokens.empty()) return i;
+  }
+  const auto spared = is_from_slot ? std::span(&source.slot, 1) : std::span<const std::size_t>();
+  if (evict_idle(spared)) return choose_slot(sequence, source);
+  if (!is_from_slot || slots_[source.slot].is_running) return std::nullopt;
+  // Only the source is left: it changes hands, and what it was for goes to the store.
+  store_state(source.slot);
+  slots_[source.slot].owner = {};
+  return source.slot;
+}
+
+// Room for the whole chain beside what the others hold, in a unified context. What comes from another slot shares its cells.
+// False: there is none.
+bool Lane::make_room_for(const Sequence& sequence, std::size_t index, Source& source) {
+  if (!shape().is_unified) return true;
+  const auto needed = [&] {
+    std::int64_t cells = cells_promised() + size_of(sequence.chain) + 1 - size_of(slots_[index].tokens);
+    if (source.kind == Source::Kind::slot && source.slot != index) cells -= source.tokens_count;
+    if (source.kind == Source::Kind::image || source.kind == Source::Kind::store) {
+      cells = std::max<std::int64_t>(cells, cells_promised() + source.stored.tokens_stored);
+    }
+    return cells;
+  };
+  while (needed() > shape().cells) {
+    const bool is_slot = source.kind == Source::Kind::slot;
+    const std::size_t spared[] = {index, source.slot};
+    if (evict_idle(is_slot ? std::span(spared) : std::span(spared).first(1))) continue;
+    if (source.kind == Source::Kind::none || (is_slot && source.slot == index)) return false;
+    // Computed from its tokens it needs less beside what it comes from.
+    if (is_slot && !slots_[source.slot].is_running) retire(source.slot);
+    source = {};
+  }
+  return true;
+}
+
+bool Lane::place(Sequence& sequence, TimePoint now) {
+  Source source = choose_source(sequence);
+  const auto index = choose_slot(sequence, source);
+  if (!index) return false;
+  Slot& slot = slots_[*index];
+  UMA_CHECK(!slot.is_running);
+  const bool had_tokens = !slot.tokens.empty() && slot.owner.session == sequence.task.session;
+  const bool stays = source.kind == Source::Kind::slot && source.slot == *index;
+  if (!cut_slot(*index, stays ? static_cast<std::size_t>(source.tokens_count) : 0)) source = {};
+  if (!make_room_for(sequence, *index, source)) return false;
+  slot.is_running = true;
+  slot.owner = {TenantId{sequence.task.flow.tenant}, sequence.task.session, sequence.task.is_public};
+  slot.is_ephemeral = sequence.task.is_ephemeral;
+  ++slot.uses;
+  residents_changed_ = true;
+  queue_changed_ = true;
+  if (!sequence.was_placed()) shares_.charge(sequence.task.flow, size_of(sequence.chain));
+  if (is_urgent(sequence, now)) sequence.keeps_until = now + from_ms(kKeepsMs);
+  sequence.state = Sequence::State::running;
+  sequence.slot = *index;
+  stats_.queue_depth.add(-1);
+  stats_.queue_bytes.add(-sequence.bytes);
+  if (sequence.is_swapped_out()) {
+    stats_.swapped_sequences.add(-1);
+    stats_.swapped_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));
+  }
+  fill_slot(sequence, *index, source);
+  if (!sequence.was_placed()) write_receipt(sequence, source, had_tokens);
+  sequence.image.reset();
+  sequence.placed_at = now;
+  log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to come", sequence.task.id.value,
+            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(),
+            sequence.chain.size(), sequence.arriving ? sequence.arriving->tokens_wanted : 0);
+  return true;
+}
+
+// Brings the source's tokens into the slot, or begins to.
+void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source) {
+  const auto count = static_cast<std::size_t>(source.tokens_count);
+  switch (source.kind) {
+    case Source::Kind::none:
+      return;
+    case Source::Kind::slot: {
+      if (source.slot == index) return;
+      Slot& from = slots_[source.slot];
+      context_->copy(static_cast<std::int32_t>(source.slot), static_cast<std::int32_t>(index));
+      slots_[index].tokens = from.tokens;
+      if (shape().is_unified) {
+        cells_.share(source.slot, index, from.tokens.size());
+      } else {
+        cells_.add(index, from.tokens.size());
+      }
+      (void)cut_slot(index, count);
+      ++from.uses;
+      from.last_used = clock_.now();
+      return;
+    }
+    case Source::Kind::image:
+      sequence.arriving = Arrival{.report = std::nullopt,
+                                  .stored = sequence.image,
+                                  .id = sequence.image_id,
+                                  .tokens_wanted = source.tokens_count,
+                                  .ms = sequence.image_ms};
+      return;
+    case Source::Kind::store:
+      if (kv::ImagePtr image = options_.store->take(source.stored.id)) {
+        sequence.arriving = Arrival{
+            .report = std::nullopt, .stored = std::move(image), .id = source.stored.id, .tokens_wanted = source.tokens_count};
+      }
+  }
+}
+
+void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_tokens) {
+  Usage& usage = sequence.usage;
+  const bool is_here = source.kind == Source::Kind::slot;
+  const bool is_session = !sequence.task.session.empty();
+  usage.prompt_tokens = sequence.prompt_tokens;
+  usage.reused_tokens = sequence.arriving ? sequence.arriving->tokens_wanted : size_of(slots_[sequence.slot].tokens);
+  usage.recomputed_tokens = usage.prompt_tokens - usage.reused_tokens;
+  if (usage.reused_tokens == 0) {
+    usage.reuse_reason = sequence.is_refused ? "refused" : !is_session ? "one_shot" : had_tokens ? "diverged" : "not_cached";
+    return;
+  }
+  usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
+  const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
+  usage.reuse_reason = is_own ? tier_name(usage.tier) : "prefix";
+  if (!is_here) return;  // counted when it has come
+  stats_.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
+  stats_.hot_hits_total.add();
+}
+
+// --- Arrivals
+// -------------------------------------------------------------------------------------------------------------------
+
+// Makes room for the state of a whole prompt and begins to load it.
+void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
+  sequence.is_away = false;
+  drop_tokens(sequence.slot);
+  while (shape().is_unified && cells_used() + cells_arriving() + size_of(report.image->tokens) > shape().cells) {
+    if (free_unused_cells()) continue;
+    if (Sequence* victim = choose_victim(); victim != nullptr && victim != &sequence) {
+      swap_out(*victim);
+      continue;
+    }
+    // Other prompts that arrive have taken the cells: this one resumes like one that was swapped out.
+    choose_first_token(sequence, report.logits);
+    sequence.image_id = 0;
+    if (sequence.state == Sequence::State::running) {
+      set_aside(sequence, std::make_shared<const kv::StateImage>(std::move(*report.image)));
+    }
+    return;
+  }
+  const std::int32_t tokens = size_of(report.image->tokens);
+  sequence.arriving = Arrival{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens};
+}
+
+// Loads what has come for slots, all of it where nobody waits for a token, and a piece or a few each tick where somebody does.
+// False: there was nothing.
+bool Lane::load_arrivals(TimePoint now) {
+  constexpr double kArrivalMs = 5;
+  const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
+  const TimePoint until = someone_decodes ? now + from_ms(kArrivalMs) : kNever;
+  bool did_work = false;
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->arriving || sequence->state != Sequence::State::running || (did_work && clock_.now() >= until)) continue;
+    const Turn turn(*this, cores_.takes_turns());
+    load_arriving(*sequence, until);
+    did_work = true;
+  }
+  return did_work;
+}
+
+// Loads one piece at least.
+void Lane::load_arriving(Sequence& sequence, TimePoint until) {
+  Arrival& arrival = *sequence.arriving;
+  const std::size_t index = sequence.slot;
+  const auto slot = static_cast<std::int32_t>(index);
+  const std::size_t wanted = arrival.pieces_wanted();
+  const TimePoint began = clock_.now();
+  do {
+    const kv::StatePiece& piece = arrival.image().pieces[arrival.pieces_loaded];
+    auto loaded = arrival.report ? restore_piece(*context_, slot, arrival.report->image->pieces[arrival.pieces_loaded])
+                                 : restore_shared_piece(*context_, slot, *arrival.stored, arrival.pieces_loaded);
+    if (!loaded) {
+      keep_cached(index, 0);
+      return refuse_arrival(sequence, loaded.error());
+    }
+    add_cached(index, std::span(arrival.image().tokens)
+                          .subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(piece.end - piece.begin)));
+    ++arrival.pieces_loaded;
+  } while (arrival.pieces_loaded < wanted && clock_.now() < until);
+  residents_changed_ = true;
+  const double ms = to_ms(clock_.now() - began);
+  arrival.ms += ms;
+  log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
+            arrival.tokens_wanted, ms);
+  if (arrival.report) stats_.handover.record_ms(ms);
+  if (arrival.pieces_loaded == wanted) end_arrival(sequence);
+}
+
+// What comes could not be loaded: it is computed here.
+void Lane::refuse_arrival(Sequence& sequence, const Error& error) {
+  log_warning("request {}: a state of {} tokens was refused, they are computed again: {}", sequence.task.id.value,
+              sequence.arriving->tokens_wanted, error.message);
+  if (sequence.arriving->report) {
+    sequence.stays = true;
+  } else {
+    sequence.is_refused = true;
+    if (!sequence.in_batch) {
+      sequence.usage.recomputed_tokens = std::exchange(sequence.usage.reused_tokens, 0) + sequence.usage.recomputed_tokens;
+      sequence.usage.tier = Tier::none;
+      sequence.usage.reuse_reason = "refused";
+    }
+  }
+  sequence.arriving.reset();
+}
+
+// All of it is in the slot. A prompt brings the logits of its first token with it.
+void Lane::end_arrival(Sequence& sequence) {
+  Arrival arrival = std::move(*sequence.arriving);
+  sequence.arriving.reset();
+  (void)cut_slot(sequence.slot, static_cast<std::size_t>(arrival.tokens_wanted));
+  if (arrival.report) {
+    prefill_->recycle(std::move(*arrival.report->image));
+    choose_first_token(sequence, arrival.report->logits);
+    return;
+  }
+  if (!sequence.in_batch) {
+    sequence.usage.restore_ms = arrival.ms;
+    stats_.reused_tokens_total.add(static_cast<std::uint64_t>(arrival.tokens_wanted));
+  }
+  (sequence.usage.tier == Tier::cold ? stats_.cold_hits_total : stats_.warm_hits_total).add();
+  stats_.restore.record_ms(arrival.ms);
+  const double megabytes = static_cast<double>(arrival.stored->bytes()) / kMegabyte;
+  load_ms_per_mb_ += ((arrival.ms - sequence.image_ms) / std::max(megabytes, 1e-3) - load_ms_per_mb_) / 8;
+  if (arrival.id != 0) options_.store->settle(arrival.id, asker_of(sequence));
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,533 @@
+#include "kv/state_store.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace uma::kv {
+namespace {
+
+constexpr Duration kMaintenance = std::chrono::minutes(1);
+constexpr Duration kWritePause = std::chrono::minutes(1);  // after one that failed
+constexpr std::size_t kCheckpoints = 4;                    // of a session whose states cannot be cut
+constexpr double kMegabyte = 1e6;
+
+// In the index: a tenant's own entries, and those of everybody.
+std::string scope_of(const TenantId& tenant) {
+  return "tenant " + tenant.value;
+}
+const std::string kPublicScope = "public";
+
+const std::string& scope_of(const StateOwner& owner, std::string& storage) {
+  if (owner.is_public) return kPublicScope;
+  storage = scope_of(owner.tenant);
+  return storage;
+}
+
+Error gone() {
+  return {ErrorCode::runtime_decode, "the stored state is gone"};
+}
+
+}  // namespace
+
+StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock)
+    : options_(options), cold_(std::move(cold)), clock_(clock), maintenance_at_(clock.now() + kMaintenance) {}
+
+StateStore::~StateStore() = default;
+
+void StateStore::open(std::string identity, bool can_cut, const std::function<bool(const SessionId&)>& exists) {
+  std::vector<ColdHead> heads;
+  if (cold_ != nullptr) {
+    if (auto listed = cold_->list()) {
+      heads = std::move(*listed);
+    } else {
+      log_warning("kv: no stored states can be read: {}", listed.error().message);
+    }
+  }
+  const MutexLock lock(mutex_);
+  identity_ = std::move(identity);
+  can_cut_ = can_cut;
+  const std::int64_t now_s = unix_time_s();
+  std::size_t foreign = 0;
+  for (ColdHead& head : heads) {
+    if (!head.owner.session.empty() && !exists(head.owner.session)) {
+      inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
+      continue;
+    }
+    foreign += head.identity == identity_ ? 0 : 1;
+    Entry entry;
+    entry.owner = std::move(head.owner);
+    entry.identity = std::move(head.identity);
+    entry.tokens = std::move(head.tokens);
+    entry.file = std::move(head.name);
+    entry.file_bytes = head.bytes;
+    entry.last_used = clock_.now() - std::chrono::seconds(std::max<std::int64_t>(0, now_s - head.last_used_s));
+    add(std::move(entry));
+  }
+  if (foreign > 0) {
+    log_info("kv: {} of {} stored states are of another model or other settings: they are kept until their room is needed",
+             foreign, heads.size());
+  }
+}
+
+// --- Entries
+// --------------------------------------------------------------------------------------------------------------------
+
+void StateStore::add(Entry entry) {
+  UMA_CHECK(!entry.tokens.empty() && (entry.image || !entry.file.empty()));
+  const StateId id = ++last_id_;
+  const Entry& added = entries_.emplace(id, std::move(entry)).first->second;
+  std::string storage;
+  if (added.identity == identity_) index_.add(id, scope_of(added.owner, storage), added.tokens);
+  if (!added.owner.session.empty()) of_session_[added.owner.session].push_back(id);
+  warm_bytes_ += added.warm_bytes();
+  cold_bytes_ += added.file_bytes;
+  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
+  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
+  stats_.warm_states.add(added.image ? 1 : 0);
+  stats_.cold_states.add(added.file.empty() ? 0 : 1);
+}
+
+// The entry, its memory and its file; as soon as it is not busy.
+void StateStore::remove(StateId id) {
+  Entry& entry = entries_.at(id);
+  if (entry.is_busy) {
+    entry.is_forgotten = true;
+    return;
+  }
+  if (!entry.file.empty()) drop_file(entry);
+  if (entry.image) {
+    warm_bytes_ -= entry.warm_bytes();
+    stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
+    stats_.warm_states.add(-1);
+  }
+  std::string storage;
+  if (entry.identity == identity_) index_.remove(id, scope_of(entry.owner, storage), entry.tokens);
+  if (const auto owned = of_session_.find(entry.owner.session); owned != of_session_.end()) {
+    std::erase(owned->second, id);
+    if (owned->second.empty()) of_session_.erase(owned);
+  }
+  entries_.erase(id);
+}
+
+// Frees the memory of an entry that is not busy; one without a file is gone.
+void StateStore::drop_image(StateId id) {
+  Entry& entry = entries_.at(id);
+  UMA_CHECK(entry.image && !entry.is_busy);
+  if (entry.file.empty()) return remove(id);
+  warm_bytes_ -= entry.warm_bytes();
+  entry.image.reset();
+  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
+  stats_.warm_states.add(-1);
+}
+
+void StateStore::drop_file(Entry& entry) {
+  cold_bytes_ -= entry.file_bytes;
+  entry.file_bytes = 0;
+  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
+  stats_.cold_states.add(-1);
+  inbox_.push({.kind = JobKind::remove, .file = std::exchange(entry.file, {})});
+}
+
+// Of the entries of some sessions the one that shares most with `chain`.
+std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<SessionId> sessions,
+                                                      std::span<const Token> chain) const {
+  PrefixIndex::Match best;
+  for (const SessionId& session : sessions) {
+    const auto owned = of_session_.find(session);
+    if (owned == of_session_.end()) continue;
+    for (const StateId id : owned->second) {
+      const Entry& entry = entries_.at(id);
+      const std::size_t common = common_prefix(entry.tokens, chain);
+      const bool is_usable = entry.identity == identity_ && (can_cut_ || common == entry.tokens.size());
+      if (is_usable && common > best.tokens_count) best = {id, common};
+    }
+  }
+  return best.tokens_count > 0 ? std::optional(best) : std::nullopt;
+}
+
+std::optional<StoredMatch> StateStore::find(const Asker& asker, std::span<const Token> chain) const {
+  const MutexLock lock(mutex_);
+  std::optional<PrefixIndex::Match> best = best_of({asker.session, asker.forked_from}, chain);
+  if (asker.takes_others) {
+    for (const std::string& scope : {scope_of(asker.tenant), kPublicScope}) {
+      const auto match = can_cut_ ? index_.longest_common(scope, chain) : index_.longest_whole(scope, chain);
+      if (match && (!best || match->tokens_count > best->tokens_count)) best = match;
+    }
+  }
+  if (!best) return std::nullopt;
+  const Entry& entry = entries_.at(best->id);
+  if (entry.is_forgotten) return std::nullopt;
+  const std::uint64_t bytes = entry.image ? entry.warm_bytes() : entry.file_bytes;
+  return StoredMatch{.id = best->id,
+                     .tokens_count = static_cast<std::int32_t>(best->tokens_count),
+                     .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
+                     .tier = entry.image ? Tier::warm : Tier::cold,
+                     .bytes = bytes,
+                     .fetch_ms = entry.image ? 0 : read_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte,
+                     .is_own = !asker.session.empty() && entry.owner.session == asker.session};
+}
+
+ImagePtr StateStore::take(StateId id) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(id);
+  if (found == entries_.end() || !found->second.image) return nullptr;
+  found->second.last_used = clock_.now();
+  ++found->second.uses;
+  return found->second.image;
+}
+
+void StateStore::settle(StateId id, const Asker& asker) {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(id);
+  if (!can_cut_ || asker.session.empty() || found == entries_.end()) return;
+  const Entry& entry = found->second;
+  if (entry.owner.session == asker.session && entry.image && !entry.is_busy) drop_image(id);
+}
+
+void StateStore::fetch(StateId id, OnFetched on_fetched) {
+  inbox_.push({.kind = JobKind::read, .id = id, .on_fetched = std::move(on_fetched)});
+}
+
+void StateStore::prefetch(const SessionId& session) {
+  const MutexLock lock(mutex_);
+  const auto owned = of_session_.find(session);
+  if (owned == of_session_.end()) return;
+  const StateId id = owned->second.back();
+  if (!entries_.at(id).image) inbox_.push({.kind = JobKind::read, .id = id});
+}
+
+// Whether what begins like this is kept already: of the same session, or, where it is nobody's, of anybody.
+bool StateStore::is_redundant(const StateOwner& owner, std::span<const Token> tokens) {
+  if (!can_cut_) return false;
+  std::string storage;
+  const auto match =
+      owner.session.empty() ? index_.longest_common(scope_of(owner, storage), tokens) : best_of({owner.session}, tokens);
+  if (!match || match->tokens_count < tokens.size()) return false;
+  Entry& entry = entries_.at(match->id);
+  if (entry.is_forgotten) return false;
+  entry.last_used = clock_.now();
+  return true;
+}
+
+// Removes what a new state of these tokens replaces: the session's former one; of nobody's those that it continues.
+void StateStore::supersede(const StateOwner& owner, std::span<const Token> tokens) {
+  if (!owner.session.empty()) {
+    const auto owned = of_session_.find(owner.session);
+    if (owned == of_session_.end()) return;
+    const std::vector<StateId> former = owned->second;
+    const std::size_t kept = can_cut_ ? 0 : kCheckpoints - 1;
+    for (std::size_t i = 0; i + kept < former.size(); ++i) remove(former[i]);
+    return;
+  }
+  if (!can_cut_) return;
+  std::string storage;
+  while (const auto match = index_.longest_whole(scope_of(owner, storage), tokens)) {
+    const Entry& entry = entries_.at(match->id);
+    if (entry.owner.session.empty() && !entry.is_busy) {
+      remove(match->id);
+    } else {
+      tokens = tokens.first(match->tokens_count - 1);
+    }
+  }
+}
+
+void StateStore::put(StateOwner owner, StateImage image) {
+  const MutexLock lock(mutex_);
+  UMA_CHECK(image.identity == identity_);
+  if (is_redundant(owner, image.tokens)) return;
+  supersede(owner, image.tokens);
+  Entry entry;
+  entry.owner = std::move(owner);
+  entry.identity = image.identity;
+  entry.tokens = image.tokens;
+  entry.last_used = clock_.now();
+  entry.image = std::make_shared<const StateImage>(std::move(image));
+  add(std::move(entry));
+  make_warm_room();
+}
+
+void StateStore::forget(const SessionId& session) {
+  const MutexLock lock(mutex_);
+  const auto owned = of_session_.find(session);
+  if (owned == of_session_.end()) return;
+  const std::vector<StateId> ids = owned->second;
+  for (const StateId id : ids) remove(id);
+}
+
+Tier StateStore::tier_of(const SessionId& session) const {
+  const MutexLock lock(mutex_);
+  const auto owned = of_session_.find(session);
+  if (owned == of_session_.end()) return Tier::none;
+  const Entry& entry = entries_.at(owned->second.back());
+  if (entry.identity != identity_ || entry.is_forgotten) return Tier::none;
+  return entry.image ? Tier::warm : Tier::cold;
+}
+
+// --- Room
+// -----------------------------------------------------------------------------------------------------------------------
+
+StateView StateStore::view_of(StateId id, const Entry& entry, std::uint64_t bytes) const {
+  return {.id = id,
+          .bytes = bytes,
+          .tokens_count = entry.tokens.size(),
+          .uses = entry.uses,
+          .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
+          .is_foreign = entry.identity != identity_};
+}
+
+// Of those that are not busy.
+std::optional<StateView> StateStore::least_valuable_in(Place place) const {
+  std::vector<StateView> views;
+  views.reserve(entries_.size());
+  for (const auto& [id, entry] : entries_) {
+    const std::uint64_t bytes = place == Place::memory ? entry.warm_bytes() : entry.file_bytes;
+    if (!entry.is_busy && bytes > 0) views.push_back(view_of(id, entry, bytes));
+  }
+  const StateView* least = least_valuable(views, options_.eviction);
+  return least == nullptr ? std::nullopt : std::optional(*least);
+}
+
+bool StateStore::can_write(const Entry& entry) const {
+  return cold_ != nullptr && clock_.now() >= writes_from_ && entry.warm_bytes() <= options_.cold_bytes_max;
+}
+
+void StateStore::begin_write(Entry& entry) {
+  entry.is_busy = true;
+  leaving_bytes_ += entry.warm_bytes();
+}
+
+void StateStore::make_warm_room() {
+  while (warm_bytes_ - leaving_bytes_ > options_.warm_bytes_max) {
+    const auto least = least_valuable_in(Place::memory);
+    if (!least) return;
+    const StateId id = least->id;
+    Entry& entry = entries_.at(id);
+    const bool has_time = leaving_bytes_ == 0 || warm_bytes_ <= options_.warm_bytes_max + options_.warm_bytes_max / 4;
+    if (entry.file.empty() && has_time && can_write(entry)) {
+      begin_write(entry);
+      inbox_.push({.kind = JobKind::write, .id = id});
+      continue;
+    }
+    if (entry.file.empty()) stats_.dropped_total.add();
+    drop_image(id);
+  }
+}
+
+// So that the file of a state fits, for which only less valuable ones make room. False: it does not.
+bool StateStore::make_cold_room(StateId incoming) {
+  const StateView arrives = view_of(incoming, entries_.at(incoming), entries_.at(incoming).warm_bytes());
+  while (cold_bytes_ + arrives.bytes > options_.cold_bytes_max) {
+    const auto least = least_valuable_in(Place::disk);
+    if (!least) return false;
+    const StateView both[] = {*least, arrives};
+    if (least_valuable(both, options_.eviction)->id == incoming) return false;
+    Entry& entry = entries_.at(least->id);
+    if (entry.image) {
+      drop_file(entry);
+    } else {
+      stats_.dropped_total.add();
+      remove(least->id);
+    }
+  }
+  return true;
+}
+
+// --- The store's thread
+// ---------------------------------------------------------------------------------------------------------
+
+bool StateStore::step() {
+  inbox_.drain(taken_);
+  const bool any = !taken_.empty();
+  for (Job& job : taken_) run(std::move(job));
+  taken_.clear();
+  if (clock_.now() >= maintenance_at_) maintain();
+  return any;
+}
+
+bool StateStore::wait() {
+  return inbox_.wait_drain(taken_, maintenance_at_);
+}
+
+// What nobody has used for long goes to disk.
+void StateStore::maintain() {
+  maintenance_at_ = clock_.now() + kMaintenance;
+  const MutexLock lock(mutex_);
+  std::vector<StateId> idle;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.image && !entry.is_busy && clock_.now() - entry.last_used >= options_.archive_after) idle.push_back(id);
+  }
+  for (const StateId id : idle) {
+    Entry& entry = entries_.at(id);
+    if (!entry.file.empty()) {
+      drop_image(id);
+    } else if (can_write(entry)) {
+      begin_write(entry);
+      inbox_.push({.kind = JobKind::write, .id = id});
+    }
+  }
+}
+
+void StateStore::run(Job job) {
+  switch (job.kind) {
+    case JobKind::write:
+      return write(job.id);
+    case JobKind::read: {
+      auto image = read(job.id);
+      if (job.on_fetched) job.on_fetched(std::move(image));
+      return;
+    }
+    case JobKind::remove:
+      if (auto removed = cold_->remove(job.file); !removed) log_warning("kv: {}", removed.error().message);
+      return;
+  }
+}
+
+// The store's thread is done with an entry. `leaves_memory`: it is on disk and was not used meanwhile.
+void StateStore::end_busy(StateId id, bool leaves_memory) {
+  Entry& entry = entries_.at(id);
+  entry.is_busy = false;
+  if (entry.is_forgotten) {
+    remove(id);
+  } else if (leaves_memory) {
+    drop_image(id);
+  }
+  make_warm_room();
+}
+
+// Moves a state that is on its way to disk there. One that there is no room for stays where it is, if memory has room.
+void StateStore::write(StateId id) {
+  ImagePtr image;
+  StateOwner owner;
+  TimePoint used;
+  {
+    const MutexLock lock(mutex_);
+    Entry& entry = entries_.at(id);
+    UMA_CHECK(entry.is_busy && entry.image);
+    if (entry.is_forgotten || !make_cold_room(id)) {
+      leaving_bytes_ -= entry.warm_bytes();
+      if (!entry.is_forgotten && warm_bytes_ - leaving_bytes_ > options_.warm_bytes_max) {
+        stats_.dropped_total.add();
+        entry.is_forgotten = true;
+      }
+      end_busy(id, false);
+      return;
+    }
+    image = entry.image;
+    owner = entry.owner;
+    used = entry.last_used;
+  }
+  const TimePoint began = clock_.now();
+  auto written = cold_->write(owner, *image);
+  stats_.write.record_ms(to_ms(clock_.now() - began));
+
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_.at(id);
+  leaving_bytes_ -= entry.warm_bytes();
+  if (!written) {
+    log_warning("kv: a state of {} tokens could not be stored: {}", entry.tokens.size(), written.error().message);
+    stats_.failed_total.add();
+    writes_from_ = clock_.now() + kWritePause;
+    end_busy(id, false);
+    return;
+  }
+  entry.file = std::move(written->name);
+  entry.file_bytes = written->bytes;
+  cold_bytes_ += entry.file_bytes;
+  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
+  stats_.cold_states.add(1);
+  end_busy(id, entry.last_used == used);
+}
+
+Expected<ImagePtr> StateStore::read(StateId id) {
+  std::string file;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found == entries_.end() || found->second.is_forgotten) return std::unexpected(gone());
+    Entry& entry = found->second;
+    entry.last_used = clock_.now();
+    ++entry.uses;
+    if (entry.image) return entry.image;
+    entry.is_busy = true;
+    file = entry.file;
+  }
+  const TimePoint began = clock_.now();
+  auto image = cold_->read(file);
+  const double ms = to_ms(clock_.now() - began);
+  if (image) cold_->touch(file);
+
+  const MutexLock lock(mutex_);
+  Entry& entry = entries_.at(id);
+  if (image && (image->identity != entry.identity || image->tokens != entry.tokens)) {
+    image = fail(ErrorCode::runtime_decode, std::format("stored state {}: it is not the one that was stored", file));
+  }
+  if (!image) {
+    log_warning("kv: a stored state of {} tokens is of no use: {}", entry.tokens.size(), image.error().message);
+    stats_.failed_total.add();
+    entry.is_forgotten = true;
+    end_busy(id, false);
+    return std::unexpected(image.error());
+  }
+  stats_.read.record_ms(ms);
+  const auto read = std::make_shared<const StateImage>(std::move(*image));
+  read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
+  entry.image = read;
+  warm_bytes_ += entry.warm_bytes();
+  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
+  stats_.warm_states.add(1);
+  end_busy(id, false);
+  return read;
+}
+
+void StateStore::save_all(TimePoint deadline) {
+  std::vector<std::pair<double, StateId>> unsaved;
+  {
+    const MutexLock lock(mutex_);
+    for (const auto& [id, entry] : entries_) {
+      if (!entry.image || !entry.file.empty() || entry.is_busy) continue;
+      unsaved.emplace_back(value_of(view_of(id, entry, entry.warm_bytes())), id);
+    }
+  }
+  std::ranges::sort(unsaved, std::greater());
+  std::size_t saved = 0;
+  for (const auto& [value, id] : unsaved) {
+    if (clock_.now() >= deadline) break;
+    {
+      const MutexLock lock(mutex_);
+      Entry& entry = entries_.at(id);
+      if (!can_write(entry)) continue;
+      begin_write(entry);
+    }
+    write(id);
+    ++saved;
+  }
+  if (!unsaved.empty()) log_info("kv: {} of {} states in memory were written to disk", saved, unsaved.size());
+}
+
+void StateStore::check_invariants() const {
+  const MutexLock lock(mutex_);
+  std::uint64_t warm = 0;
+  std::uint64_t leaving = 0;
+  std::uint64_t cold = 0;
+  for (const auto& [id, entry] : entries_) {
+    UMA_CHECK(entry.image || !entry.file.empty());
+    UMA_CHECK(!entry.image || entry.image->tokens == entry.tokens);
+    UMA_CHECK(!entry.is_forgotten || entry.is_busy);
+    UMA_CHECK(entry.file.empty() == (entry.file_bytes == 0));
+    warm += entry.warm_bytes();
+    leaving += entry.is_busy && entry.image && entry.file.empty() ? entry.warm_bytes() : 0;
+    cold += entry.file_bytes;
+  }
+  UMA_CHECK(warm == warm_bytes_ && leaving == leaving_bytes_ && cold == cold_bytes_);
+  UMA_CHECK(warm - leaving <= options_.warm_bytes_max);
+  for (const auto& [session, ids] : of_session_) {
+    UMA_CHECK(!ids.empty());
+    for (const StateId id : ids) UMA_CHECK(entries_.at(id).owner.session == session);
+  }
+}
+
+}  // namespace uma::kv

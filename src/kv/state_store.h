@@ -1,0 +1,194 @@
+// What a model's workers have computed and no context holds: warm states in memory, cold ones on disk, found by their tokens.
+// It belongs to the model, so a session goes on in any of its workers.
+//
+// Thread rule: step(), wait() and save_all() belong to the store's own thread, the only one that waits for the disk; the other
+// functions may be called from any thread and wait for nobody. open() comes first and does wait for the disk.
+//
+// Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
+// has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Warm bytes
+// exceed their limit only by what is on its way to disk: one state, or at most a quarter of the limit. (4) A session has one
+// entry, or, where states cannot be cut, a few.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/usage.h"
+#include "kv/cold_store.h"
+#include "kv/prefix_index.h"
+#include "kv/state_image.h"
+#include "kv/state_owner.h"
+#include "kv/tier_policy.h"
+
+namespace uma::kv {
+
+struct StoreOptions {
+  std::uint64_t warm_bytes_max = 0;
+  std::uint64_t cold_bytes_max = 0;
+  EvictionOrder eviction = EvictionOrder::value;
+  Duration archive_after = std::chrono::minutes(60);  // unused for so long: to disk
+};
+
+using StateId = std::uint64_t;
+using ImagePtr = std::shared_ptr<const StateImage>;  // shared: a lane loads it while the store forgets it
+
+// What is stored of the beginning of a chain.
+struct StoredMatch {
+  StateId id = 0;
+  std::int32_t tokens_count = 0;  // in common with the chain
+  std::int32_t tokens_stored = 0;
+  Tier tier = Tier::warm;
+  std::uint64_t bytes = 0;
+  double fetch_ms = 0;  // until it is warm, estimated
+  bool is_own = false;  // of the session that asks
+};
+
+// For whom a state is looked for.
+struct Asker {
+  TenantId tenant;
+  SessionId session;         // empty: a one-shot request
+  SessionId forked_from;     // empty: none
+  bool takes_others = true;  // false: only the states of these two sessions
+};
+
+struct StoreStats {
+  Gauge warm_states;
+  Gauge warm_bytes;
+  Gauge cold_states;
+  Gauge cold_bytes;
+  Counter dropped_total;  // states given up for want of room
+  Counter failed_total;   // reads and writes that failed
+  LatencyHistogram read;
+  LatencyHistogram write;
+};
+
+class StateStore {
+ public:
+  using OnFetched = std::move_only_function<void(Expected<ImagePtr>)>;
+
+  // Without `cold` what does not fit into memory is given up. `clock` outlives the store.
+  StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock);
+  ~StateStore();
+
+  // Before everything else: reads what is on disk. `identity` is that of the contexts; states of another one are kept, but not
+  // found. `can_cut`: a state can be cut to any beginning of itself. States of sessions that do not exist are removed.
+  void open(std::string identity, bool can_cut, const std::function<bool(const SessionId&)>& exists);
+
+  // --- Any thread.
+  // The best beginning of `chain` that is the tenant's or public, all of it where states cannot be cut.
+  [[nodiscard]] std::optional<StoredMatch> find(const Asker& asker, std::span<const Token> chain) const;
+  // A warm state, which counts as used; null: it is not warm any more.
+  [[nodiscard]] ImagePtr take(StateId id);
+  // It lives in a context now: the session's own leaves memory, where states can be cut.
+  void settle(StateId id, const Asker& asker);
+  // Brings a state into memory and then calls back, exactly once and from the store's thread, with an error where it is gone or
+  // damaged. It counts as used.
+  void fetch(StateId id, OnFetched on_fetched);
+  // As fetch, for the session's state, if it has one, without telling anybody: the session is about to be used.
+  void prefetch(const SessionId& session);
+  // Keeps a state; it takes the place of the session's former one.
+  void put(StateOwner owner, StateImage image);
+  // The session has ended.
+  void forget(const SessionId& session);
+  // Where the session's state is; `none`: it has no entry.
+  [[nodiscard]] Tier tier_of(const SessionId& session) const;
+  [[nodiscard]] const StoreStats& stats() const { return stats_; }
+  // Ends the loop around step(); later puts are dropped.
+  void close() { inbox_.close(); }
+
+  // --- The store's thread.
+  // Does what waits and what is due. True when there was something.
+  bool step();
+  // Waits for something to do. False once closed.
+  bool wait();
+  // Writes all that is warm only, the most valuable first, until `deadline`.
+  void save_all(TimePoint deadline);
+
+  // For tests.
+  void check_invariants() const;
+
+ private:
+  struct Entry {
+    StateOwner owner;
+    std::string identity;
+    std::vector<Token> tokens;
+    ImagePtr image;    // null: cold
+    std::string file;  // empty: warm only
+    std::uint64_t file_bytes = 0;
+    std::uint32_t uses = 0;
+    TimePoint last_used{};
+    bool is_busy = false;       // the store's thread writes or reads it
+    bool is_forgotten = false;  // it goes as soon as it is not busy
+
+    [[nodiscard]] std::uint64_t warm_bytes() const { return image ? image->bytes() : 0; }
+  };
+  enum class JobKind : std::uint8_t { write, read, remove };
+  struct Job {
+    JobKind kind = JobKind::write;
+    StateId id = 0;                  // write, read
+    std::string file{};              // remove
+    OnFetched on_fetched = nullptr;  // read
+  };
+  using Entries = std::unordered_map<StateId, Entry>;
+
+  void add(Entry entry) REQUIRES_LOCK(mutex_);
+  void remove(StateId id) REQUIRES_LOCK(mutex_);
+  void drop_image(StateId id) REQUIRES_LOCK(mutex_);
+  void drop_file(Entry& entry) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::optional<PrefixIndex::Match> best_of(std::initializer_list<SessionId> sessions,
+                                                          std::span<const Token> chain) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool is_redundant(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
+  void supersede(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
+  void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
+  void make_warm_room() REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool can_write(const Entry& entry) const REQUIRES_LOCK(mutex_);
+  enum class Place : std::uint8_t { memory, disk };
+  [[nodiscard]] StateView view_of(StateId id, const Entry& entry, std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::optional<StateView> least_valuable_in(Place place) const REQUIRES_LOCK(mutex_);
+  void end_busy(StateId id, bool leaves_memory) REQUIRES_LOCK(mutex_);
+  void maintain();
+  void run(Job job);
+  void write(StateId id);
+  [[nodiscard]] Expected<ImagePtr> read(StateId id);
+
+  // Constant after construction.
+  const StoreOptions options_;
+  const std::unique_ptr<ColdStore> cold_;
+  const Clock& clock_;
+
+  // Owned by the store's thread.
+  std::vector<Job> taken_;
+  TimePoint maintenance_at_{};
+
+  // Shared.
+  Mailbox<Job> inbox_;
+  StoreStats stats_;
+  mutable Mutex mutex_;
+  std::string identity_ GUARDED_BY(mutex_);
+  bool can_cut_ GUARDED_BY(mutex_) = true;
+  Entries entries_ GUARDED_BY(mutex_);
+  PrefixIndex index_ GUARDED_BY(mutex_);
+  std::unordered_map<SessionId, std::vector<StateId>> of_session_ GUARDED_BY(mutex_);  // oldest first
+  StateId last_id_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t warm_bytes_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t leaving_bytes_ GUARDED_BY(mutex_) = 0;  // of them, on their way to disk
+  std::uint64_t cold_bytes_ GUARDED_BY(mutex_) = 0;
+  TimePoint writes_from_ GUARDED_BY(mutex_){};  // after a failed write none is tried for a while
+  double read_ms_per_mb_ GUARDED_BY(mutex_) = 1;
+};
+
+}  // namespace uma::kv

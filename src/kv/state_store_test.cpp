@@ -1,0 +1,340 @@
+#include "kv/state_store.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "testing/fake_cold_store.h"
+#include "testing/sim_clock.h"
+
+namespace uma::kv {
+namespace {
+
+using testing::FakeColdStore;
+using Tokens = std::vector<Token>;
+
+constexpr std::size_t kTokenBytes = 100;
+
+Tokens numbers(Token first, std::size_t count) {
+  Tokens tokens(count);
+  for (std::size_t i = 0; i < count; ++i) tokens[i] = first + static_cast<Token>(i);
+  return tokens;
+}
+
+StateImage image_of(const Tokens& tokens, const std::string& identity = "model") {
+  StateImage image;
+  image.identity = identity;
+  image.tokens = tokens;
+  image.pieces.push_back({0, static_cast<std::int32_t>(tokens.size()), Bytes(tokens.size() * (kTokenBytes - sizeof(Token)))});
+  return image;
+}
+
+class StateStoreTest : public ::testing::Test {
+ protected:
+  // Room for so many tokens' states in each tier.
+  void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true) {
+    auto cold = std::make_unique<FakeColdStore>();
+    if (cold_ != nullptr) cold->files = std::move(cold_->files);
+    cold_ = cold.get();
+    store_ = std::make_unique<StateStore>(
+        StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes}, std::move(cold),
+        clock_);
+    store_->open("model", can_cut, [this](const SessionId& session) { return session.value != ended_; });
+  }
+
+  void put(const std::string& session, const Tokens& tokens, bool is_public = false) {
+    store_->put({TenantId{tenant_}, SessionId{session}, is_public}, image_of(tokens));
+    store_->check_invariants();
+  }
+
+  void work() {
+    while (store_->step()) store_->check_invariants();
+    store_->check_invariants();
+  }
+
+  // The tokens found for a chain, and where; 0 for none.
+  std::int32_t found(const Tokens& chain, const std::string& session = "") {
+    const auto match = store_->find({.tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}}, chain);
+    return match ? match->tokens_count : 0;
+  }
+  std::optional<StoredMatch> match(const Tokens& chain) {
+    return store_->find({.tenant = TenantId{tenant_}, .session = {}, .forked_from = {}}, chain);
+  }
+  Tier tier(const std::string& session) { return store_->tier_of(SessionId{session}); }
+
+  testing::SimClock clock_;
+  FakeColdStore* cold_ = nullptr;  // the store's own
+  std::unique_ptr<StateStore> store_;
+  std::string tenant_ = "a";
+  std::string ended_ = "ended";
+};
+
+TEST_F(StateStoreTest, KeepsAStateAndFindsItByItsTokens) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  EXPECT_EQ(tier("s"), Tier::warm);
+  EXPECT_EQ(found(numbers(1, 40)), 40);
+  Tokens chain = numbers(1, 60);
+  chain.push_back(0);
+  EXPECT_EQ(found(chain), 60);
+  EXPECT_EQ(found(numbers(2, 10)), 0);
+  const ImagePtr image = store_->take(match(chain)->id);
+  ASSERT_TRUE(image);
+  EXPECT_EQ(image->tokens, numbers(1, 100));
+}
+
+TEST_F(StateStoreTest, WhatMemoryHasNoRoomForGoesToDiskAndComesBack) {
+  make(250, 1000);
+  put("old", numbers(1000, 100));
+  clock_.advance(std::chrono::seconds(100));
+  put("newer", numbers(2000, 100));
+  put("newest", numbers(3000, 100));
+  work();
+  EXPECT_EQ(tier("old"), Tier::cold);
+  EXPECT_EQ(tier("newer"), Tier::warm);
+  EXPECT_EQ(tier("newest"), Tier::warm);
+  EXPECT_EQ(cold_->files.size(), 1u);
+
+  const auto stored = match(numbers(1000, 100));
+  ASSERT_TRUE(stored);
+  EXPECT_EQ(stored->tier, Tier::cold);
+  EXPECT_FALSE(store_->take(stored->id));
+  ImagePtr fetched;
+  store_->fetch(stored->id, [&](Expected<ImagePtr> image) { fetched = std::move(image).value(); });
+  work();
+  ASSERT_TRUE(fetched);
+  EXPECT_EQ(fetched->tokens, numbers(1000, 100));
+  EXPECT_EQ(tier("old"), Tier::warm);
+}
+
+TEST_F(StateStoreTest, ANewStateOfASessionTakesThePlaceOfTheFormer) {
+  make(1000, 1000);
+  put("s", numbers(1, 50));
+  put("s", numbers(1, 80));
+  EXPECT_EQ(store_->stats().warm_states.value(), 1);
+  EXPECT_EQ(found(numbers(1, 200)), 80);
+  // One that is a beginning of it adds nothing.
+  put("s", numbers(1, 60));
+  EXPECT_EQ(found(numbers(1, 200)), 80);
+  // Where the session went another way it does.
+  Tokens other = numbers(1, 30);
+  other.push_back(9000);
+  put("s", other);
+  EXPECT_EQ(found(numbers(1, 200)), 30);
+}
+
+TEST_F(StateStoreTest, NobodysStatesReplaceTheirBeginningsOnly) {
+  make(1000, 1000);
+  put("", numbers(1, 50));
+  put("", numbers(1, 80));
+  put("", numbers(1, 20));
+  put("s", numbers(1, 70));
+  EXPECT_EQ(store_->stats().warm_states.value(), 2);
+  put("", numbers(1, 90));
+  EXPECT_EQ(store_->stats().warm_states.value(), 2);
+  EXPECT_EQ(found(numbers(1, 200)), 90);
+  EXPECT_EQ(tier("s"), Tier::warm);
+}
+
+TEST_F(StateStoreTest, TenantsShareOnlyWhatIsPublic) {
+  make(1000, 1000);
+  put("s", numbers(1, 50));
+  put("p", numbers(500, 50), true);
+  tenant_ = "b";
+  EXPECT_EQ(found(numbers(1, 50)), 0);
+  EXPECT_EQ(found(numbers(500, 50)), 50);
+}
+
+TEST_F(StateStoreTest, WhereBitsCountOnlyTheSessionsOwnAndItsParentsAreFound) {
+  make(1000, 1000);
+  put("parent", numbers(1, 50));
+  const auto find = [&](const std::string& session, const std::string& parent) {
+    const auto stored = store_->find(
+        {.tenant = TenantId{"a"}, .session = SessionId{session}, .forked_from = SessionId{parent}, .takes_others = false},
+        numbers(1, 60));
+    return stored ? stored->tokens_count : 0;
+  };
+  EXPECT_EQ(find("parent", ""), 50);
+  EXPECT_EQ(find("child", "parent"), 50);
+  EXPECT_EQ(find("other", ""), 0);
+}
+
+TEST_F(StateStoreTest, AForgottenSessionLeavesNothing) {
+  make(150, 1000);
+  put("cold", numbers(1, 100));
+  clock_.advance(std::chrono::seconds(10));
+  put("warm", numbers(500, 100));
+  work();
+  store_->forget(SessionId{"cold"});
+  store_->forget(SessionId{"warm"});
+  work();
+  EXPECT_TRUE(cold_->files.empty());
+  EXPECT_EQ(store_->stats().warm_bytes.value() + store_->stats().cold_bytes.value(), 0);
+}
+
+TEST_F(StateStoreTest, ASessionThatEndsWhileItIsWrittenLeavesNothing) {
+  make(150, 1000);
+  put("s", numbers(1, 100));
+  put("t", numbers(500, 100));  // one of them is on its way to disk now
+  store_->forget(SessionId{"s"});
+  store_->forget(SessionId{"t"});
+  work();
+  EXPECT_TRUE(cold_->files.empty());
+  EXPECT_EQ(store_->stats().warm_bytes.value() + store_->stats().cold_bytes.value(), 0);
+}
+
+TEST_F(StateStoreTest, AStartFindsWhatTheLastRunSaved) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  put("", numbers(500, 100));
+  put("ended", numbers(900, 50));
+  store_->put({TenantId{"a"}, SessionId{"foreign"}}, image_of(numbers(1, 70)));
+  store_->save_all(kNever);
+  EXPECT_EQ(cold_->files.size(), 4u);
+  for (auto& [name, file] : cold_->files) {
+    if (file.head.owner.session.value == "foreign") file.head.identity = "another model";
+  }
+  make(1000, 1000);
+  work();
+  EXPECT_EQ(tier("s"), Tier::cold);
+  EXPECT_EQ(found(numbers(500, 100)), 100);
+  EXPECT_EQ(found(numbers(900, 50)), 0) << "its session has ended meanwhile";
+  EXPECT_EQ(tier("foreign"), Tier::none);
+  EXPECT_EQ(cold_->files.size(), 3u) << "a state of another model is kept";
+}
+
+TEST_F(StateStoreTest, TheDiskKeepsTheMostValuableThatFit) {
+  make(1000, 250);
+  for (int i = 0; i < 3; ++i) {
+    put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+    clock_.advance(std::chrono::seconds(10));
+  }
+  store_->save_all(kNever);
+  work();
+  EXPECT_EQ(cold_->files.size(), 2u);
+  EXPECT_EQ(tier("s2"), Tier::cold);
+  EXPECT_EQ(tier("s1"), Tier::cold);
+  EXPECT_LE(store_->stats().cold_bytes.value(), 25'000);
+}
+
+TEST_F(StateStoreTest, AFullDiskLosesWhatHasNoRoomAndNothingElse) {
+  make(250, 1000);
+  cold_->fails = [] { return true; };
+  for (int i = 0; i < 5; ++i) {
+    put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+    work();
+    clock_.advance(std::chrono::seconds(1));
+  }
+  EXPECT_EQ(store_->stats().warm_states.value(), 2);
+  EXPECT_EQ(tier("s4"), Tier::warm);
+  EXPECT_GE(store_->stats().failed_total.value(), 1u);
+  cold_->fails = nullptr;
+  clock_.advance(std::chrono::minutes(2));
+  put("later", numbers(9000, 100));
+  work();
+  EXPECT_EQ(cold_->files.size(), 1u);
+}
+
+TEST_F(StateStoreTest, AStateThatCannotBeReadIsForgottenAndTheOneWhoAsksIsTold) {
+  make(150, 1000);
+  put("s", numbers(1, 100));
+  clock_.advance(std::chrono::seconds(10));
+  put("t", numbers(500, 100));
+  work();
+  ASSERT_EQ(tier("s"), Tier::cold);
+  cold_->fails = [] { return true; };
+  bool was_told = false;
+  store_->fetch(match(numbers(1, 100))->id, [&](const Expected<ImagePtr>& image) { was_told = !image; });
+  work();
+  EXPECT_TRUE(was_told);
+  EXPECT_EQ(found(numbers(1, 100)), 0);
+}
+
+TEST_F(StateStoreTest, WhatIsIdleForLongIsArchived) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  clock_.advance(std::chrono::minutes(61));
+  store_->step();
+  work();
+  EXPECT_EQ(tier("s"), Tier::cold);
+}
+
+TEST_F(StateStoreTest, ASessionsStateThatLivesInAContextLeavesMemory) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  const StateId id = match(numbers(1, 100))->id;
+  store_->settle(id, {.tenant = TenantId{"a"}, .session = SessionId{"other"}, .forked_from = {}});
+  EXPECT_EQ(tier("s"), Tier::warm);
+  store_->settle(id, {.tenant = TenantId{"a"}, .session = SessionId{"s"}, .forked_from = {}});
+  EXPECT_EQ(tier("s"), Tier::none);
+}
+
+TEST_F(StateStoreTest, StatesThatCannotBeCutAreFoundAsAWholeAndKeptFromSeveralTurns) {
+  make(1000, 1000, false);
+  for (std::size_t turn = 1; turn <= 6; ++turn) put("s", numbers(1, 10 * turn));
+  EXPECT_EQ(store_->stats().warm_states.value(), 4);
+  EXPECT_EQ(found(numbers(1, 55), "s"), 50);
+  EXPECT_EQ(found(numbers(1, 35), "s"), 30);
+  EXPECT_EQ(found(numbers(1, 25), "s"), 0);
+}
+
+// Everything at once, in an order that a seed decides, with a disk that fails.
+TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Random random(seed);
+    cold_ = nullptr;
+    make(100 + random.next_below(300), random.next_below(600), random.next_below(4) != 0);
+    cold_->fails = [&] { return random.next_below(8) == 0; };
+    std::int64_t owed = 0;
+    for (int i = 0; i < 400; ++i) {
+      const std::string session = random.next_below(4) == 0 ? "" : "s" + std::to_string(random.next_below(6));
+      const Tokens tokens = numbers(static_cast<Token>(1000 * random.next_below(5)), 1 + random.next_below(80));
+      switch (random.next_below(8)) {
+        case 0:
+        case 1:
+          put(session, tokens, random.next_below(5) == 0);
+          break;
+        case 2:
+          if (!session.empty()) store_->forget(SessionId{session});
+          break;
+        case 3:
+          if (const auto stored = match(tokens)) {
+            ++owed;
+            store_->fetch(stored->id, [&](const Expected<ImagePtr>& image) {
+              --owed;
+              if (image) {
+                EXPECT_FALSE((*image)->tokens.empty());
+              }
+            });
+          }
+          break;
+        case 4:
+          if (const auto stored = match(tokens)) {
+            if (const ImagePtr image = store_->take(stored->id)) {
+              EXPECT_GE(common_prefix(image->tokens, tokens), 1u);
+            }
+            store_->settle(stored->id, {.tenant = TenantId{"a"}, .session = SessionId{session}, .forked_from = {}});
+          }
+          break;
+        case 5:
+          clock_.advance(std::chrono::seconds(random.next_below(1800)));
+          break;
+        default:
+          store_->step();
+      }
+      store_->check_invariants();
+    }
+    work();
+    EXPECT_EQ(owed, 0);
+    store_->save_all(kNever);
+    store_->check_invariants();
+  }
+}
+
+}  // namespace
+}  // namespace uma::kv

@@ -1,0 +1,30 @@
+#include "kv/tier_policy.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace uma::kv {
+namespace {
+
+constexpr double kPauseS = 60;        // a person's pause between two turns, about
+constexpr double kHalfTokens = 8192;  // attention costs as much as all else at about this length
+
+}  // namespace
+
+double value_of(const StateView& state) {
+  const double chance = (1.0 + state.uses) / (kPauseS + state.idle_s);
+  const auto tokens = static_cast<double>(state.tokens_count);
+  const double cost = tokens * (1 + tokens / kHalfTokens);
+  return chance * cost / static_cast<double>(std::max<std::uint64_t>(1, state.bytes));
+}
+
+const StateView* least_valuable(std::span<const StateView> states, EvictionOrder order) {
+  const auto rank = [order](const StateView& state) {
+    const double worth = state.is_foreign || order == EvictionOrder::lru ? -state.idle_s : value_of(state);
+    return std::tuple(!state.is_foreign, worth, state.id);
+  };
+  const auto least = std::ranges::min_element(states, {}, rank);
+  return least == states.end() ? nullptr : &*least;
+}
+
+}  // namespace uma::kv

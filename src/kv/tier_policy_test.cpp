@@ -1,0 +1,45 @@
+#include "kv/tier_policy.h"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace uma::kv {
+namespace {
+
+StateView state(std::uint64_t id, std::size_t tokens, double idle_s) {
+  return {.id = id, .bytes = tokens * 1000, .tokens_count = tokens, .uses = 0, .idle_s = idle_s, .is_foreign = false};
+}
+
+std::uint64_t first_to_go(const std::vector<StateView>& states, EvictionOrder order = EvictionOrder::value) {
+  const StateView* least = least_valuable(states, order);
+  return least == nullptr ? 0 : least->id;
+}
+
+TEST(TierPolicy, HasNothingToTakeFromNothing) {
+  EXPECT_EQ(first_to_go({}), 0u);
+}
+
+TEST(TierPolicy, TakesTheLongestUnusedOfEqualOnes) {
+  EXPECT_EQ(first_to_go({state(1, 500, 10), state(2, 500, 300), state(3, 500, 20)}), 2u);
+}
+
+TEST(TierPolicy, KeepsWhatTookLongerToCompute) {
+  EXPECT_EQ(first_to_go({state(1, 8000, 100), state(2, 200, 100)}), 2u);
+}
+
+TEST(TierPolicy, KeepsWhatIsUsedOften) {
+  StateView often = state(1, 500, 200);
+  often.uses = 9;
+  EXPECT_EQ(first_to_go({often, state(2, 500, 100)}), 2u);
+  EXPECT_EQ(first_to_go({often, state(2, 500, 100)}, EvictionOrder::lru), 1u);
+}
+
+TEST(TierPolicy, TakesWhatIsOfNoUseFirst) {
+  StateView foreign = state(1, 8000, 1);
+  foreign.is_foreign = true;
+  EXPECT_EQ(first_to_go({state(2, 100, 5000), foreign}), 1u);
+}
+
+}  // namespace
+}  // namespace uma::kv

@@ -1,0 +1,57 @@
+// A cold store in memory, whose every call may be made to fail; for tests and the simulator.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kv/cold_store.h"
+
+namespace uma::testing {
+
+class FakeColdStore final : public kv::ColdStore {
+ public:
+  Expected<kv::ColdHead> write(const kv::StateOwner& owner, const kv::StateImage& image) override {
+    if (fails && fails()) return fault();
+    kv::ColdHead head{.name = std::to_string(++last_name_),
+                      .owner = owner,
+                      .identity = image.identity,
+                      .tokens = image.tokens,
+                      .bytes = image.bytes(),
+                      .last_used_s = 0};
+    files[head.name] = {head, image};
+    return head;
+  }
+  Expected<kv::StateImage> read(const std::string& name) override {
+    if (fails && fails()) return fault();
+    const auto found = files.find(name);
+    if (found == files.end()) return fail(ErrorCode::runtime_decode, "no such file");
+    return found->second.image;
+  }
+  Expected<Unit> remove(const std::string& name) override {
+    if (fails && fails()) return fault();
+    files.erase(name);
+    return Unit{};
+  }
+  void touch(const std::string&) override {}
+  Expected<std::vector<kv::ColdHead>> list() override {
+    std::vector<kv::ColdHead> heads;
+    for (const auto& [name, file] : files) heads.push_back(file.head);
+    return heads;
+  }
+
+  struct File {
+    kv::ColdHead head;
+    kv::StateImage image;
+  };
+  std::map<std::string, File> files;
+  std::function<bool()> fails;
+
+ private:
+  static std::unexpected<Error> fault() { return fail(ErrorCode::io_short_write, "a fault of the simulation"); }
+
+  int last_name_ = 0;
+};
+
+}  // namespace uma::testing
