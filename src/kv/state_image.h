@@ -4,12 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
+
+struct XXH3_state_s;
 
 namespace uma::kv {
 
@@ -37,6 +42,20 @@ struct StateImage {
 };
 
 [[nodiscard]] Checksum checksum_of(const StateImage& image);
+
+// The same checksum for an image whose bytes arrive one after another: begin_piece() and then its bytes, for every piece.
+class RunningChecksum {
+ public:
+  RunningChecksum(std::string_view identity, std::span<const Token> tokens, std::size_t pieces_count);
+  void begin_piece(std::int32_t begin, std::int32_t end, std::uint64_t bytes_count);
+  void add(std::span<const std::byte> bytes);
+  [[nodiscard]] Checksum value() const;
+
+ private:
+  void add_number(std::uint64_t number);
+
+  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+};
 
 // Whether the image is one for a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that do not
 // cover the tokens.
