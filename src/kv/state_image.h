@@ -1,15 +1,20 @@
-// A sequence's state as a value: the only way a sequence changes place. Whoever loads it verifies it first: libllama accepts
-// damaged bytes without a word (LIBLLAMA.md).
+// A sequence's state as a value: the only way a sequence changes place. libllama accepts damaged bytes without a word
+// (LIBLLAMA.md): an image that left the process is verified by its checksum when it comes back (cold_store.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
+
+struct XXH3_state_s;
 
 namespace uma::kv {
 
@@ -26,22 +31,33 @@ struct Checksum {
   bool operator==(const Checksum&) const = default;
 };
 
-// Sealed where it may lie for a while or leave the process; one that is handed from lane to lane is not.
 struct StateImage {
   std::string identity;            // what the context that loads it must be: llm::Context::state_identity()
   std::vector<Token> tokens;       // exactly the tokens whose state this is, from position 0
   std::vector<StatePiece> pieces;  // in order, without gaps, covering all of `tokens`
-  Checksum checksum;               // XXH3-128 over all of the above, once sealed
 
   [[nodiscard]] std::size_t bytes() const;
 };
 
+// XXH3-128 over all of it. O(bytes), about 10 GB/s.
 [[nodiscard]] Checksum checksum_of(const StateImage& image);
+
+// The same checksum for an image whose bytes arrive one after another: begin_piece() and then its bytes, for every piece.
+class RunningChecksum {
+ public:
+  RunningChecksum(std::string_view identity, std::span<const Token> tokens, std::size_t pieces_count);
+  void begin_piece(std::int32_t begin, std::int32_t end, std::uint64_t bytes_count);
+  void add(std::span<const std::byte> bytes);
+  [[nodiscard]] Checksum value() const;
+
+ private:
+  void add_number(std::uint64_t number);
+
+  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> state_;
+};
 
 // Whether the image is one for a context with this identity. Errors, all E_RUNTIME_001: another identity, pieces that do not
 // cover the tokens.
 [[nodiscard]] Expected<Unit> check_fits(const StateImage& image, const std::string& identity);
-// As check_fits, and whether the bytes are those that were sealed. O(bytes), about 10 GB/s.
-[[nodiscard]] Expected<Unit> verify(const StateImage& image, const std::string& identity);
 
 }  // namespace uma::kv

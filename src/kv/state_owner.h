@@ -1,4 +1,4 @@
-// Whose a stored state is and who may use it.
+// Whose a stored state is, and so who may use it.
 #pragma once
 
 #include "core/ids.h"
@@ -7,9 +7,8 @@ namespace uma::kv {
 
 struct StateOwner {
   TenantId tenant;
-  SessionId session;       // empty: nobody's; it stays for whoever begins alike
-  bool is_public = false;  // other tenants may use it
-
+  SessionId session;       // empty: of no session, a prefix that any of the tenant's may use
+  bool is_public = false;  // other tenants may use it too
   bool operator==(const StateOwner&) const = default;
 };
 

@@ -444,6 +444,7 @@ void StateStore::write(StateId id) {
 
 Expected<ImagePtr> StateStore::read(StateId id) {
   std::string file;
+  StateOwner owner;
   {
     const MutexLock lock(mutex_);
     const auto found = entries_.find(id);
@@ -454,9 +455,10 @@ Expected<ImagePtr> StateStore::read(StateId id) {
     if (entry.image) return entry.image;
     entry.is_busy = true;
     file = entry.file;
+    owner = entry.owner;
   }
   const TimePoint began = clock_.now();
-  auto image = cold_->read(file);
+  auto image = cold_->read(file, owner);
   const double ms = to_ms(clock_.now() - began);
   if (image) cold_->touch(file);
 

@@ -1,0 +1,25 @@
+#include "base/bytes.h"
+
+#include <sys/mman.h>
+
+namespace uma {
+namespace {
+
+constexpr std::size_t kHugeFrom = 4ul << 20;
+constexpr std::align_val_t kHugePage{2ul << 20};
+
+}  // namespace
+
+void* allocate_bytes(std::size_t size) {
+  if (size < kHugeFrom) return ::operator new(size);
+  void* place = ::operator new(size, kHugePage);
+  ::madvise(place, size, MADV_HUGEPAGE);  // advice: a system that has none says so, and nothing is lost
+  return place;
+}
+
+void free_bytes(void* place, std::size_t size) noexcept {
+  if (size < kHugeFrom) return ::operator delete(place);
+  ::operator delete(place, kHugePage);
+}
+
+}  // namespace uma

@@ -1,0 +1,393 @@
+#include "kv/cold_files.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "kv/state_file.h"
+
+namespace uma::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+const StateOwner kOwner{.tenant = {"uid:1000"}, .session = {"0123456789abcdef0123456789abcdef"}, .is_public = false};
+
+StateImage image_of(Token first, std::vector<std::size_t> pieces) {
+  StateImage image;
+  image.identity = "model|layout";
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    Bytes bytes(pieces[i]);
+    for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(at * 7 + i + (at >> 12));
+    image.tokens.push_back(first + static_cast<Token>(i));
+    image.pieces.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(i) + 1, std::move(bytes)});
+  }
+  return image;
+}
+
+void expect_same(const StateImage& a, const StateImage& b) {
+  EXPECT_TRUE(check_fits(a, b.identity));
+  EXPECT_EQ(a.tokens, b.tokens);
+  ASSERT_EQ(a.pieces.size(), b.pieces.size());
+  for (std::size_t i = 0; i < a.pieces.size(); ++i) EXPECT_TRUE(a.pieces[i].bytes == b.pieces[i].bytes) << i;
+  EXPECT_EQ(checksum_of(a), checksum_of(b));
+}
+
+class ColdFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(parent_.data()), nullptr);
+    folder_ = parent_ + "/states";
+    reopen();
+  }
+  void TearDown() override { fs::remove_all(parent_); }
+
+  void reopen() {
+    store_.reset();
+    auto opened = ColdFiles::open(folder_);
+    ASSERT_TRUE(opened) << opened.error().message;
+    store_ = std::move(*opened);
+  }
+
+  [[nodiscard]] std::string path_of(const std::string& name) const { return std::format("{}/{}.kv", folder_, name); }
+
+  [[nodiscard]] static std::string content(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  static void put(const std::string& path, const std::string& content) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+  }
+  static void drop_from_cache(const std::string& path) {
+    const UniqueFd file(::open(path.c_str(), O_RDONLY));
+    ASSERT_EQ(::fdatasync(file.get()), 0);
+    ASSERT_EQ(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED), 0);
+  }
+  [[nodiscard]] std::size_t count(std::string_view end) const {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        fs::directory_iterator(folder_), [&](const auto& entry) { return entry.path().string().ends_with(end); }));
+  }
+
+  std::string parent_ = (fs::temp_directory_path() / "uma-cold-XXXXXX").string();
+  std::string folder_;
+  std::unique_ptr<ColdFiles> store_;
+};
+
+// Runs `body` in a process of its own, which may lose rights; whether it returned true.
+bool in_child(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 0 : 1);
+  int status = 0;
+  UMA_CHECK(child > 0 && ::waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST_F(ColdFilesTest, ReadsBackWhatWasWritten) {
+  const std::vector<std::vector<std::size_t>> shapes = {
+      {1}, {0}, {4'096}, {4'097, 1, 0, 4'095}, {9ul << 20}, {5'000'000, 3'000'001}};
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const StateImage image = image_of(static_cast<Token>(100 * i), shapes[i]);
+    const auto head = store_->write(kOwner, image);
+    ASSERT_TRUE(head) << head.error().message;
+    EXPECT_EQ(head->bytes, fs::file_size(path_of(head->name)));
+    for (const bool is_cached : {true, false}) {
+      if (!is_cached) drop_from_cache(path_of(head->name));
+      const auto read = store_->read(head->name, kOwner);
+      ASSERT_TRUE(read) << read.error().message;
+      expect_same(*read, image);
+    }
+  }
+}
+
+TEST_F(ColdFilesTest, ListsWhatIsThereAfterARestart) {
+  const StateImage image = image_of(1, {100, 200});
+  const StateOwner everybodys{.tenant = {"key:a"}, .session = {}, .is_public = true};
+  const ColdHead first = store_->write(kOwner, image).value();
+  const ColdHead second = store_->write(everybodys, image).value();
+  EXPECT_NE(first.name, second.name);
+  reopen();
+  auto heads = store_->list().value();
+  ASSERT_EQ(heads.size(), 2u);
+  if (heads[0].name != first.name) std::swap(heads[0], heads[1]);
+  EXPECT_EQ(heads[0].owner, kOwner);
+  EXPECT_EQ(heads[1].owner, everybodys);
+  for (const ColdHead& head : heads) {
+    EXPECT_EQ(head.identity, image.identity);
+    EXPECT_EQ(head.tokens, image.tokens);
+    EXPECT_EQ(head.bytes, first.bytes);
+    EXPECT_GT(head.last_used_s, 0);
+  }
+}
+
+TEST_F(ColdFilesTest, NobodyElseMayReadTheFiles) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(fs::status(path_of(head.name)).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST_F(ColdFilesTest, TheSameStateIsKeptOnce) {
+  const ColdHead first = store_->write(kOwner, image_of(1, {100})).value();
+  StateImage again = image_of(1, {100});
+  again.pieces[0].bytes[0] ^= std::byte{1};
+  EXPECT_EQ(store_->write(kOwner, again).value().name, first.name);
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  expect_same(store_->read(first.name, kOwner).value(), again);
+}
+
+TEST_F(ColdFilesTest, RemovedStatesAreGoneAndRemovingTwiceIsNoError) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  EXPECT_TRUE(store_->remove(head.name));
+  EXPECT_TRUE(store_->remove(head.name));
+  const auto read = store_->read(head.name, kOwner);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code, ErrorCode::io_short_write);
+  EXPECT_NE(read.error().message.find("No such file"), std::string::npos);
+  EXPECT_TRUE(store_->list().value().empty());
+}
+
+TEST_F(ColdFilesTest, TouchMakesAStateTheLastUsed) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  fs::last_write_time(path_of(head.name), fs::file_time_type::clock::now() - std::chrono::hours(1));
+  const std::int64_t old_s = store_->list().value().at(0).last_used_s;
+  EXPECT_LE(old_s, head.last_used_s - 3'000);
+  store_->touch(head.name);
+  EXPECT_GE(store_->list().value().at(0).last_used_s, head.last_used_s);
+  EXPECT_TRUE(store_->remove(head.name));
+  store_->touch(head.name);
+}
+
+TEST_F(ColdFilesTest, AnotherOwnersStateIsRefusedAndStays) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  StateOwner other = kOwner;
+  other.tenant.value = "uid:1001";
+  const auto read = store_->read(head.name, other);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("another owner's"), std::string::npos);
+  EXPECT_TRUE(store_->read(head.name, kOwner));
+}
+
+TEST_F(ColdFilesTest, AForeignIdentityIsTheCallersQuestion) {
+  StateImage image = image_of(1, {100});
+  image.identity = "another model";
+  const ColdHead head = store_->write(kOwner, image).value();
+  EXPECT_EQ(store_->list().value().at(0).identity, "another model");
+  const StateImage read = store_->read(head.name, kOwner).value();
+  EXPECT_FALSE(check_fits(read, "model|layout"));
+}
+
+TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {50, 500})).value();
+  const std::string path = path_of(head.name);
+  const std::string right = content(path);
+  ASSERT_EQ(right.size(), 3u * 4'096u);
+  for (std::size_t at = 0; at < right.size(); at += at < 4'096 ? 16 : 1) {  // state_file_test has all of the head
+    std::string wrong = right;
+    wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
+    put(path, wrong);
+    const auto read = store_->read(head.name, kOwner);
+    ASSERT_FALSE(read) << at;
+    ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
+    ASSERT_NE(read.error().message.find(path), std::string::npos);
+  }
+  put(path, right);
+  EXPECT_TRUE(store_->read(head.name, kOwner));
+}
+
+TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {9'000'000})).value();
+  const std::string path = path_of(head.name);
+  const std::string right = content(path);
+  for (const std::size_t at :
+       {4'096ul, 4'095ul + (1ul << 20), 5ul << 20, 4'096ul + 8'999'999, 4'096ul + 9'000'000, right.size() - 1}) {
+    std::string wrong = right;
+    wrong[at] = static_cast<char>(wrong[at] ^ 1);
+    for (const bool is_cached : {true, false}) {
+      put(path, wrong);
+      if (!is_cached) drop_from_cache(path);
+      const auto read = store_->read(head.name, kOwner);
+      ASSERT_FALSE(read) << at;
+      ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
+    }
+  }
+}
+
+TEST_F(ColdFilesTest, NoTruncatedOrLongerFileIsEverUsed) {
+  const ColdHead head = store_->write(kOwner, image_of(1, {50, 500})).value();
+  const std::string path = path_of(head.name);
+  const std::string right = content(path);
+  for (std::size_t size = 0; size <= right.size() + 1; size += size % 512 < 40 ? 1 : 7) {
+    if (size == right.size()) continue;
+    std::string wrong = right;
+    wrong.resize(size);
+    put(path, wrong);
+    const auto read = store_->read(head.name, kOwner);
+    ASSERT_FALSE(read) << size;
+    ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << size;
+    put(path, wrong);
+    ASSERT_TRUE(store_->list().value().empty()) << size;
+    ASSERT_FALSE(fs::exists(path)) << size;
+  }
+}
+
+TEST_F(ColdFilesTest, AFileUnderAnothersNameIsRefused) {
+  const ColdHead a = store_->write(kOwner, image_of(1, {50})).value();
+  const ColdHead b = store_->write(kOwner, image_of(2, {50})).value();
+  fs::copy_file(path_of(a.name), path_of(b.name), fs::copy_options::overwrite_existing);
+  const auto read = store_->read(b.name, kOwner);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("its name is another state's"), std::string::npos);
+}
+
+TEST_F(ColdFilesTest, SixteenDamagedFilesAreKeptForPeople) {
+  const std::string right = content(path_of(store_->write(kOwner, image_of(1, {50})).value().name));
+  for (int i = 0; i < 40; ++i) put(path_of(std::format("{:032x}", i)), right);
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  EXPECT_EQ(count(".kv.damaged"), 16u);
+  put(path_of(std::format("{:032x}", 100)), "torn");
+  EXPECT_FALSE(store_->read(std::format("{:032x}", 100), kOwner));
+  EXPECT_EQ(count(".kv.damaged"), 16u);
+  EXPECT_TRUE(fs::exists(path_of(std::format("{:032x}", 100)) + ".damaged"));
+}
+
+TEST_F(ColdFilesTest, AWriteThatWasKilledLeavesTheFormerFile) {
+  const StateImage image = image_of(1, {50'000});
+  const ColdHead head = store_->write(kOwner, image).value();
+  put(path_of(head.name) + ".tmp", content(path_of(head.name)).substr(0, 30'000));
+  put(path_of(std::string(32, 'a')) + ".tmp", "");
+  reopen();
+  EXPECT_EQ(count(".tmp"), 0u);
+  expect_same(store_->read(head.name, kOwner).value(), image);
+  put(path_of(head.name) + ".tmp", "torn");
+  EXPECT_TRUE(store_->write(kOwner, image));
+  EXPECT_EQ(store_->list().value().size(), 1u);
+  EXPECT_EQ(count(".tmp"), 0u);
+}
+
+TEST_F(ColdFilesTest, LeavesAloneWhatIsNotItsOwn) {
+  const std::vector<std::string> strangers = {
+      "notes.txt", "x.kv", "x.kv.tmp", "x.kv.damaged", ".tmp", std::string(32, 'G') + ".kv", std::string(33, 'a') + ".kv"};
+  for (const std::string& name : strangers) put(folder_ + "/" + name, "mine");
+  reopen();
+  EXPECT_TRUE(store_->list().value().empty());
+  for (const std::string& name : strangers) EXPECT_EQ(content(folder_ + "/" + name), "mine") << name;
+}
+
+TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
+  const StateImage image = image_of(1, {50});
+  const ColdHead head = store_->write(kOwner, image).value();
+  const std::string path = path_of(head.name);
+  const std::string elsewhere = parent_ + "/elsewhere";
+  fs::rename(path, elsewhere);
+
+  fs::create_symlink(elsewhere, path);
+  auto read = store_->read(head.name, kOwner);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("is a symbolic link"), std::string::npos) << read.error().message;
+  EXPECT_TRUE(store_->list().value().empty());
+  EXPECT_TRUE(fs::is_symlink(path));
+  const auto before = fs::last_write_time(elsewhere);
+  store_->touch(head.name);
+  EXPECT_EQ(fs::last_write_time(elsewhere), before);
+  EXPECT_TRUE(store_->write(kOwner, image));  // replaces the link, not what it points to
+  EXPECT_FALSE(fs::is_symlink(path));
+  EXPECT_TRUE(store_->remove(head.name));
+
+  fs::create_directory(path);
+  read = store_->read(head.name, kOwner);
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message.find("is no file"), std::string::npos) << read.error().message;
+  EXPECT_TRUE(store_->list().value().empty());
+  const auto written = store_->write(kOwner, image);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::io_short_write);
+  EXPECT_FALSE(store_->remove(head.name));
+  EXPECT_EQ(count(".tmp"), 0u);
+  fs::remove(path);
+
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_FALSE(store_->read(head.name, kOwner));
+  EXPECT_TRUE(store_->list().value().empty());
+}
+
+TEST_F(ColdFilesTest, AFullDiskLeavesTheFormerFileAndNothingElse) {
+  const StateImage image = image_of(1, {3'000'000});
+  const ColdHead head = store_->write(kOwner, image).value();
+  EXPECT_TRUE(in_child([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{.rlim_cur = 1'000'000, .rlim_max = 1'000'000};
+    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
+    const auto written = store_->write(kOwner, image);
+    return !written && written.error().code == ErrorCode::io_short_write &&
+           written.error().message.find("File too large") != std::string::npos;
+  }));
+  EXPECT_EQ(count(""), 1u);
+  expect_same(store_->read(head.name, kOwner).value(), image);
+}
+
+TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
+  const StateImage image = image_of(1, {50});
+  const ColdHead head = store_->write(kOwner, image).value();
+  constexpr uid_t kNobody = 65'534;
+  if (::geteuid() == 0) {
+    for (const std::string& path : {parent_, folder_, path_of(head.name)})
+      ASSERT_EQ(::chown(path.c_str(), kNobody, kNobody), 0);
+  }
+  ASSERT_EQ(::chmod(folder_.c_str(), 0500), 0);
+  EXPECT_TRUE(in_child([&] {
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return false;
+    const auto written = store_->write(kOwner, image);
+    return !written && written.error().code == ErrorCode::io_short_write &&
+           written.error().message.find("Permission denied") != std::string::npos && !store_->remove(head.name) &&
+           store_->list().value().size() == 1 && store_->read(head.name, kOwner);
+  }));
+  ASSERT_EQ(::chmod(folder_.c_str(), 0700), 0);
+}
+
+TEST_F(ColdFilesTest, FoldersThatAreNoPlaceForStatesAreRefused) {
+  const auto refusal = [](const std::string& folder) {
+    const auto opened = ColdFiles::open(folder);
+    EXPECT_FALSE(opened);
+    if (opened) return std::string();
+    EXPECT_EQ(opened.error().code, ErrorCode::io_short_write);
+    return opened.error().message;
+  };
+  EXPECT_NE(refusal(folder_).find("another process"), std::string::npos);
+  EXPECT_NE(refusal(parent_ + "/no/such").find("No such file"), std::string::npos);
+  put(parent_ + "/file", "");
+  EXPECT_NE(refusal(parent_ + "/file").find("Not a directory"), std::string::npos);
+  fs::create_directory(parent_ + "/open");
+  fs::permissions(parent_ + "/open", fs::perms::all);
+  EXPECT_NE(refusal(parent_ + "/open").find("chmod 700"), std::string::npos);
+}
+
+TEST_F(ColdFilesTest, ListsTenThousandStates) {
+  constexpr Token kCount = 10'000;
+  for (Token i = 0; i < kCount; ++i) {
+    const StateImage image = image_of(i, {1});
+    const Bytes head = encode_state_head(kOwner, image, checksum_of(image));
+    std::string file(reinterpret_cast<const char*>(head.data()), head.size());
+    file.push_back(static_cast<char>(image.pieces[0].bytes[0]));
+    file.resize(head.size() + kStateBlockBytes);
+    put(path_of(state_name(kOwner, image.identity, image.tokens)), file);
+  }
+  auto heads = store_->list().value();
+  ASSERT_EQ(heads.size(), static_cast<std::size_t>(kCount));
+  std::ranges::sort(heads, {}, &ColdHead::tokens);
+  for (Token i = 0; i < kCount; ++i) ASSERT_EQ(heads[static_cast<std::size_t>(i)].tokens, std::vector{i});
+}
+
+}  // namespace
+}  // namespace uma::kv

@@ -1,0 +1,192 @@
+#include "kv/state_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <format>
+
+#include <xxhash.h>
+
+#include "base/check.h"
+
+namespace uma::kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
+
+constexpr std::array<char, 8> kMagic = {'u', 'm', 'a', 's', 't', 'a', 't', 'e'};
+constexpr std::uint32_t kPublic = 1;  // flag
+constexpr std::size_t kFixedBytes = 56;
+constexpr std::size_t kPieceEntryBytes = 12;
+constexpr std::size_t kChecksumBytes = 16;
+constexpr std::uint64_t kFileBytesMax = 1ull << 48;  // sums of lengths stay far from overflow
+
+Checksum hash_of(std::span<const std::byte> bytes) {
+  const XXH128_hash_t digest = XXH3_128bits(bytes.data(), bytes.size());
+  return {digest.low64, digest.high64};
+}
+
+class Writer {
+ public:
+  explicit Writer(std::size_t bytes_count) { bytes_.reserve(bytes_count); }
+  void add(std::span<const std::byte> bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  template <class Number>
+  void add_number(Number number) {
+    add(std::as_bytes(std::span(&number, 1)));
+  }
+  [[nodiscard]] Bytes& bytes() { return bytes_; }
+
+ private:
+  Bytes bytes_;
+};
+
+// REQUIRES: who takes something knows that it is there.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  std::span<const std::byte> take(std::size_t count) {
+    const auto taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+  template <class Number>
+  Number take_number() {
+    Number number;
+    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    return number;
+  }
+  std::string take_text(std::size_t count) {
+    std::string text(count, '\0');
+    std::ranges::transform(take(count), text.begin(), [](std::byte byte) { return static_cast<char>(byte); });
+    return text;
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
+
+// Every part goes in with its length, as in RunningChecksum.
+void add_text(Writer& out, std::string_view text) {
+  out.add_number(std::uint64_t{text.size()});
+  out.add(std::as_bytes(std::span(text)));
+}
+
+std::unexpected<Error> damaged(std::string_view what) {
+  return fail(ErrorCode::runtime_decode, std::format("damaged: {}", what));
+}
+
+}  // namespace
+
+std::string state_name(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens) {
+  Writer out(identity.size() + tokens.size_bytes() + 256);
+  out.add_number(std::uint32_t{owner.is_public ? kPublic : 0});
+  add_text(out, owner.tenant.value);
+  add_text(out, owner.session.value);
+  add_text(out, identity);
+  out.add(std::as_bytes(tokens));
+  const Checksum hash = hash_of(out.bytes());
+  return std::format("{:016x}{:016x}", hash.high, hash.low);
+}
+
+Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const Checksum& checksum) {
+  UMA_CHECK(check_fits(image, image.identity));
+  const std::string& tenant = owner.tenant.value;
+  const std::string& session = owner.session.value;
+  const std::size_t head_bytes =
+      in_blocks(kFixedBytes + tenant.size() + session.size() + image.identity.size() + image.tokens.size() * sizeof(Token) +
+                image.pieces.size() * kPieceEntryBytes + kChecksumBytes);
+  UMA_CHECK(head_bytes <= kStateHeadBytesMax);
+  const auto as_u32 = [](std::size_t size) { return static_cast<std::uint32_t>(size); };
+  Writer out(head_bytes);
+  out.add(std::as_bytes(std::span(kMagic)));
+  out.add_number(kStateFileVersion);
+  out.add_number(as_u32(head_bytes));
+  out.add_number(checksum.low);
+  out.add_number(checksum.high);
+  out.add_number(std::uint32_t{owner.is_public ? kPublic : 0});
+  out.add_number(as_u32(tenant.size()));
+  out.add_number(as_u32(session.size()));
+  out.add_number(as_u32(image.identity.size()));
+  out.add_number(as_u32(image.tokens.size()));
+  out.add_number(as_u32(image.pieces.size()));
+  for (const std::string& text : {tenant, session, image.identity}) out.add(std::as_bytes(std::span(text)));
+  out.add(std::as_bytes(std::span(image.tokens)));
+  for (const StatePiece& piece : image.pieces) {
+    out.add_number(piece.end);
+    out.add_number(std::uint64_t{piece.bytes.size()});
+  }
+  out.bytes().resize(head_bytes - kChecksumBytes, std::byte{0});
+  const Checksum hash = hash_of(out.bytes());
+  out.add_number(hash.low);
+  out.add_number(hash.high);
+  return std::move(out.bytes());
+}
+
+Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
+  if (prefix.size() < kStatePrefixBytes) return damaged("truncated");
+  Reader in(prefix);
+  if (!std::ranges::equal(in.take(kMagic.size()), std::as_bytes(std::span(kMagic)))) {
+    return fail(ErrorCode::runtime_decode, "not a state file");
+  }
+  const auto version = in.take_number<std::uint32_t>();
+  if (version != kStateFileVersion) {
+    return fail(ErrorCode::runtime_decode, std::format("its format is version {}, this is {}", version, kStateFileVersion));
+  }
+  const auto head_bytes = in.take_number<std::uint32_t>();
+  if (head_bytes == 0 || head_bytes > kStateHeadBytesMax || head_bytes % kStateBlockBytes != 0) {
+    return damaged("impossible length of the head");
+  }
+  return head_bytes;
+}
+
+Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
+  const auto head_bytes = state_head_bytes(bytes);
+  if (!head_bytes) return std::unexpected(head_bytes.error());
+  if (*head_bytes != bytes.size()) return damaged(std::format("{} of {} bytes of the head", bytes.size(), *head_bytes));
+
+  Reader end(bytes.last(kChecksumBytes));
+  const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
+  if (stored != hash_of(bytes.first(bytes.size() - kChecksumBytes))) return damaged("the checksum of the head is wrong");
+
+  Reader in(bytes.subspan(kStatePrefixBytes));
+  StateHead head;
+  head.checksum.low = in.take_number<std::uint64_t>();
+  head.checksum.high = in.take_number<std::uint64_t>();
+  const auto flags = in.take_number<std::uint32_t>();
+  const auto tenant_bytes = in.take_number<std::uint32_t>();
+  const auto session_bytes = in.take_number<std::uint32_t>();
+  const auto identity_bytes = in.take_number<std::uint32_t>();
+  const auto tokens_count = in.take_number<std::uint32_t>();
+  const auto pieces_count = in.take_number<std::uint32_t>();
+  // Sums of 32-bit numbers: they cannot overflow, and what adds up is there.
+  const std::uint64_t needed = std::uint64_t{kFixedBytes} + tenant_bytes + session_bytes + identity_bytes +
+                               std::uint64_t{tokens_count} * sizeof(Token) + std::uint64_t{pieces_count} * kPieceEntryBytes +
+                               kChecksumBytes;
+  if (in_blocks(needed) != bytes.size()) return damaged("the lengths in the head do not add up");
+  const auto padding = bytes.first(bytes.size() - kChecksumBytes).last(bytes.size() - needed);
+  if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) return damaged("bytes after the head");
+  if ((flags & ~kPublic) != 0) return damaged("unknown flags");
+
+  head.owner.is_public = (flags & kPublic) != 0;
+  head.owner.tenant.value = in.take_text(tenant_bytes);
+  head.owner.session.value = in.take_text(session_bytes);
+  head.identity = in.take_text(identity_bytes);
+  head.tokens.resize(tokens_count);
+  std::ranges::copy(in.take(tokens_count * sizeof(Token)), std::as_writable_bytes(std::span(head.tokens)).begin());
+  head.file_bytes = bytes.size();
+  head.pieces.reserve(pieces_count);
+  std::int32_t covered = 0;
+  for (std::uint32_t i = 0; i < pieces_count; ++i) {
+    const StatePieceEntry piece{.end = in.take_number<std::int32_t>(), .bytes = in.take_number<std::uint64_t>()};
+    if (piece.end <= covered) return damaged("a piece is empty");
+    if (piece.bytes > kFileBytesMax - head.file_bytes) return damaged("impossible length of a piece");
+    covered = piece.end;
+    head.file_bytes += in_blocks(piece.bytes);
+    head.pieces.push_back(piece);
+  }
+  if (static_cast<std::size_t>(covered) != head.tokens.size()) return damaged("the pieces do not cover the tokens");
+  return head;
+}
+
+}  // namespace uma::kv
