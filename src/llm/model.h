@@ -64,6 +64,11 @@ struct ContextShape {
   std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
   bool has_flash_attention = false;
+  // Any sequence can be cut at any token at any time, and saved in pieces. False where the past is kept as a state, or only as
+  // far back as a window reaches: truncate() may then fail, always or sometimes (docs/decisions/0016).
+  bool can_truncate = true;
+  // After a part in the middle has been forgotten, what follows can move up.
+  bool can_shift = true;
   std::uint64_t kv_bytes_per_token = 0;
 };
 
@@ -85,7 +90,7 @@ class CallMonitor {
 enum class DecodeStatus : std::uint8_t {
   done,
   no_room,      // no cells for these rows; nothing was kept
-  interrupted,  // some rows may be in the cache: ask sequence_length()
+  interrupted,  // some rows may be in the cache, or a sequence of the call have lost all: ask sequence_length()
 };
 
 // The KV cache of some sequences and the computation on it. Owned by one lane: one thread at a time.
@@ -106,7 +111,8 @@ class Context {
 
   // Tokens cached for the sequence.
   [[nodiscard]] virtual std::int32_t sequence_length(std::int32_t sequence) = 0;
-  // Forgets the positions from `begin` on. False where the model cannot (recurrent and sliding-window caches keep no past).
+  // Forgets the positions from `begin` on. False, and nothing changed, where the cache does not keep what the tokens before
+  // `begin` left (ContextShape::can_truncate). Always possible at 0.
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
   // Makes `to`, which is empty, a copy of all of `from`.
   virtual void copy(std::int32_t from, std::int32_t to) = 0;
@@ -114,13 +120,13 @@ class Context {
   // Compute threads of the calls from now on.
   virtual void set_threads(std::int32_t threads) = 0;
 
-  // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Split layouts know only whole
-  // sequences: begin 0, end its length.
+  // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Only unified contexts that can
+  // be cut anywhere (can_truncate) know parts of a sequence; else begin is 0 and end its length.
   [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   Bytes& bytes) = 0;
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
-  // library itself accepts damaged ones. They may be of a split context with another number of sequences, and are then brought
-  // into the form of this one. On failure the sequence is empty.
+  // library itself accepts damaged ones. They may be of a context with another number of sequences, unless that is split and
+  // the model has several caches: those are refused. On failure the sequence is empty.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   Bytes& bytes) = 0;
 };

@@ -89,9 +89,7 @@ int main(int argc, char** argv) {
   bool chat_template = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
-  app.add_option("--preset", preset, "shape to start from")
-      ->check(CLI::IsMember(presets()))
-      ->capture_default_str();
+  app.add_option("--preset", preset, "shape to start from")->check(CLI::IsMember(presets()))->capture_default_str();
   app.add_option("--type", type, "type of the matrices: f16, q8_0, q4_0")->transform(CLI::CheckedTransformer(types));
   app.add_option("--layers", layers, "transformer blocks");
   app.add_option("--width", width, "embedding length");

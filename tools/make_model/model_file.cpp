@@ -153,11 +153,8 @@ void add_state_layer(const ModelSpec& spec, const std::string& block, float adde
   const std::int64_t inner = width * kInnerPerWidth;
   const std::int64_t rank = step_rank(spec);
   list.push_back({block + "ssm_in.weight", 2 * inner, width, kGainPlain});
-  list.push_back({.name = block + "ssm_conv1d.weight",
-                  .rows = inner,
-                  .columns = kConvolutionTokens,
-                  .gain = kGainPlain,
-                  .is_f32 = true});
+  list.push_back(
+      {.name = block + "ssm_conv1d.weight", .rows = inner, .columns = kConvolutionTokens, .gain = kGainPlain, .is_f32 = true});
   list.push_back(vector_of(block + "ssm_conv1d.bias", inner, 0));
   list.push_back({block + "ssm_x.weight", rank + 2 * kStateSize, inner, kGainState});
   list.push_back({.name = block + "ssm_dt.weight", .rows = inner, .columns = rank, .gain = kGainPlain, .is_f32 = true});
