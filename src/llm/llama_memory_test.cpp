@@ -57,6 +57,9 @@ struct Case {
   std::string model;
   KvLayout layout;
 };
+void PrintTo(const Case& made, std::ostream* out) {
+  *out << made.model << (made.layout == KvLayout::split ? ", split" : ", unified");
+}
 
 class Memory : public testing::TestWithParam<Case> {
  protected:
@@ -237,21 +240,18 @@ TEST_P(Memory, AfterAnInterruptionTheLengthIsTrue) {
   }
 }
 
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  for (const char* model : {"tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"}) {
-    for (const KvLayout layout : {KvLayout::split, KvLayout::unified}) cases.push_back({model, layout});
-  }
-  return cases;
+std::vector<Case> cases_of(KvLayout layout) {
+  return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
 }
 
 std::string name_of(const testing::TestParamInfo<Case>& made) {
-  std::string name = made.param.model + (made.param.layout == KvLayout::split ? "_split" : "_unified");
+  std::string name = made.param.model;
   std::ranges::replace(name, '-', '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Memory, testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Split, Memory, testing::ValuesIn(cases_of(KvLayout::split)), name_of);
+INSTANTIATE_TEST_SUITE_P(Unified, Memory, testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
 
 // --- The library itself
 
@@ -338,12 +338,17 @@ TEST_P(LibraryMemory, APartialStateIsACheckpoint) {
   EXPECT_EQ(partial.size() < whole.size(), kind() != "tiny-recurrent");
   EXPECT_EQ(partial.size() < 16, kind() == "tiny") << "nothing but a header";
   feed(target, part(tokens_, 100));
-  EXPECT_EQ(llama_state_seq_set_data_ext(target.get(), partial.data(), partial.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY),
-            partial.size());
-  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, 100, -1));
-  ASSERT_EQ(length(target), 100);
-  feed(target, other);
-  EXPECT_LT(distance(feed(target, next_), expected), kClose);
+  const std::vector<std::uint8_t> later = save(target, LLAMA_STATE_SEQ_FLAGS_NONE);
+  const RawContext elsewhere = context();
+  ASSERT_EQ(llama_state_seq_set_data(elsewhere.get(), later.data(), later.size(), 0), later.size());
+  for (const RawContext* place : {&target, &elsewhere}) {
+    EXPECT_EQ(llama_state_seq_set_data_ext(place->get(), partial.data(), partial.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY),
+              partial.size());
+    EXPECT_TRUE(llama_memory_seq_rm(memory(*place), 0, 100, -1));
+    ASSERT_EQ(length(*place), 100);
+    feed(*place, other);
+    EXPECT_LT(distance(feed(*place, next_), expected), kClose);
+  }
 }
 
 TEST_P(LibraryMemory, ShiftingIsOfferedWhereItDoesNotForget) {
@@ -362,9 +367,10 @@ TEST_P(LibraryMemory, ShiftingIsOfferedWhereItDoesNotForget) {
   }
 }
 
+class LibraryWindow : public LibraryMemory {};
+
 // Why truncate() looks for itself.
-TEST_P(LibraryMemory, AWindowThatIsGoneIsNotNoticed) {
-  if (kind() != "tiny-swa") GTEST_SKIP();
+TEST_P(LibraryWindow, ThatIsGoneIsNotNoticed) {
   const std::vector<float> expected = fresh(tokens_, next_);
   const RawContext target = context();
   feed(target, tokens_);
@@ -378,8 +384,7 @@ TEST_P(LibraryMemory, AWindowThatIsGoneIsNotNoticed) {
 }
 
 // swa_full = false: the window's cache is smaller than the others, so what is before the window goes as the sequence grows.
-TEST_P(LibraryMemory, ASmallWindowCacheForgetsAsItGrowsAndCannotShift) {
-  if (kind() != "tiny-swa") GTEST_SKIP();
+TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
   const RawContext target = context(false);
   EXPECT_FALSE(llama_memory_can_shift(memory(target)));
   feed(target, random_tokens(6, 480));
@@ -393,6 +398,8 @@ INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory, testing::Values("tiny", "tiny-sw
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
+
+INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, testing::Values("tiny-swa"));
 
 }  // namespace
 }  // namespace uma::llm

@@ -122,6 +122,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.unified = random_.next_below(2) == 0;
   model_options_.cells = model_options_.unified ? 160 : 160 * model_options_.sequences;
   model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
+  model_options_.can_truncate = random_.next_below(4) != 0;
   model_options_.end_every = 40;
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
