@@ -174,7 +174,7 @@ TEST_P(LaneMemory, SequencesThatAreSwappedOutResumeAndCanBeRewound) {
   make(2, 1024);
   post(1, "a", words(1, 150), 60, true);
   post(2, "b", words(2, 170), 60, true);
-  while (sinks_[1]->tokens < 5 || sinks_[2]->tokens < 5) step();
+  while (results_.empty() && (sinks_[1]->tokens < 5 || sinks_[2]->tokens < 5)) step();
   for (std::uint64_t id = 3; id < 6; ++id) post(id, "", words(id, 60));
   for (std::uint64_t id = 1; id < 6; ++id) expect_right(id);
   EXPECT_GT(lane_->stats().preemptions_total.value(), 0U);
@@ -196,7 +196,7 @@ TEST_P(UnifiedLaneMemory, ExhaustedCellsSwapOutAndEveryoneIsRight) {
 TEST_P(LaneMemory, PromptsOfThePrefillLaneGoOnAndCanBeRewound) {
   make(4, 4096, true);
   post(1, "", words(1, 30), 400);
-  while (sinks_[1]->tokens < 3) step();
+  while (results_.empty() && sinks_[1]->tokens < 3) step();
   post(2, "s", words(2, 400));
   expect_right(2);
   EXPECT_EQ(lane_->stats().handover.count(), 1U);
