@@ -21,7 +21,7 @@ struct LaneStats {
   Counter preemptions_total;
   Counter drafted_tokens_total;    // guesses that were computed
   Counter drafted_accepted_total;  // and were right
-  Counter logits_rows_total;       // that tokens were chosen from
+  Counter logits_rows_total;    // that tokens were chosen from
   Counter logits_copied_total;  // of them, those that came with a prompt from the prefill lane; the others stay where they are
   Counter promises_kept_total;
   Counter promises_broken_total;
