@@ -25,6 +25,7 @@
 #include "engine/engine.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
+#include "kv/cold_files.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
 #include "server/unix_server.h"
@@ -167,13 +168,14 @@ class Daemon {
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
         compute_(choose_compute_here(config, model_path_)),
-        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), nullptr, clock_) {}
+        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), cold_store(), clock_) {}
 
   int run();
 
  private:
   engine::EngineOptions engine_options();
   std::unique_ptr<engine::WorkerSource> worker_source() const;
+  std::unique_ptr<kv::ColdStore> cold_store() const;
 
   // Handles what happens until the daemon should end; returns its exit code.
   int serve();
@@ -219,6 +221,15 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   options.replicates = config_.replicates_weights;
   options.lanes = compute_.lanes;
   return std::make_unique<engine::FixedModelSource>(std::move(options));
+}
+
+// Without it states are kept in memory only.
+std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
+  if (config_.cold_bytes_max == 0) return nullptr;
+  auto opened = kv::ColdFiles::open(config_.data_dir + "/kv");
+  if (opened) return std::move(*opened);
+  log_warning("kv: states are kept in memory only: {}", opened.error().message);
+  return nullptr;
 }
 
 int Daemon::run() {

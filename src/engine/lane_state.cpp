@@ -231,14 +231,10 @@ bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
   return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
 }
 
-// The source from which the sequence is ready first. Its last token is always computed: its logits are needed.
+// The source that has most of the chain, unless bringing it in takes longer than computing what it adds. The last token of a
+// chain is always computed: its logits are needed.
 Lane::Source Lane::choose_source(const Sequence& sequence) const {
   const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
-  const auto compute_ms = [&](std::int32_t cached) {
-    const std::int32_t rest = size_of(sequence.chain) - cached;
-    const double ms = step_model_.prefill_ms(rest, cached);
-    return ms > 0 ? ms : kComputeMsPerToken * rest;
-  };
   const auto load_ms = [&](std::size_t bytes) { return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte; };
   // Of what is cached or stored as `tokens`, how much can be used.
   const auto usable = [&](std::span<const Token> tokens) {
@@ -246,14 +242,13 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     return shape().can_truncate || common == tokens.size() ? static_cast<std::int32_t>(common) : 0;
   };
   Source best;
-  double best_ms = compute_ms(0);
-  const auto consider = [&](Source source, double ready_ms) {
-    const double ms = ready_ms + compute_ms(source.tokens_count);
+  const auto consider = [&](const Source& source, double ready_ms) {
+    const std::int32_t added = source.tokens_count - best.tokens_count;
+    if (added <= 0) return;
+    const double known_ms = step_model_.prefill_ms(added, best.tokens_count);
+    const double compute_ms = known_ms > 0 ? known_ms : kComputeMsPerToken * added;
     // Where bits count, what was computed is not computed again in another way.
-    const bool is_better = options_.is_reproducible ? source.tokens_count > best.tokens_count : ms < best_ms;
-    if (source.tokens_count == 0 || !is_better) return;
-    best = source;
-    best_ms = ms;
+    if (ready_ms <= compute_ms || options_.is_reproducible) best = source;
   };
   // Its own state first: it goes on with the same bits, so others' have to hold more of the chain.
   const auto is_own = [&](const Slot& slot) {

@@ -174,6 +174,43 @@ TEST_F(LaneTest, ARewrittenChainReusesOnlyTheCommonBeginning) {
   EXPECT_EQ(eos(2).usage.reused_tokens, 3);
 }
 
+TEST_F(LaneTest, AModelThatCannotBeCutGoesOnHotAndComputesARewrittenChainAgain) {
+  for (const bool unified : {false, true}) {
+    make({.unified = unified, .can_truncate = false});
+    Task first = task(1, "abcdef");
+    first.session = {"s"};
+    post(std::move(first));
+    run();
+    std::vector<Token> chain = tokens_of("abcdef");
+    chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+    chain.push_back('!');
+    Task second = task(2, "");
+    second.session = {"s"};
+    second.tokens = chain;
+    post(std::move(second));
+    run();
+    EXPECT_EQ(results_.at(2).generated, fake_continuation(options_, chain, 8));
+    EXPECT_EQ(eos(2).usage.tier, Tier::hot);
+    Task third = task(3, "abcxyz");
+    third.session = {"s"};
+    post(std::move(third));
+    run();
+    EXPECT_EQ(sinks_[3]->tokens, expected("abcxyz"));
+    EXPECT_EQ(eos(3).usage.reused_tokens, 0);
+  }
+}
+
+TEST_F(LaneTest, AnInterruptedCallOfAModelThatCannotBeCutIsComputedAgain) {
+  make({.can_truncate = false});
+  int calls = 0;
+  context_->fault = [&](std::span<const llm::BatchRow>) {
+    return ++calls % 4 == 2 ? FakeFault::interrupted_half : FakeFault::none;
+  };
+  for (std::uint64_t i = 0; i < 3; ++i) post(task(i, "prompt " + std::to_string(i), 20));
+  run();
+  for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(sinks_[i]->tokens, expected("prompt " + std::to_string(i), 20)) << i;
+}
+
 TEST_F(LaneTest, AnIdleSessionGivesItsSlotAndIsRecomputedLater) {
   make({.sequences = 1});
   Task first = task(1, "abc");

@@ -240,7 +240,7 @@ TEST_F(ModelDrafterTest, IsTurnedOffWhereTheContextFailsOrCannotForget) {
   EXPECT_TRUE(drafter_->is_off());
   EXPECT_THAT(a.draft, IsEmpty());
 
-  make({.cells = 400, .forgets = false});
+  make({.cells = 400, .can_truncate = false});
   draft({&a});
   EXPECT_FALSE(drafter_->is_off());
   a.tokens.push_back('x');

@@ -22,7 +22,8 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
   kv::StateImage image;
   image.identity = context.state_identity();
   image.tokens.assign(tokens.begin(), tokens.end());
-  const std::int32_t step = context.shape().is_unified ? piece_tokens(context.shape()) : length;
+  const bool knows_pieces = context.shape().is_unified && context.shape().can_truncate;
+  const std::int32_t step = knows_pieces ? piece_tokens(context.shape()) : length;
   for (std::int32_t begin = 0; begin < length; begin += step) {
     const std::int32_t end = std::min(length, begin + step);
     kv::StatePiece& piece = image.pieces.emplace_back(begin, end, std::exchange(spare, {}));

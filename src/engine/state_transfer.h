@@ -10,8 +10,8 @@
 namespace uma::engine {
 
 // The state of a sequence whose cache holds exactly `tokens`, not sealed; in the memory of `spare` where it comes in one piece.
-// In a unified context it comes in pieces of at most 512 tokens, so that later it can be loaded between the ticks of others; a
-// split context knows only whole sequences. The sequence stays.
+// In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that later it can be loaded
+// between the ticks of others; other contexts know only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
                                                      std::span<const Token> tokens, Bytes spare = {});
 

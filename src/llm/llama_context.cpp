@@ -33,6 +33,7 @@ ggml_type cache_type(KvType type) {
 
 // Keys and values of all layers for one token.
 std::uint64_t kv_bytes_per_token(const llama_model* model, KvType type) {
+  if (llama_model_is_recurrent(model)) return 0;
   const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
   const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd(model));
@@ -68,8 +69,8 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
 
 // A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream,
 // the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one
-// stream: for a cache with another number of them, the empty ones before and after it are left out or added. A cache that is
-// not built that simply refuses the result.
+// stream: for a cache with another number of them, the empty ones before and after it are left out or added. Only for models
+// whose one cache this is: others have a second one or a state behind it, or nothing but a state.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
@@ -104,6 +105,10 @@ bool ask_monitor(void* data) {
 }
 
 }  // namespace
+
+bool has_states(const llama_model* model) {
+  return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
+}
 
 Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
                                                         const ContextOptions& options) {
@@ -154,6 +159,11 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
+    // A window as long as the context never leaves anything out.
+    shape.can_truncate = !has_states(model.get()) &&
+                         (llama_model_n_swa(model.get()) == 0 || llama_model_n_swa(model.get()) >= shape.sequence_cells_max);
+    // The library also says so of states, which cannot forget a part.
+    shape.can_shift = shape.can_truncate && llama_memory_can_shift(llama_get_memory(context));
     // The library turns it on by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
@@ -171,6 +181,9 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       shape_(shape),
       identity_(std::move(identity)),
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
+      has_states_(has_states(model_.get())),
+      window_(shape.can_truncate ? 0 : llama_model_n_swa(model_.get())),
+      has_one_cache_(!has_states_ && llama_model_n_swa(model_.get()) == 0),
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
       scratch_(shape.is_unified ? shape.sequences : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
@@ -212,6 +225,10 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
     }
   });
   monitor_.store(nullptr, std::memory_order_release);
+  // A computation that ended early leaves states half changed, and the library takes their sequences for longer than they are.
+  if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
+    for (const BatchRow& row : rows) llama_memory_seq_rm(memory(), row.sequence, -1, -1);
+  }
   return status;
 }
 
@@ -226,6 +243,12 @@ std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
 }
 
 bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+  // A saved sequence has only those tokens in its windows that its end sees. The library would remove what comes after `begin`
+  // whether or not the window before it is there.
+  if (window_ > 0 && begin > 0 && begin < sequence_length(sequence) &&
+      llama_memory_seq_pos_min(memory(), sequence) > std::max(0, begin + 1 - window_)) {
+    return false;
+  }
   return llama_memory_seq_rm(memory(), sequence, begin, -1);
 }
 
@@ -241,7 +264,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   const std::int32_t length = sequence_length(sequence);
   UMA_CHECK(0 <= begin && begin < end && end <= length);
   const bool is_whole = begin == 0 && end == length;
-  UMA_CHECK(is_whole || shape_.is_unified);  // a partial copy in a split context aborts the process
+  UMA_CHECK(is_whole || knows_pieces());  // a partial copy in a split context aborts the process
   return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
@@ -259,13 +282,13 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
 }
 
 std::span<const std::byte> LlamaContext::fit_state(Bytes& bytes) const {
-  return shape_.is_unified ? std::span<const std::byte>(bytes) : with_streams(bytes, streams_);
+  return has_one_cache_ && !shape_.is_unified ? with_streams(bytes, streams_) : std::span<const std::byte>(bytes);
 }
 
 Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                         std::span<const std::byte> state) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
-  UMA_CHECK(begin == 0 || shape_.is_unified);
+  UMA_CHECK(begin == 0 || knows_pieces());
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     const std::int32_t target = begin == 0 ? sequence : scratch_;
     const std::size_t read =

@@ -11,6 +11,10 @@
 
 namespace uma::llm {
 
+// Whether layers keep, instead of tokens, a state that each token changes. Known of a model loaded for its vocabulary only,
+// too.
+[[nodiscard]] bool has_states(const llama_model* model);
+
 class LlamaContext final : public Context {
  public:
   // `model` keeps the weights alive for as long as the context lives.
@@ -34,12 +38,16 @@ class LlamaContext final : public Context {
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
+  [[nodiscard]] bool knows_pieces() const { return shape_.is_unified && shape_.can_truncate; }
 
   std::shared_ptr<llama_model> model_;
   llama_context* context_;
   ContextShape shape_;
   std::string identity_;
   std::int32_t vocabulary_;
+  bool has_states_;        // of the past, in some layers at least, instead of tokens
+  std::int32_t window_;    // tokens that some layers see, the last one included; 0: all
+  bool has_one_cache_;     // of all layers, for keys and values
   std::uint32_t streams_;  // parts of the cache that each have cells of their own: one per sequence, or one in all
   std::int32_t scratch_;   // a sequence of our own in a unified context, through which pieces of state pass
   llama_batch batch_;

@@ -54,6 +54,28 @@ void read_experts(const std::string& path, const llama_model& model, ModelFacts&
   facts.expert_bytes = std::min(facts.expert_bytes, facts.bytes);  // a model of several files: the first one's
 }
 
+// Whether weights can lie where a CPU's matrix units (AMX) take them from.
+bool offers_amx() {
+  const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  if (cpu == nullptr) return false;
+  const auto list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
+      ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));
+  if (list == nullptr) return false;
+  for (const ggml_backend_buffer_type_t* type = list(cpu); type != nullptr && *type != nullptr; ++type) {
+    if (std::string_view(ggml_backend_buft_name(*type)) == "AMX") return true;
+  }
+  return false;
+}
+
+// Reads the vocabulary, for want of less.
+bool file_has_states(const std::string& path) {
+  llama_model_params params = llama_model_default_params();
+  params.vocab_only = true;
+  const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(llama_model_load_from_file(path.c_str(), params),
+                                                                        llama_model_free);
+  return model != nullptr && has_states(model.get());
+}
+
 // "llama, 134.1 M parameters, Q8_0".
 std::string describe(const llama_model* model) {
   const auto millions = static_cast<double>(llama_model_n_params(model)) / 1e6;
@@ -168,6 +190,9 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const Model>> {
     llama_model_params params = llama_model_default_params();
     if (!options.shares_file) params.load_mode = LLAMA_LOAD_MODE_NONE;
+    // ggml 0.27 multiplies with its matrix units (AMX) only the first sequence of a call where a model treats them apart, as
+    // all with states do: the others get what was in memory (docs/decisions/0016).
+    if (offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
     params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
     params.progress_callback = [](float progress, void* data) {
       const auto& load = *static_cast<const LoadOptions*>(data);

@@ -63,8 +63,12 @@ struct ContextShape {
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
   std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
-  bool can_truncate = true;          // the end of a sequence can be forgotten from any token on
   bool has_flash_attention = false;
+  // Any sequence can be cut at any token at any time, and saved in pieces. False where the past is kept as a state, or only as
+  // far back as a window reaches: truncate() may then fail, always or sometimes (docs/decisions/0016).
+  bool can_truncate = true;
+  // After a part in the middle has been forgotten, what follows can move up.
+  bool can_shift = true;
   std::uint64_t kv_bytes_per_token = 0;
 };
 
@@ -86,7 +90,7 @@ class CallMonitor {
 enum class DecodeStatus : std::uint8_t {
   done,
   no_room,      // no cells for these rows; nothing was kept
-  interrupted,  // some rows may be in the cache: ask sequence_length()
+  interrupted,  // some rows may be in the cache, or a sequence of the call have lost all: ask sequence_length()
 };
 
 // The KV cache of some sequences and the computation on it. Owned by one lane: one thread at a time.
@@ -107,7 +111,8 @@ class Context {
 
   // Tokens cached for the sequence.
   [[nodiscard]] virtual std::int32_t sequence_length(std::int32_t sequence) = 0;
-  // Forgets the positions from `begin` on. False where the model cannot (recurrent and sliding-window caches keep no past).
+  // Forgets the positions from `begin` on. False, and nothing changed, where the cache does not keep what the tokens before
+  // `begin` left (ContextShape::can_truncate). Always possible at 0.
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
   // Makes `to`, which is empty, a copy of all of `from`.
   virtual void copy(std::int32_t from, std::int32_t to) = 0;
@@ -115,12 +120,12 @@ class Context {
   // Compute threads of the calls from now on.
   virtual void set_threads(std::int32_t threads) = 0;
 
-  // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Split layouts know only whole
-  // sequences: begin 0, end its length.
+  // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Only unified contexts that can
+  // be cut anywhere (can_truncate) know parts of a sequence; else begin is 0 and end its length.
   [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   Bytes& bytes) = 0;
   // The part of `bytes` that load_state() takes. Bytes of a split context with another number of sequences are brought into the
-  // form of this one, in place; all others are as they were.
+  // form of this one, in place, where the model has one cache (those of several are refused then); all others are as they were.
   [[nodiscard]] virtual std::span<const std::byte> fit_state(Bytes& bytes) const { return bytes; }
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
   // library itself accepts damaged ones. On failure the sequence is empty.

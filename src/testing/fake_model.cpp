@@ -42,7 +42,8 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.ubatch_rows_max = options_.batch_rows_max;
   shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
-  shape_.can_truncate = options_.forgets;
+  shape_.can_truncate = options_.can_truncate;
+  shape_.can_shift = options_.can_truncate && options_.can_shift;
   shape_.kv_bytes_per_token = sizeof(Token);
 }
 
@@ -87,7 +88,11 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     append(static_cast<std::size_t>(row.sequence), row.token);
     if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_);
   }
-  return fault_now == FakeFault::interrupted_half ? llm::DecodeStatus::interrupted : llm::DecodeStatus::done;
+  if (fault_now != FakeFault::interrupted_half) return llm::DecodeStatus::done;
+  if (!options_.can_truncate) {
+    for (const llm::BatchRow& row : rows) (void)truncate(row.sequence, 0);
+  }
+  return llm::DecodeStatus::interrupted;
 }
 
 std::span<float> FakeContext::logits(std::int32_t row) {
@@ -101,7 +106,7 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
 
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
-  if (!options_.forgets && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
+  if (!options_.can_truncate && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
   cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
   cell_ids_[static_cast<std::size_t>(sequence)].resize(cells.size());
   return true;
@@ -120,6 +125,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
+  UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(cells.size())) || (options_.unified && options_.can_truncate));
   const auto wanted =
       std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
   bytes.assign(wanted.begin(), wanted.end());

@@ -34,7 +34,8 @@ struct FakeOptions {
   std::uint32_t end_every = 0;
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
-  bool forgets = true;        // truncate() works beyond dropping everything
+  bool can_truncate = true;  // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
+  bool can_shift = true;
   SimClock* clock = nullptr;  // advanced by decode() where set
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);

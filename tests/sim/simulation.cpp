@@ -123,8 +123,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.unified = random_.next_below(2) == 0;
   model_options_.cells = model_options_.unified ? 160 : 160 * model_options_.sequences;
   model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
+  model_options_.can_truncate = random_.next_below(4) != 0;
   model_options_.end_every = 40;
-  model_options_.forgets = random_.next_below(4) != 0;
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
@@ -138,7 +138,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   const kv::StoreOptions store_options{.warm_bytes_max = random_.next_below(2'000),
                                        .cold_bytes_max = random_.next_below(4'000)};
   store_ = std::make_unique<kv::StateStore>(store_options, std::move(cold), clock_);
-  store_->open("fake", model_options_.forgets, [](const SessionId&) { return true; });
+  store_->open("fake", model_options_.can_truncate, [](const SessionId&) { return true; });
   router_ = std::make_unique<engine::Router>(options, catalog_, *store_, preparer_, clock_);
   const auto lanes = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.

@@ -24,6 +24,30 @@ uma::ModelSpec tiny_spec() {
           .vocabulary_size = 1536};
 }
 
+// Models that cannot forget the end of a text at any token.
+uma::ModelSpec tiny_swa_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny swa";
+  spec.architecture = uma::Architecture::gemma3;
+  spec.layers = 6;  // the last of six sees everything
+  spec.window = 32;
+  return spec;
+}
+
+uma::ModelSpec tiny_recurrent_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny recurrent";
+  spec.architecture = uma::Architecture::mamba;
+  return spec;
+}
+
+uma::ModelSpec tiny_hybrid_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny hybrid";
+  spec.architecture = uma::Architecture::jamba;
+  return spec;
+}
+
 uma::ModelSpec spec_134m() {
   return {.name = "uma 134m",
           .type = GGML_TYPE_Q8_0,
@@ -36,24 +60,36 @@ uma::ModelSpec spec_134m() {
           .vocabulary_size = 32000};
 }
 
+const std::map<std::string, uma::ModelSpec>& presets() {
+  static const std::map<std::string, uma::ModelSpec> presets = [] {
+    std::map<std::string, uma::ModelSpec> made{{"tiny", tiny_spec()},
+                                               {"tiny-chat", tiny_spec()},
+                                               {"tiny-swa", tiny_swa_spec()},
+                                               {"tiny-recurrent", tiny_recurrent_spec()},
+                                               {"tiny-hybrid", tiny_hybrid_spec()},
+                                               {"134m", spec_134m()}};
+    made.at("tiny-chat").chat_template = true;
+    return made;
+  }();
+  return presets;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Writes a llama-architecture GGUF model with random weights; the same flags give the same bytes.");
+  CLI::App app("Writes a GGUF model with random weights; the same flags give the same bytes.");
   std::string preset = "tiny";
   std::string out;
   std::size_t words_count = 0;
   std::optional<ggml_type> type;
-  std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size;
+  std::optional<std::uint32_t> layers, width, heads, kv_heads, feed_forward, n_ctx, vocabulary_size, window;
   std::uint64_t seed = 1;
   std::uint32_t quiet_layers = 0;
   float quiet_gain = 0;
   bool chat_template = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
-  app.add_option("--preset", preset, "shape to start from")
-      ->check(CLI::IsMember({"tiny", "tiny-chat", "134m"}))
-      ->capture_default_str();
+  app.add_option("--preset", preset, "shape to start from")->check(CLI::IsMember(presets()))->capture_default_str();
   app.add_option("--type", type, "type of the matrices: f16, q8_0, q4_0")->transform(CLI::CheckedTransformer(types));
   app.add_option("--layers", layers, "transformer blocks");
   app.add_option("--width", width, "embedding length");
@@ -62,6 +98,7 @@ int main(int argc, char** argv) {
   app.add_option("--ff", feed_forward, "inner width of the feed-forward block");
   app.add_option("--n-ctx", n_ctx, "context length the model claims");
   app.add_option("--vocab", vocabulary_size, "entries of the vocabulary");
+  app.add_option("--window", window, "tokens that layers with a sliding window look at (tiny-swa)");
   app.add_option("--seed", seed, "of the weights")->capture_default_str();
   app.add_option("--quiet-layers", quiet_layers,
                  "of the blocks, the last ones that add little: the others are the same without them");
@@ -88,7 +125,7 @@ int main(int argc, char** argv) {
     return 1;
   }
 
-  uma::ModelSpec spec = preset == "134m" ? spec_134m() : tiny_spec();
+  uma::ModelSpec spec = presets().at(preset);
   spec.type = type.value_or(spec.type);
   spec.layers = layers.value_or(spec.layers);
   spec.width = width.value_or(spec.width);
@@ -97,7 +134,8 @@ int main(int argc, char** argv) {
   spec.feed_forward = feed_forward.value_or(spec.feed_forward);
   spec.n_ctx = n_ctx.value_or(spec.n_ctx);
   spec.vocabulary_size = vocabulary_size.value_or(spec.vocabulary_size);
-  spec.chat_template = chat_template || preset == "tiny-chat";
+  spec.window = window.value_or(spec.window);
+  spec.chat_template = spec.chat_template || chat_template;
   spec.seed = seed;
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;

@@ -209,6 +209,30 @@ TEST_F(MakeModel, WritesGreedyTextThatVariesAndDependsOnTheWholePrompt) {
   EXPECT_GE(std::set(second.begin(), second.end()).size(), 16u);
 }
 
+TEST_F(MakeModel, MakesModelsWithAWindowAndWithStates) {
+  const std::string end = " the dog and the cat say hello to the small boy";
+  for (const Architecture architecture : {Architecture::gemma3, Architecture::mamba, Architecture::jamba}) {
+    ModelSpec spec = smallest_spec();
+    spec.type = GGML_TYPE_F16;
+    spec.architecture = architecture;
+    spec.layers = 6;
+    spec.width = 64;
+    spec.window = architecture == Architecture::gemma3 ? 40 : 0;
+    ASSERT_TRUE(write_model(spec, folder_ / "a.gguf"));
+    const ModelPtr model = load(folder_ / "a.gguf", /*vocabulary_only=*/false);
+    ASSERT_NE(model, nullptr);
+    EXPECT_EQ(llama_model_n_swa(model.get()), static_cast<int>(spec.window));
+    EXPECT_EQ(llama_model_is_recurrent(model.get()), architecture == Architecture::mamba);
+    EXPECT_EQ(llama_model_is_hybrid(model.get()), architecture == Architecture::jamba);
+    const std::vector<llama_token> first = generate_greedy(*model, "once upon a time" + end, 40);
+    ASSERT_EQ(first.size(), 40u);
+    EXPECT_NE(first, generate_greedy(*model, "mother make a picture" + end, 40));
+  }
+  ModelSpec spec = smallest_spec();
+  spec.window = 32;
+  EXPECT_EQ(write_model(spec, folder_ / "a.gguf").error(), "window is 32, possible are 0 to 0");
+}
+
 TEST_F(MakeModel, OffersAChatTemplateWhoseControlTokensAreWhole) {
   ASSERT_TRUE(write_model(smallest_spec(), folder_ / "chat.gguf"));
   const ModelPtr model = load(folder_ / "chat.gguf", /*vocabulary_only=*/true);

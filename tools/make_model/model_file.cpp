@@ -36,12 +36,28 @@ constexpr float kGainLogits = 2.0F;
 // Control and byte tokens get small logits: greedy text goes on for ever and is readable.
 constexpr float kGainSpecialLogits = 0.5F;
 
+// Of mamba's layers. A state keeps a token for some 1 / (step * decay) tokens: with steps around 0.05 and decays of 1/4 to 4
+// between 5 and 80, so that text depends on more than the last few.
+constexpr std::uint32_t kStateSize = 16;
+constexpr std::uint32_t kConvolutionTokens = 4;
+constexpr std::uint32_t kInnerPerWidth = 2;
+constexpr float kStepBias = -3.0F;  // softplus of it is 0.049
+constexpr float kGainState = 2.0F;
+constexpr float kPassedOn = 0.5F;  // how much of its input a layer gives to its output beside the state
+
 struct Matrix {
+  enum class Filling : std::uint8_t {
+    random,    // normal, deviation gain / sqrt(columns)
+    constant,  // gain
+    decays,    // of mamba's states, the same in every row
+  };
   std::string name;
   std::int64_t rows;
   std::int64_t columns;
   float gain;
   bool is_quiet = false;
+  Filling filling = Filling::random;
+  bool is_f32 = false;  // whatever the type of the model
 };
 
 struct GgufFree {
@@ -55,9 +71,30 @@ struct FileClose {
 };
 using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
 
-// One row of F32 ones, a norm's weight.
-bool is_norm(const Matrix& matrix) {
-  return matrix.rows == 1;
+Matrix vector_of(std::string name, std::int64_t columns, float value) {
+  return {.name = std::move(name),
+          .rows = 1,
+          .columns = columns,
+          .gain = value,
+          .filling = Matrix::Filling::constant,
+          .is_f32 = true};
+}
+
+ggml_type stored_type(const Matrix& matrix, const ModelSpec& spec) {
+  return matrix.is_f32 ? GGML_TYPE_F32 : spec.type;
+}
+
+// Whether any layer has attention and a feed-forward block.
+bool has_attention(const ModelSpec& spec) {
+  return spec.architecture != Architecture::mamba;
+}
+
+bool attends(const ModelSpec& spec, std::uint32_t layer) {
+  return has_attention(spec) && (spec.architecture != Architecture::jamba || layer % 2 == 1);
+}
+
+std::uint32_t step_rank(const ModelSpec& spec) {
+  return std::max(1U, spec.width / 16);
 }
 
 std::expected<void, std::string> check_spec(const ModelSpec& spec) {
@@ -76,7 +113,6 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
   };
   const auto block = static_cast<std::uint64_t>(ggml_blck_size(spec.type));
   return within("layers", spec.layers, 1, 512)
-      .and_then([&] { return within("quiet-layers", spec.quiet_layers, 0, spec.layers - 1); })
       .and_then([&] { return within("width", spec.width, 32, 65536); })
       .and_then([&] { return within("heads", spec.heads, 1, spec.width / 2); })
       .and_then([&] { return within("kv-heads", spec.kv_heads, 1, spec.heads); })
@@ -86,33 +122,90 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return multiple("width", spec.width, block); })
       .and_then([&] { return multiple("ff", spec.feed_forward, block); })
       .and_then([&] { return multiple("heads", spec.heads, spec.kv_heads); })
-      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); });  // rotary positions need an even head
+      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // rotary positions need an even head
+      .and_then([&] {
+        return spec.architecture == Architecture::gemma3 ? within("window", spec.window, 1, 1 << 20)
+                                                         : within("window", spec.window, 0, 0);
+      })
+      .and_then([&] {
+        // gemma3 brings what a layer adds to the same size again.
+        return within("quiet-layers", spec.quiet_layers, 0, spec.architecture == Architecture::gemma3 ? 0 : spec.layers - 1);
+      });
+}
+
+void add_attention(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
+  const std::int64_t width = spec.width;
+  const std::int64_t head = width / spec.heads;
+  const std::int64_t kv_width = head * spec.kv_heads;
+  list.push_back({block + "attn_q.weight", width, width, kGainQueryKey});
+  list.push_back({block + "attn_k.weight", kv_width, width, kGainQueryKey});
+  list.push_back({block + "attn_v.weight", kv_width, width, kGainPlain});
+  list.push_back({block + "attn_output.weight", width, width, kGainAttentionOutput * added});
+  if (spec.architecture == Architecture::gemma3) {
+    list.push_back(vector_of(block + "attn_q_norm.weight", head, kGainQueryKey));
+    list.push_back(vector_of(block + "attn_k_norm.weight", head, kGainQueryKey));
+    list.push_back(vector_of(block + "post_attention_norm.weight", width, 1));
+  }
+}
+
+void add_state_layer(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
+  const std::int64_t width = spec.width;
+  const std::int64_t inner = width * kInnerPerWidth;
+  const std::int64_t rank = step_rank(spec);
+  list.push_back({block + "ssm_in.weight", 2 * inner, width, kGainPlain});
+  list.push_back(
+      {.name = block + "ssm_conv1d.weight", .rows = inner, .columns = kConvolutionTokens, .gain = kGainPlain, .is_f32 = true});
+  list.push_back(vector_of(block + "ssm_conv1d.bias", inner, 0));
+  list.push_back({block + "ssm_x.weight", rank + 2 * kStateSize, inner, kGainState});
+  list.push_back({.name = block + "ssm_dt.weight", .rows = inner, .columns = rank, .gain = kGainPlain, .is_f32 = true});
+  list.push_back(vector_of(block + "ssm_dt.bias", inner, kStepBias));
+  list.push_back({.name = block + "ssm_a",
+                  .rows = inner,
+                  .columns = kStateSize,
+                  .gain = 0,
+                  .filling = Matrix::Filling::decays,
+                  .is_f32 = true});
+  list.push_back(vector_of(block + "ssm_d", inner, kPassedOn));
+  list.push_back({block + "ssm_out.weight", width, inner, kGainAttentionOutput * added});
+  if (spec.architecture == Architecture::jamba) {
+    list.push_back(vector_of(block + "ssm_dt_norm.weight", rank, 1));
+    list.push_back(vector_of(block + "ssm_b_norm.weight", kStateSize, 1));
+    list.push_back(vector_of(block + "ssm_c_norm.weight", kStateSize, 1));
+  }
+}
+
+void add_feed_forward(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
+  const std::int64_t width = spec.width;
+  const std::int64_t inner = spec.feed_forward;
+  list.push_back(vector_of(block + "ffn_norm.weight", width, 1));
+  list.push_back({block + "ffn_gate.weight", inner, width, kGainPlain});
+  list.push_back({block + "ffn_up.weight", inner, width, kGainPlain});
+  list.push_back({block + "ffn_down.weight", width, inner, kGainPlain * added});
+  if (spec.architecture == Architecture::gemma3) list.push_back(vector_of(block + "post_ffw_norm.weight", width, 1));
 }
 
 std::vector<Matrix> list_matrices(const ModelSpec& spec) {
   const std::int64_t width = spec.width;
-  const std::int64_t kv_width = width / spec.heads * spec.kv_heads;
-  const std::int64_t inner = spec.feed_forward;
   const std::int64_t tokens = spec.vocabulary_size;
   std::vector<Matrix> list;
-  list.push_back({"token_embd.weight", tokens, width, std::sqrt(static_cast<float>(width))});  // entries around 1
+  // Entries around 1; gemma multiplies them by sqrt(width) itself.
+  const float gain_entries = spec.architecture == Architecture::gemma3 ? 1 : std::sqrt(static_cast<float>(width));
+  list.push_back({"token_embd.weight", tokens, width, gain_entries});
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const bool is_quiet = layer >= spec.layers - spec.quiet_layers;
     const float added = is_quiet ? spec.quiet_gain : 1;
     const std::size_t first = list.size();
-    const auto name = [layer](std::string_view part) { return std::format("blk.{}.{}.weight", layer, part); };
-    list.push_back({name("attn_norm"), 1, width, 0});
-    list.push_back({name("attn_q"), width, width, kGainQueryKey});
-    list.push_back({name("attn_k"), kv_width, width, kGainQueryKey});
-    list.push_back({name("attn_v"), kv_width, width, kGainPlain});
-    list.push_back({name("attn_output"), width, width, kGainAttentionOutput * added});
-    list.push_back({name("ffn_norm"), 1, width, 0});
-    list.push_back({name("ffn_gate"), inner, width, kGainPlain});
-    list.push_back({name("ffn_up"), inner, width, kGainPlain});
-    list.push_back({name("ffn_down"), width, inner, kGainPlain * added});
+    const std::string block = std::format("blk.{}.", layer);
+    list.push_back(vector_of(block + "attn_norm.weight", width, 1));
+    if (attends(spec, layer)) {
+      add_attention(spec, block, added, list);
+    } else {
+      add_state_layer(spec, block, added, list);
+    }
+    if (has_attention(spec)) add_feed_forward(spec, block, added, list);
     for (std::size_t i = first; i < list.size(); ++i) list[i].is_quiet = is_quiet;
   }
-  list.push_back({"output_norm.weight", 1, width, 0});
+  list.push_back(vector_of("output_norm.weight", width, 1));
   list.push_back({"output.weight", tokens, width, kGainLogits});
   return list;
 }
@@ -128,21 +221,61 @@ std::uint32_t llama_file_type(ggml_type type) {  // llama_ftype
   }
 }
 
+const char* name_of(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::llama:
+      return "llama";
+    case Architecture::gemma3:
+      return "gemma3";
+    case Architecture::mamba:
+      return "mamba";
+    case Architecture::jamba:
+      return "jamba";
+  }
+  UMA_CHECK(false);
+}
+
 void set_shape(gguf_context* gguf, const ModelSpec& spec) {
-  gguf_set_val_str(gguf, "general.architecture", "llama");
+  const std::string prefix = name_of(spec.architecture);
+  const auto set_u32 = [&](std::string_view key, std::uint32_t value) {
+    gguf_set_val_u32(gguf, std::format("{}.{}", prefix, key).c_str(), value);
+  };
+  const auto set_f32 = [&](std::string_view key, float value) {
+    gguf_set_val_f32(gguf, std::format("{}.{}", prefix, key).c_str(), value);
+  };
+  gguf_set_val_str(gguf, "general.architecture", prefix.c_str());
   gguf_set_val_str(gguf, "general.name", spec.name.c_str());
   gguf_set_val_u32(gguf, "general.file_type", llama_file_type(spec.type));
   gguf_set_val_u32(gguf, "general.quantization_version", GGML_QNT_VERSION);
-  gguf_set_val_u32(gguf, "llama.context_length", spec.n_ctx);
-  gguf_set_val_u32(gguf, "llama.embedding_length", spec.width);
-  gguf_set_val_u32(gguf, "llama.block_count", spec.layers);
-  gguf_set_val_u32(gguf, "llama.feed_forward_length", spec.feed_forward);
-  gguf_set_val_u32(gguf, "llama.attention.head_count", spec.heads);
-  gguf_set_val_u32(gguf, "llama.attention.head_count_kv", spec.kv_heads);
-  gguf_set_val_f32(gguf, "llama.attention.layer_norm_rms_epsilon", 1e-5F);
-  gguf_set_val_u32(gguf, "llama.rope.dimension_count", spec.width / spec.heads);
-  gguf_set_val_f32(gguf, "llama.rope.freq_base", 10000.0F);
-  gguf_set_val_u32(gguf, "llama.vocab_size", spec.vocabulary_size);
+  set_u32("context_length", spec.n_ctx);
+  set_u32("embedding_length", spec.width);
+  set_u32("block_count", spec.layers);
+  set_u32("feed_forward_length", has_attention(spec) ? spec.feed_forward : 0);
+  set_u32("attention.head_count", has_attention(spec) ? spec.heads : 0);
+  if (spec.architecture == Architecture::jamba) {
+    std::vector<std::uint32_t> heads;  // by layer; none where it has a state instead
+    for (std::uint32_t layer = 0; layer < spec.layers; ++layer) heads.push_back(attends(spec, layer) ? spec.kv_heads : 0);
+    gguf_set_arr_data(gguf, "jamba.attention.head_count_kv", GGUF_TYPE_UINT32, heads.data(), heads.size());
+  } else {
+    set_u32("attention.head_count_kv", has_attention(spec) ? spec.kv_heads : 0);
+  }
+  set_f32("attention.layer_norm_rms_epsilon", 1e-5F);
+  if (has_attention(spec)) {
+    set_u32("rope.dimension_count", spec.width / spec.heads);
+    set_f32("rope.freq_base", 10000.0F);
+  }
+  if (spec.architecture == Architecture::gemma3) {
+    set_u32("attention.sliding_window", spec.window);
+    set_u32("attention.key_length", spec.width / spec.heads);
+    set_u32("attention.value_length", spec.width / spec.heads);
+  }
+  if (spec.architecture == Architecture::mamba || spec.architecture == Architecture::jamba) {
+    set_u32("ssm.conv_kernel", kConvolutionTokens);
+    set_u32("ssm.inner_size", spec.width * kInnerPerWidth);
+    set_u32("ssm.state_size", kStateSize);
+    set_u32("ssm.time_step_rank", step_rank(spec));
+  }
+  set_u32("vocab_size", spec.vocabulary_size);
 }
 
 void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_template) {
@@ -173,8 +306,9 @@ void add_tensors(gguf_context* gguf, const ModelSpec& spec, std::span<const Matr
   const std::unique_ptr<ggml_context, GgmlFree> ggml(ggml_init(params));
   UMA_CHECK(ggml != nullptr);
   for (const Matrix& matrix : matrices) {
-    ggml_tensor* tensor = is_norm(matrix) ? ggml_new_tensor_1d(ggml.get(), GGML_TYPE_F32, matrix.columns)
-                                          : ggml_new_tensor_2d(ggml.get(), spec.type, matrix.columns, matrix.rows);
+    const ggml_type type = stored_type(matrix, spec);
+    ggml_tensor* tensor = matrix.rows == 1 ? ggml_new_tensor_1d(ggml.get(), type, matrix.columns)
+                                           : ggml_new_tensor_2d(ggml.get(), type, matrix.columns, matrix.rows);
     ggml_set_name(tensor, matrix.name.c_str());
     gguf_add_tensor(gguf, tensor);
   }
@@ -196,9 +330,20 @@ bool write_padded(std::FILE* file, std::span<const std::byte> bytes, std::size_t
   return std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && std::fwrite(kZeros, 1, padding, file) == padding;
 }
 
-bool write_norm(std::FILE* file, const Matrix& matrix) {
-  const std::vector<float> ones(static_cast<std::size_t>(matrix.columns), 1.0F);
-  return write_padded(file, std::as_bytes(std::span(ones)), GGUF_DEFAULT_ALIGNMENT);
+void fill_row(const Matrix& matrix, float gain, std::span<float> row, Random& random) {
+  switch (matrix.filling) {
+    case Matrix::Filling::random: {
+      const float scale = gain / std::sqrt(static_cast<float>(matrix.columns));
+      std::ranges::generate(row, [&] { return next_normal(random) * scale; });
+      break;
+    }
+    case Matrix::Filling::constant:
+      std::ranges::fill(row, gain);
+      break;
+    case Matrix::Filling::decays:
+      for (std::size_t i = 0; i < row.size(); ++i) row[i] = -0.25F * static_cast<float>(i + 1);
+      break;
+  }
 }
 
 // Memory: one matrix in its stored form and one row of floats.
@@ -208,8 +353,7 @@ bool write_matrix(std::FILE* file, const Matrix& matrix, ggml_type type, std::si
   std::vector<float> row(static_cast<std::size_t>(matrix.columns));
   for (std::int64_t index = 0; index < matrix.rows; ++index) {
     const float gain = static_cast<std::size_t>(index) < special_rows ? kGainSpecialLogits : matrix.gain;
-    const float scale = gain / std::sqrt(static_cast<float>(matrix.columns));
-    std::ranges::generate(row, [&] { return next_normal(random) * scale; });
+    fill_row(matrix, gain, row, random);
     ggml_quantize_chunk(type, row.data(), stored.data() + static_cast<std::size_t>(index) * row_bytes, 0, 1, matrix.columns,
                         nullptr);
   }
@@ -230,10 +374,8 @@ bool write_all(std::FILE* file, const ModelSpec& spec) {
   Random random_quiet(~spec.seed);
   for (const Matrix& matrix : matrices) {
     const std::size_t special_rows = matrix.name == "output.weight" ? vocabulary.plain_begin : 0;
-    const bool written = is_norm(matrix)
-                             ? write_norm(file, matrix)
-                             : write_matrix(file, matrix, spec.type, special_rows, matrix.is_quiet ? random_quiet : random);
-    if (!written) {
+    Random& source = matrix.is_quiet ? random_quiet : random;
+    if (!write_matrix(file, matrix, stored_type(matrix, spec), special_rows, source)) {
       return false;
     }
   }

@@ -1,5 +1,5 @@
-// Writes a llama-architecture model with random weights as a GGUF file: any shape, the same bytes from the same spec.
-// Such a model talks nonsense at exactly the speed of a trained one of its shape.
+// Writes a model with random weights as a GGUF file: any shape, the same bytes from the same spec. Such a model talks nonsense
+// at exactly the speed of a trained one of its shape.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,17 @@
 
 namespace uma {
 
+// What a model remembers of the past: every token, or less.
+enum class Architecture : std::uint8_t {
+  llama,   // attention over all tokens
+  gemma3,  // five of six layers look at a window of the last tokens only
+  mamba,   // one state of fixed size instead of tokens
+  jamba,   // every second layer attends to all tokens, the others are mamba's
+};
+
 struct ModelSpec {
   std::string name;
+  Architecture architecture = Architecture::llama;
   ggml_type type = GGML_TYPE_Q8_0;  // of the matrices: F16, Q8_0 or Q4_0
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
@@ -22,6 +31,7 @@ struct ModelSpec {
   std::uint32_t feed_forward = 0;
   std::uint32_t n_ctx = 0;  // context length the model claims to be trained for
   std::uint32_t vocabulary_size = 0;
+  std::uint32_t window = 0;    // tokens that a layer with a window looks at, itself included; gemma3 only
   bool chat_template = false;  // ChatML, with its control tokens
   std::uint64_t seed = 1;
   // The last of the layers say little: what they add is scaled by `quiet_gain`, and all other weights are those of the model

@@ -1,0 +1,248 @@
+// Sessions of models that cannot be cut at any token (src/llm/llama_memory_test.cpp says what they are): whatever happens to a
+// sequence on its way, the logits that its tokens are sampled from are those of one run over the same chain, within what other
+// batch shapes change. On the real library, with the lanes that the engine makes.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+#include <future>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+#include "engine/lane.h"
+#include "engine/worker_source.h"
+
+namespace uma::engine {
+namespace {
+
+struct Case {
+  std::string model;
+  llm::KvLayout layout;
+};
+void PrintTo(const Case& made, std::ostream* out) {
+  *out << made.model << (made.layout == llm::KvLayout::split ? ", split" : ", unified");
+}
+
+class SilentSink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    tokens += std::holds_alternative<TokenEvent>(event) ? 1 : 0;
+    return true;
+  }
+  int tokens = 0;
+};
+
+class LaneMemory : public ::testing::TestWithParam<Case> {
+ protected:
+  static constexpr float kClose = 0.1F;  // other batch shapes change logits by half of it, wrong memory by several times
+
+  static std::vector<Token> words(std::uint64_t seed, std::int32_t count) {
+    Random random(seed);
+    std::vector<Token> tokens;
+    for (std::int32_t i = 0; i < count; ++i) tokens.push_back(static_cast<Token>(300 + random.next_below(1000)));
+    return tokens;
+  }
+
+  static llm::ContextOptions context_options(std::int32_t sequences, std::int32_t cells) {
+    return {.cells = GetParam().layout == llm::KvLayout::unified ? cells : 1024 * sequences,
+            .sequences = sequences,
+            .threads = 1,
+            .layout = GetParam().layout};
+  }
+
+  // `cells`: of a unified context; split ones have 1024 for each sequence.
+  void make(std::int32_t sequences, std::int32_t cells, bool has_prefill_lane = false, LaneOptions options = {}) {
+    const char* tiny = std::getenv("UMA_TEST_MODEL");
+    const std::filesystem::path folder =
+        std::filesystem::path(tiny != nullptr ? tiny : "build/release/models/tiny.gguf").parent_path();
+    FixedModelSource source({.path = (folder / (GetParam().model + ".gguf")).string(),
+                             .draft_path = "",
+                             .workers = 1,
+                             .context = context_options(sequences, cells),
+                             .replicates = false,
+                             .lanes = has_prefill_lane});
+    std::promise<LoadedWorkers> promise;
+    source.load([](double) {}, [&](Expected<LoadedWorkers> loaded) { promise.set_value(std::move(loaded).value()); });
+    LoadedWorkers loaded = promise.get_future().get();
+    model_ = loaded.model;
+    WorkerContexts& worker = loaded.workers.front();
+    ASSERT_EQ(worker.prefill != nullptr, has_prefill_lane);
+    if (has_prefill_lane) options.target_tbt_ms = 0.01;  // whatever is longer than a few tokens goes there
+    options.speculates = options.guess != nullptr;
+    options.on_logits = [this](RequestId id, std::span<const float> logits) {
+      logits_[id.value].emplace_back(logits.begin(), logits.end());
+    };
+    lane_ = std::make_unique<Lane>(std::move(options), std::move(worker.decode), std::move(worker.prefill), model_->vocab(),
+                                   clock_, [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+  }
+
+  void post(std::uint64_t id, const std::string& session, std::vector<Token> chain, std::int32_t count = 12,
+            bool is_background = false, const std::string& forked_from = "") {
+    Task task;
+    task.id = RequestId{id};
+    task.session = SessionId{session};
+    task.forked_from = SessionId{forked_from};
+    task.tokens = std::move(chain);
+    task.tokens_max = count;
+    task.sampling.ignore_eos = true;
+    task.is_background = is_background;
+    task.received = clock_.now();
+    sinks_[id] = std::make_shared<SilentSink>();
+    task.sink = sinks_[id];
+    chains_[id] = task.tokens;
+    lane_->stats().queue_depth.add(1);
+    lane_->post(StartCommand{std::move(task)});
+  }
+
+  void step() {
+    if (lane_->prefill_lane() != nullptr) lane_->prefill_lane()->step();
+    lane_->step();
+    lane_->check_invariants();
+  }
+
+  // Runs until the request has ended, and compares each of its tokens with one run over its chain.
+  void expect_right(std::uint64_t id) {
+    while (!results_.contains(id)) step();
+    const std::vector<Token>& generated = results_.at(id).generated;
+    ASSERT_EQ(logits_.at(id).size(), generated.size()) << id;
+    const auto fresh = model_->new_context(context_options(1, 1024)).value();
+    std::vector<llm::BatchRow> rows;
+    for (const Token token : chains_.at(id)) rows.push_back({token, static_cast<std::int32_t>(rows.size()), 0, false});
+    for (std::size_t i = 0; i < generated.size(); ++i) {
+      rows.back().wants_logits = true;
+      ASSERT_TRUE(fresh->decode(rows, nullptr));
+      const std::span<const float> expected = fresh->logits(static_cast<std::int32_t>(rows.size()) - 1);
+      float largest = 0;
+      for (std::size_t k = 0; k < expected.size(); ++k) {
+        largest = std::max(largest, std::abs(expected[k] - logits_.at(id)[i][k]));
+      }
+      ASSERT_LT(largest, kClose) << "request " << id << ", token " << i;
+      rows = {{generated[i], fresh->sequence_length(0), 0, false}};
+    }
+  }
+
+  std::vector<Token> chain_after(std::uint64_t id, const std::vector<Token>& more) const {
+    std::vector<Token> chain = chains_.at(id);
+    const std::vector<Token>& generated = results_.at(id).generated;
+    chain.insert(chain.end(), generated.begin(), generated.end());
+    chain.insert(chain.end(), more.begin(), more.end());
+    return chain;
+  }
+
+  // The first `count` tokens of a chain, and others.
+  static std::vector<Token> rewound(std::vector<Token> chain, std::int32_t count, const std::vector<Token>& more) {
+    chain.resize(static_cast<std::size_t>(count));
+    chain.insert(chain.end(), more.begin(), more.end());
+    return chain;
+  }
+
+  Tier tier(std::uint64_t id) const { return std::get<EosEvent>(results_.at(id).terminal).usage.tier; }
+
+  SteadyClock clock_;
+  std::shared_ptr<const llm::Model> model_;
+  std::unique_ptr<Lane> lane_;
+  std::map<std::uint64_t, TaskResult> results_;
+  std::map<std::uint64_t, std::shared_ptr<SilentSink>> sinks_;
+  std::map<std::uint64_t, std::vector<Token>> chains_;
+  std::map<std::uint64_t, std::vector<std::vector<float>>> logits_;
+};
+
+TEST_P(LaneMemory, TurnsRewindsRepeatsAndForksOfASession) {
+  make(4, 4096);
+  post(1, "s", words(1, 150));
+  expect_right(1);
+  post(2, "s", chain_after(1, words(2, 20)));
+  expect_right(2);
+  EXPECT_EQ(tier(2), Tier::hot) << "a turn that only adds is cheap for every model";
+  post(3, "s", rewound(chains_.at(2), 100, words(3, 10)));
+  expect_right(3);
+  post(4, "s", chains_.at(3));
+  expect_right(4);
+  post(6, "fork", chain_after(4, words(6, 40)), 12, false, "s");
+  post(5, "s", chain_after(4, words(5, 7)));
+  expect_right(5);
+  expect_right(6);
+  EXPECT_EQ(tier(6), Tier::hot);
+  post(7, "fork", rewound(chains_.at(6), 120, words(7, 30)));
+  expect_right(7);
+}
+
+TEST_P(LaneMemory, SequencesThatAreSwappedOutResumeAndCanBeRewound) {
+  make(2, 1024);
+  post(1, "a", words(1, 150), 60, true);
+  post(2, "b", words(2, 170), 60, true);
+  while (results_.empty() && (sinks_[1]->tokens < 5 || sinks_[2]->tokens < 5)) step();
+  for (std::uint64_t id = 3; id < 6; ++id) post(id, "", words(id, 60));
+  for (std::uint64_t id = 1; id < 6; ++id) expect_right(id);
+  EXPECT_GT(lane_->stats().preemptions_total.value(), 0U);
+  EXPECT_GT(lane_->stats().warm_hits_total.value(), 0U);
+  post(6, "a", rewound(chain_after(1, {}), 140, words(6, 9)));
+  post(7, "b", chain_after(2, words(7, 9)));
+  expect_right(6);
+  expect_right(7);
+}
+
+class UnifiedLaneMemory : public LaneMemory {};
+
+TEST_P(UnifiedLaneMemory, ExhaustedCellsSwapOutAndEveryoneIsRight) {
+  make(4, 768);
+  for (std::uint64_t id = 1; id < 5; ++id) post(id, std::format("s{}", id), words(id, 150), 120);
+  for (std::uint64_t id = 1; id < 5; ++id) expect_right(id);
+}
+
+TEST_P(LaneMemory, PromptsOfThePrefillLaneGoOnAndCanBeRewound) {
+  make(4, 4096, true);
+  post(1, "", words(1, 30), 400);
+  while (results_.empty() && sinks_[1]->tokens < 3) step();
+  post(2, "s", words(2, 400));
+  expect_right(2);
+  EXPECT_EQ(lane_->stats().handover.count(), 1U);
+  post(3, "s", chain_after(2, words(3, 200)));
+  expect_right(3);
+  EXPECT_EQ(lane_->stats().handover.count(), 2U);
+  EXPECT_EQ(tier(3), Tier::hot);
+  post(4, "s", rewound(chains_.at(3), 300, words(4, 5)));
+  expect_right(4);
+  post(5, "t", words(5, 300));
+  post(6, "u", words(6, 120));
+  expect_right(5);
+  expect_right(6);
+  post(7, "t", rewound(chains_.at(5), 299, words(7, 1)));
+  expect_right(7);
+  ASSERT_FALSE(results_.contains(1)) << "the stream was there all the time";
+  expect_right(1);
+}
+
+TEST_P(LaneMemory, WrongGuessesLeaveNoTrace) {
+  Random random(5);
+  LaneOptions options;
+  options.guess = [&](std::span<const Token>, std::int32_t count, std::vector<Token>& draft) {
+    for (std::int32_t i = 0; i < std::min(count, 3); ++i) draft.push_back(static_cast<Token>(300 + random.next_below(1000)));
+  };
+  make(2, 1024, false, std::move(options));
+  post(1, "s", words(1, 150), 60);
+  expect_right(1);
+  EXPECT_GT(lane_->stats().drafted_tokens_total.value(), 0U);
+  post(2, "s", chain_after(1, words(2, 20)), 60);
+  expect_right(2);
+}
+
+std::vector<Case> cases_of(llm::KvLayout layout) {
+  return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
+}
+
+std::string name_of(const ::testing::TestParamInfo<Case>& made) {
+  std::string name = made.param.model;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Split, LaneMemory, ::testing::ValuesIn(cases_of(llm::KvLayout::split)), name_of);
+INSTANTIATE_TEST_SUITE_P(Unified, LaneMemory, ::testing::ValuesIn(cases_of(llm::KvLayout::unified)), name_of);
+INSTANTIATE_TEST_SUITE_P(Unified, UnifiedLaneMemory, ::testing::ValuesIn(cases_of(llm::KvLayout::unified)), name_of);
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,405 @@
+// What the three kinds of memory that cannot be cut at any token do: a window (tiny-swa), a state (tiny-recurrent), both a
+// cache and a state (tiny-hybrid), beside a plain cache (tiny). The first part asks our Context, the second the library itself,
+// so that a new version that behaves otherwise is noticed (docs/decisions/0016). Random models, made by the build.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <format>
+
+#include <gtest/gtest.h>
+#include <llama.h>
+
+#include "base/random.h"
+#include "llm/llama_model.h"
+
+namespace uma::llm {
+namespace {
+
+constexpr std::int32_t kLength = 200;  // of the sequences here
+constexpr std::int32_t kWindow = 32;   // of tiny-swa
+// Other batch shapes sum in another order: logits differ by less than this, and by more than that where the memory is wrong.
+constexpr float kClose = 0.025F;
+constexpr float kFar = 0.2F;
+
+std::string path_of(const std::string& name) {
+  const char* path = std::getenv("UMA_TEST_MODEL");
+  const std::filesystem::path tiny = path != nullptr ? path : "build/release/models/tiny.gguf";
+  return (tiny.parent_path() / (name + ".gguf")).string();
+}
+
+std::vector<Token> random_tokens(std::uint64_t seed, std::int32_t count) {
+  Random random(seed);
+  std::vector<Token> tokens;
+  for (std::int32_t i = 0; i < count; ++i) tokens.push_back(static_cast<Token>(300 + random.next_below(1000)));
+  return tokens;
+}
+
+std::vector<Token> part(const std::vector<Token>& tokens, std::int32_t begin, std::int32_t end = kLength) {
+  return {tokens.begin() + begin, tokens.begin() + end};
+}
+
+std::vector<Token> joined(std::vector<Token> tokens, const std::vector<Token>& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
+
+float distance(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = a.size() == b.size() ? 0 : INFINITY;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+// --- Our Context
+
+struct Case {
+  std::string model;
+  KvLayout layout;
+};
+void PrintTo(const Case& made, std::ostream* out) {
+  *out << made.model << (made.layout == KvLayout::split ? ", split" : ", unified");
+}
+
+class Memory : public testing::TestWithParam<Case> {
+ protected:
+  static std::string kind() { return GetParam().model; }
+  static bool is_unified() { return GetParam().layout == KvLayout::unified; }
+  static bool has_state() { return kind() == "tiny-recurrent" || kind() == "tiny-hybrid"; }
+
+  std::unique_ptr<Context> context(std::int32_t sequences = 4) const {
+    return model_
+        ->new_context({.cells = is_unified() ? 2048 : 512 * sequences,
+                       .sequences = sequences,
+                       .threads = 1,
+                       .layout = GetParam().layout,
+                       .ubatch_rows = 64})
+        .value();
+  }
+
+  // Appends `tokens`; the logits of the last.
+  static std::vector<float> feed(Context& target, std::int32_t sequence, const std::vector<Token>& tokens) {
+    std::vector<BatchRow> rows;
+    const std::int32_t begin = target.sequence_length(sequence);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      rows.push_back({tokens[i], begin + static_cast<std::int32_t>(i), sequence, i + 1 == tokens.size()});
+    }
+    EXPECT_EQ(target.decode(rows, nullptr).value(), DecodeStatus::done);
+    const std::span<const float> logits = target.logits(static_cast<std::int32_t>(rows.size()) - 1);
+    return {logits.begin(), logits.end()};
+  }
+
+  std::vector<float> fresh(const std::vector<Token>& tokens, const std::vector<Token>& next) const {
+    const auto target = context();
+    feed(*target, 0, tokens);
+    return feed(*target, 0, next);
+  }
+
+  const std::shared_ptr<const Model> model_ = load_llama_model(path_of(GetParam().model), {}).value();
+  const std::vector<Token> tokens_ = random_tokens(1, kLength);
+  const std::vector<Token> next_ = random_tokens(2, 5);
+};
+
+TEST_P(Memory, TheShapeSaysWhatCanBeForgotten) {
+  const auto target = context();
+  EXPECT_EQ(target->shape().can_truncate, kind() == "tiny");
+  EXPECT_EQ(target->shape().can_shift, kind() == "tiny");
+}
+
+TEST_P(Memory, WhatIsForgottenMatters) {
+  const std::vector<float> whole = fresh(tokens_, next_);
+  EXPECT_GT(distance(whole, fresh(joined(random_tokens(7, 100), part(tokens_, 100)), next_)), kFar);
+  EXPECT_GT(distance(whole, fresh(joined(random_tokens(7, 180), part(tokens_, 180)), next_)), kFar);
+}
+
+// Whatever truncate() says, what comes after it is right.
+TEST_P(Memory, ATruncationThatSucceedsForgetsExactlyThat) {
+  const std::vector<float> expected = fresh(tokens_, next_);
+  for (const bool is_restored : {false, true}) {
+    for (const std::int32_t cut : {0, 1, 2, 3, 20, kWindow - 1, kWindow, kWindow + 1, 100, 168, 199, 200}) {
+      const auto target = context();
+      feed(*target, 1, tokens_);
+      if (is_restored) {
+        Bytes state;
+        ASSERT_TRUE(target->save_state(1, 0, kLength, state));
+        ASSERT_TRUE(target->truncate(1, 0));
+        ASSERT_TRUE(target->load_state(1, 0, kLength, target->fit_state(state)));
+      }
+      const bool did_forget = target->truncate(1, kLength - cut);
+      const std::int32_t length = did_forget ? kLength - cut : kLength;
+      ASSERT_EQ(target->sequence_length(1), length) << cut;
+      EXPECT_LT(distance(feed(*target, 1, joined(part(tokens_, length), next_)), expected), kClose)
+          << cut << (is_restored ? " of a restored sequence" : "");
+      if (has_state()) {
+        EXPECT_EQ(did_forget, cut == 0 || cut == kLength) << cut;
+      } else {
+        // A saved window has the tokens that the next one sees, and one before.
+        EXPECT_EQ(did_forget, kind() == "tiny" || !is_restored || cut < 2 || cut == kLength) << cut;
+      }
+    }
+  }
+}
+
+TEST_P(Memory, ManyTruncationsInARowAreRight) {
+  const std::vector<Token> tokens = random_tokens(3, 480);
+  const std::vector<float> expected = fresh(tokens, next_);
+  const auto target = context();
+  Random random(11);
+  feed(*target, 2, part(tokens, 0, 300));
+  feed(*target, 0, random_tokens(4, 100));
+  for (int i = 0; i < 20; ++i) {
+    const std::int32_t length = target->sequence_length(2);
+    const auto begin = static_cast<std::int32_t>(random.next_below(static_cast<std::uint64_t>(length) + 1));
+    ASSERT_TRUE(target->truncate(2, begin) || target->truncate(2, 0));
+    const std::int32_t end = std::min(480, begin + 1 + static_cast<std::int32_t>(random.next_below(480)));
+    if (target->sequence_length(2) < end) feed(*target, 2, part(tokens, target->sequence_length(2), end));
+    ASSERT_TRUE(target->truncate(0, 40) || target->truncate(0, 0));
+    feed(*target, 0, random_tokens(5, 60));
+  }
+  if (target->sequence_length(2) < 480) feed(*target, 2, part(tokens, target->sequence_length(2), 480));
+  EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
+}
+
+TEST_P(Memory, ASavedSequenceGoesOnWithTheSameBits) {
+  const auto from = context();
+  feed(*from, 1, tokens_);
+  Bytes saved;
+  ASSERT_TRUE(from->save_state(1, 0, kLength, saved));
+  const std::vector<float> stayed = feed(*from, 1, next_);
+  for (const std::int32_t sequences : {1, 2, 4, 6}) {
+    for (const std::int32_t home : {0, sequences - 1}) {
+      const auto to = context(sequences);
+      EXPECT_EQ(to->state_identity(), from->state_identity());
+      Bytes state = saved;
+      const bool is_loaded = to->load_state(home, 0, kLength, to->fit_state(state)).has_value();
+      // Several caches: the library refuses a split state of a context with another number of sequences.
+      const bool has_several = kind() == "tiny-swa" || kind() == "tiny-hybrid";
+      EXPECT_EQ(is_loaded, is_unified() || sequences == 4 || !has_several) << sequences << " " << home;
+      EXPECT_EQ(to->sequence_length(home), is_loaded ? kLength : 0);
+      if (is_loaded) {
+        EXPECT_EQ(feed(*to, home, next_), stayed) << sequences << " " << home;
+      }
+    }
+  }
+}
+
+TEST_P(Memory, SequencesOfOneCallDoNotTouchEachOther) {
+  std::vector<std::vector<float>> expected;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    expected.push_back(fresh(random_tokens(20 + static_cast<std::uint64_t>(i), 50), random_tokens(30, 7 + i)));
+  }
+  const auto target = context();
+  std::vector<BatchRow> rows;
+  std::vector<std::int32_t> last;
+  for (std::int32_t i = 0; i < 3; ++i) {
+    feed(*target, i, random_tokens(20 + static_cast<std::uint64_t>(i), 50));
+    for (std::int32_t k = 0; k < 7 + i; ++k) {
+      rows.push_back({random_tokens(30, 7 + i)[static_cast<std::size_t>(k)], 50 + k, i, k == 6 + i});
+    }
+    last.push_back(static_cast<std::int32_t>(rows.size()) - 1);
+  }
+  ASSERT_EQ(target->decode(rows, nullptr).value(), DecodeStatus::done);
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::span<const float> logits = target->logits(last[i]);
+    EXPECT_LT(distance({logits.begin(), logits.end()}, expected[i]), kClose) << i;
+  }
+}
+
+TEST_P(Memory, ACopyAndItsOriginalGoTheirOwnWays) {
+  const auto target = context();
+  feed(*target, 0, tokens_);
+  target->copy(0, 2);
+  const std::vector<Token> other = random_tokens(8, 9);
+  const std::vector<float> of_copy = feed(*target, 2, other);
+  EXPECT_LT(distance(feed(*target, 0, next_), fresh(tokens_, next_)), kClose);
+  EXPECT_LT(distance(of_copy, fresh(tokens_, other)), kClose);
+}
+
+TEST_P(Memory, AfterAnInterruptionTheLengthIsTrue) {
+  class EndsAfter final : public CallMonitor {
+   public:
+    explicit EndsAfter(int questions) : left_(questions) {}
+    bool wants_end() override { return left_-- <= 0; }
+
+   private:
+    std::atomic<int> left_;
+  };
+  const std::vector<float> expected = fresh(tokens_, next_);
+  for (const int questions : {0, 5, 20, 60, 75, 100, 150}) {
+    const auto target = context();
+    feed(*target, 0, part(tokens_, 0, 10));
+    feed(*target, 1, next_);
+    EndsAfter monitor(questions);
+    std::vector<BatchRow> rows;
+    for (std::int32_t i = 10; i < kLength; ++i) rows.push_back({tokens_[static_cast<std::size_t>(i)], i, 0, false});
+    if (target->decode(rows, &monitor).value() == DecodeStatus::done) continue;
+    const std::int32_t length = target->sequence_length(0);
+    ASSERT_LT(length, kLength);
+    EXPECT_LT(distance(feed(*target, 0, joined(part(tokens_, length), next_)), expected), kClose) << questions;
+    EXPECT_EQ(target->sequence_length(1), 5) << "not of the call";
+  }
+}
+
+std::vector<Case> cases_of(KvLayout layout) {
+  return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
+}
+
+std::string name_of(const testing::TestParamInfo<Case>& made) {
+  std::string name = made.param.model;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Split, Memory, testing::ValuesIn(cases_of(KvLayout::split)), name_of);
+INSTANTIATE_TEST_SUITE_P(Unified, Memory, testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
+
+// --- The library itself
+
+struct ModelFree {
+  void operator()(llama_model* model) const { llama_model_free(model); }
+};
+struct ContextFree {
+  void operator()(llama_context* context) const { llama_free(context); }
+};
+using RawContext = std::unique_ptr<llama_context, ContextFree>;
+
+class LibraryMemory : public testing::TestWithParam<const char*> {
+ protected:
+  static void SetUpTestSuite() { init_llama(); }
+  static std::string kind() { return GetParam(); }
+
+  RawContext context(bool swa_full = true) const {
+    llama_context_params params = llama_context_default_params();
+    EXPECT_TRUE(params.swa_full) << "the default that we use";
+    EXPECT_EQ(params.n_rs_seq, 0U);
+    params.n_ctx = 1024;
+    params.n_ubatch = 64;
+    params.n_seq_max = 2;
+    params.n_threads = params.n_threads_batch = 1;
+    params.kv_unified = false;
+    params.swa_full = swa_full;
+    params.no_perf = true;
+    return RawContext(llama_init_from_model(model_.get(), params));
+  }
+
+  static llama_memory_t memory(const RawContext& context) { return llama_get_memory(context.get()); }
+  static std::int32_t length(const RawContext& context) { return llama_memory_seq_pos_max(memory(context), 0) + 1; }
+
+  static std::vector<float> feed(const RawContext& context, const std::vector<Token>& tokens) {
+    const auto count = static_cast<std::int32_t>(tokens.size());
+    llama_batch batch = llama_batch_init(count, 0, 1);
+    const std::int32_t begin = length(context);
+    batch.n_tokens = count;
+    for (std::int32_t i = 0; i < count; ++i) {
+      batch.token[i] = tokens[static_cast<std::size_t>(i)];
+      batch.pos[i] = begin + i;
+      batch.n_seq_id[i] = 1;
+      batch.seq_id[i][0] = 0;
+      batch.logits[i] = static_cast<std::int8_t>(i + 1 == count);
+    }
+    EXPECT_EQ(llama_decode(context.get(), batch), 0);
+    llama_batch_free(batch);
+    const float* logits = llama_get_logits_ith(context.get(), count - 1);
+    return {logits, logits + llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(context.get())))};
+  }
+
+  std::vector<float> fresh(const std::vector<Token>& tokens, const std::vector<Token>& next) const {
+    const RawContext target = context();
+    feed(target, tokens);
+    return feed(target, next);
+  }
+
+  static std::vector<std::uint8_t> save(const RawContext& context, llama_state_seq_flags flags) {
+    std::vector<std::uint8_t> bytes(llama_state_seq_get_size_ext(context.get(), 0, flags));
+    EXPECT_EQ(llama_state_seq_get_data_ext(context.get(), bytes.data(), bytes.size(), 0, flags), bytes.size());
+    return bytes;
+  }
+
+  const std::unique_ptr<llama_model, ModelFree> model_{
+      llama_model_load_from_file(path_of(GetParam()).c_str(), llama_model_default_params())};
+  const std::vector<Token> tokens_ = random_tokens(1, kLength);
+  const std::vector<Token> next_ = random_tokens(2, 5);
+};
+
+TEST_P(LibraryMemory, SaysWhatKindItIs) {
+  EXPECT_EQ(llama_model_is_recurrent(model_.get()), kind() == "tiny-recurrent");
+  EXPECT_EQ(llama_model_is_hybrid(model_.get()), kind() == "tiny-hybrid");
+  EXPECT_EQ(llama_model_n_swa(model_.get()), kind() == "tiny-swa" ? kWindow : 0);
+}
+
+// A checkpoint of PARTIAL_ONLY brings a sequence back to where it was taken, as long as the tokens before are still cached.
+TEST_P(LibraryMemory, APartialStateIsACheckpoint) {
+  const std::vector<Token> other = random_tokens(9, 50);
+  const std::vector<float> expected = fresh(joined(part(tokens_, 0, 100), other), next_);
+  const RawContext target = context();
+  feed(target, part(tokens_, 0, 100));
+  const std::vector<std::uint8_t> partial = save(target, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
+  const std::vector<std::uint8_t> whole = save(target, LLAMA_STATE_SEQ_FLAGS_NONE);
+  EXPECT_EQ(partial.size() < whole.size(), kind() != "tiny-recurrent");
+  EXPECT_EQ(partial.size() < 16, kind() == "tiny") << "nothing but a header";
+  feed(target, part(tokens_, 100));
+  const std::vector<std::uint8_t> later = save(target, LLAMA_STATE_SEQ_FLAGS_NONE);
+  const RawContext elsewhere = context();
+  ASSERT_EQ(llama_state_seq_set_data(elsewhere.get(), later.data(), later.size(), 0), later.size());
+  for (const RawContext* place : {&target, &elsewhere}) {
+    EXPECT_EQ(llama_state_seq_set_data_ext(place->get(), partial.data(), partial.size(), 0, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY),
+              partial.size());
+    EXPECT_TRUE(llama_memory_seq_rm(memory(*place), 0, 100, -1));
+    ASSERT_EQ(length(*place), 100);
+    feed(*place, other);
+    EXPECT_LT(distance(feed(*place, next_), expected), kClose);
+  }
+}
+
+TEST_P(LibraryMemory, ShiftingIsOfferedWhereItDoesNotForget) {
+  const RawContext target = context();
+  EXPECT_TRUE(llama_memory_can_shift(memory(target)));
+  const std::vector<float> unshifted = fresh(tokens_, next_);
+  feed(target, tokens_);
+  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, 10, 60)) << "also where a state cannot forget them";
+  llama_memory_seq_add(memory(target), 0, 60, -1, -50);
+  EXPECT_EQ(length(target), 150);
+  const float change = distance(feed(target, next_), unshifted);
+  if (kind() == "tiny-recurrent") {
+    EXPECT_EQ(change, 0) << "the state still has all of it";
+  } else {
+    EXPECT_GT(change, kFar);
+  }
+}
+
+class LibraryWindow : public LibraryMemory {};
+
+// Why truncate() looks for itself.
+TEST_P(LibraryWindow, ThatIsGoneIsNotNoticed) {
+  const std::vector<float> expected = fresh(tokens_, next_);
+  const RawContext target = context();
+  feed(target, tokens_);
+  EXPECT_EQ(llama_memory_seq_pos_min(memory(target), 0), 0);
+  const std::vector<std::uint8_t> state = save(target, LLAMA_STATE_SEQ_FLAGS_NONE);
+  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, -1, -1));
+  EXPECT_EQ(llama_state_seq_set_data(target.get(), state.data(), state.size(), 0), state.size());
+  EXPECT_EQ(llama_memory_seq_pos_min(memory(target), 0), kLength - kWindow);
+  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, 150, -1)) << "says yes";
+  EXPECT_GT(distance(feed(target, joined(part(tokens_, 150), next_)), expected), kFar) << "and is wrong";
+}
+
+// swa_full = false: the window's cache is smaller than the others, so what is before the window goes as the sequence grows.
+TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
+  const RawContext target = context(false);
+  EXPECT_FALSE(llama_memory_can_shift(memory(target)));
+  feed(target, random_tokens(6, 480));
+  EXPECT_GT(llama_memory_seq_pos_min(memory(target), 0), 0);
+  EXPECT_LE(llama_memory_seq_pos_min(memory(target), 0), 480 - kWindow);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory, testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
+                         [](const auto& made) {
+                           std::string name = made.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, testing::Values("tiny-swa"));
+
+}  // namespace
+}  // namespace uma::llm

@@ -1,0 +1,60 @@
+"""Models that cannot be cut at any token (docs/decisions/0016), through the daemon: turns, rewinds, repeats, forks, company."""
+
+import unittest
+
+import uma
+
+OPTIONS = {"max_tokens": 12, "ignore_eos": True}
+
+
+class MemoryKind:
+    flags = ("--n-ctx", "8192", "--slots", "4")
+
+    def test_a_session_lives_through_everything(self):
+        session = self.client.create_session(mode="text")
+        self.client.append(session, "one two three " * 40)
+        self.assertEqual(12, self.client.generate_stream(session, **OPTIONS).usage["completion_tokens"])
+        self.client.append(session, " four")
+        second = self.client.generate_stream(session, **OPTIONS)
+        self.assertGreater(second.usage["reused_tokens"], 100, "a turn that only adds is hot")
+
+        def regenerate():
+            return self.client.finish(self.client.start(type="regenerate", session_id=session, **OPTIONS))
+
+        self.assertEqual(regenerate().text, regenerate().text)
+        fork = self.client.call(type="fork_session", session_id=session)["session_id"]
+        self.assertEqual("ack", self.client.call(type="rewind_session", session_id=session, turn=0)["event"])
+        other = self.another_client()
+        one, two = uma.parallel(
+            lambda: self.client.generate(" five", session_id=session, **OPTIONS),
+            lambda: other.generate(" six", session_id=fork, **OPTIONS),
+        )
+        for reply in (one, two):
+            self.assertEqual(12, reply.usage["completion_tokens"])
+
+    def test_long_prompts_beside_streams(self):
+        clients = [self.another_client() for _ in range(6)]
+        prompts = ["the dog and the cat " * (5 if index % 2 else 150) for index in range(6)]
+        replies = uma.parallel(*(
+            lambda client=client, prompt=prompt: client.generate(prompt, max_tokens=40, ignore_eos=True)
+            for client, prompt in zip(clients, prompts)
+        ))
+        self.assertEqual([40] * 6, [reply.usage["completion_tokens"] for reply in replies])
+        again = self.client.generate(prompts[1], max_tokens=40, ignore_eos=True)
+        self.assertEqual(40, again.usage["completion_tokens"])
+
+
+class Window(MemoryKind, uma.DaemonTest):
+    model = uma.BUILD / "models" / "tiny-swa.gguf"
+
+
+class State(MemoryKind, uma.DaemonTest):
+    model = uma.BUILD / "models" / "tiny-recurrent.gguf"
+
+
+class Hybrid(MemoryKind, uma.DaemonTest):
+    model = uma.BUILD / "models" / "tiny-hybrid.gguf"
+
+
+if __name__ == "__main__":
+    unittest.main()
