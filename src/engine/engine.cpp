@@ -50,10 +50,20 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       started_at_(clock.now()),
       source_(std::move(source)),
       catalog_(std::move(catalog)),
-      store_(options_.store, std::move(cold), clock),
+      store_(with_busy(options_.store), std::move(cold), clock),
       router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
               preparer_, clock) {
   model_info_.name = source_->model_name();
+}
+
+// The store is told whether somebody computes.
+kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
+  options.is_busy = [this] {
+    const MutexLock lock(workers_mutex_);
+    return std::ranges::any_of(workers_,
+                               [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+  };
+  return options;
 }
 
 Engine::~Engine() {

@@ -79,6 +79,7 @@ class Engine final : public Service {
 
   void on_load_progress(double progress);
   void on_loaded(Expected<LoadedWorkers> loaded);
+  [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
   void run_store();
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);

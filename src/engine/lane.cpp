@@ -35,6 +35,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       context_(std::move(context)),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
       cells_(slots_.size()),
+      pool_(options_.store != nullptr ? options_.store->pool() : own_pool_),
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
       cores_(options.threads, options.threads_beside_prefill),
@@ -42,9 +43,9 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
   stats_.threads.set(options.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
-  prefill_ = std::make_unique<PrefillLane>(std::move(prefill_context),
-                                           PrefillOptions{options_.weights, options_.is_reproducible}, cores_, bandwidth_,
-                                           stats_, clock_, [this](PrefillReport report) { inbox_.push(std::move(report)); });
+  prefill_ = std::make_unique<PrefillLane>(
+      std::move(prefill_context), PrefillOptions{options_.weights, options_.is_reproducible}, pool_, cores_, bandwidth_, stats_,
+      clock_, [this](PrefillReport report) { inbox_.push(std::move(report)); });
 }
 
 Lane::~Lane() = default;
@@ -196,7 +197,7 @@ void Lane::take_report(PrefillReport report) {
   const auto found =
       std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
   if (found == sequences_.end() || !(*found)->is_away) {
-    if (report.image) prefill_->recycle(std::move(*report.image));  // cancelled meanwhile
+    if (report.image) kv::recycle(std::move(*report.image), pool_);  // cancelled meanwhile
     return;
   }
   Sequence& sequence = **found;
@@ -380,7 +381,7 @@ bool Lane::send_away(Sequence& sequence) {
                  .placed = sequence.placed_at,
                  .due = first_token_due(sequence)};
   if (!slot.tokens.empty()) {
-    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
     if (!image) {
       sequence.stays = true;
       return false;

@@ -299,7 +299,9 @@ class Lane {
   // Owned by the lane's thread.
   std::unique_ptr<llm::Context> context_;
   std::vector<Slot> slots_;
-  CellLedger cells_;                    // of a unified context
+  CellLedger cells_;  // of a unified context
+  kv::BytePool own_pool_{0};
+  kv::BytePool& pool_;                  // of states: the store\'s, where there is one
   std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;

@@ -98,14 +98,16 @@ void Lane::store_state(std::size_t index) {
   const Slot& slot = slots_[index];
   if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
   const TimePoint began = clock_.now();
-  auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens);
+  auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens, pool_);
   if (!image) {
     log_warning("session {}: its state could not be saved and will be computed again: {}",
                 slot.owner.session.empty() ? "-" : slot.owner.session.value, image.error().message);
     return;
   }
   options_.store->put(slot.owner, std::move(*image));
-  stats_.save.record_ms(to_ms(clock_.now() - began));
+  const double ms = to_ms(clock_.now() - began);
+  log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", options_.index, slot.tokens.size(), index, ms);
+  stats_.save.record_ms(ms);
 }
 
 // At the end of its sequence: a session keeps its slot for its next turn, and what a one-shot request has computed may be the
@@ -178,12 +180,11 @@ void Lane::swap_out(Sequence& sequence) {
     Arrival arrival = std::move(*sequence.arriving);
     sequence.arriving.reset();
     id = arrival.id;
-    kept =
-        arrival.report ? std::make_shared<const kv::StateImage>(std::move(*arrival.report->image)) : std::move(arrival.stored);
+    kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
   } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
-    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens);
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
     if (image) {
-      kept = std::make_shared<const kv::StateImage>(std::move(*image));
+      kept = kv::share_image(std::move(*image), pool_);
     } else {
       log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
                   image.error().message);
@@ -392,6 +393,10 @@ bool Lane::place(Sequence& sequence, TimePoint now) {
     stats_.swapped_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));
   }
   fill_slot(sequence, *index, source);
+  if (options_.store != nullptr) {
+    const StateSize size = state_size(shape(), size_of(sequence.chain));
+    options_.store->expect(size.piece_bytes, size.pieces);
+  }
   if (!sequence.was_placed()) write_receipt(sequence, source, had_tokens);
   sequence.image.reset();
   sequence.placed_at = now;
@@ -473,7 +478,7 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
     choose_first_token(sequence, report.logits);
     sequence.image_id = 0;
     if (sequence.state == Sequence::State::running) {
-      set_aside(sequence, std::make_shared<const kv::StateImage>(std::move(*report.image)));
+      set_aside(sequence, kv::share_image(std::move(*report.image), pool_));
     }
     return;
   }
@@ -548,7 +553,7 @@ void Lane::end_arrival(Sequence& sequence) {
   sequence.arriving.reset();
   (void)cut_slot(sequence.slot, static_cast<std::size_t>(arrival.tokens_wanted));
   if (arrival.report) {
-    prefill_->recycle(std::move(*arrival.report->image));
+    kv::recycle(std::move(*arrival.report->image), pool_);
     choose_first_token(sequence, arrival.report->logits);
     return;
   }

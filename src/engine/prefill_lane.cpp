@@ -18,9 +18,11 @@ constexpr double kLayerMs = 12;
 
 }  // namespace
 
-PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, CoreShare& cores,
-                         sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report)
+PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, kv::BytePool& pool,
+                         CoreShare& cores, sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock,
+                         OnReport on_report)
     : options_(options),
+      pool_(pool),
       cores_(cores),
       bandwidth_(bandwidth),
       stats_(stats),
@@ -32,10 +34,6 @@ PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOpt
 void PrefillLane::cancel(RequestId id) {
   inbox_.push(Cancel{id});
   if (resident_id_.load() == id.value) interrupt_.set(true);
-}
-
-void PrefillLane::recycle(kv::StateImage image) {
-  if (image.pieces.size() == 1) inbox_.push(Recycle{std::move(image.pieces.front().bytes)});
 }
 
 void PrefillLane::close() {
@@ -65,10 +63,8 @@ void PrefillLane::take_commands() {
       Job& added = *jobs_.back();
       if (added.asked.image) added.tokens_done = static_cast<std::int32_t>(added.asked.image->tokens.size());
       UMA_CHECK(added.tokens_done < static_cast<std::int32_t>(added.asked.tokens.size()));
-    } else if (const auto* cancelled = std::get_if<Cancel>(&command)) {
-      forget(cancelled->id);
     } else {
-      spare_ = std::move(std::get<Recycle>(command).bytes);
+      forget(std::get<Cancel>(command).id);
     }
   }
   inbox_taken_.clear();
@@ -113,7 +109,7 @@ bool PrefillLane::bring_in(Job& job) {
       fail_job(job, restored.error());
       return false;
     }
-    recycle(std::move(image));
+    kv::recycle(std::move(image), pool_);
   }
   set_resident(&job);
   return true;
@@ -128,9 +124,8 @@ void PrefillLane::put_aside() {
   Job& job = *resident_;
   set_resident(nullptr);
   if (job.tokens_done > 0) {
-    auto image =
-        save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
-                      std::move(spare_));
+    auto image = save_sequence(
+        *context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)), pool_);
     if (image) {
       job.asked.image = std::move(*image);
     } else {
@@ -216,7 +211,7 @@ void PrefillLane::run_chunk(Job& job) {
 void PrefillLane::hand_over(Job& job) {
   const std::span<const float> logits = context_->logits(static_cast<std::int32_t>(rows_.size()) - 1);
   if (logits.empty()) return fail_job(job, {ErrorCode::runtime_decode, "the engine gave no logits for a token"});
-  auto image = save_sequence(*context_, 0, job.asked.tokens, std::move(spare_));
+  auto image = save_sequence(*context_, 0, job.asked.tokens, pool_);
   if (!image) return fail_job(job, image.error());
   PrefillReport report{.id = job.asked.id,
                        .tokens_done = job.tokens_done,

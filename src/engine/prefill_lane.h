@@ -63,16 +63,14 @@ class PrefillLane {
  public:
   using OnReport = std::function<void(PrefillReport)>;
 
-  // `context` has one sequence. `cores`, `bandwidth`, `stats` and `clock` outlive the lane. `on_report` is called from step().
-  PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, CoreShare& cores,
+  // `context` has one sequence. What is passed by reference outlives the lane. `on_report` is called from step().
+  PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, kv::BytePool& pool, CoreShare& cores,
               sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
 
   // --- Any thread.
   void post(PrefillJob job) { inbox_.push(std::move(job)); }
   // Ends a job early, also in mid-computation. A final report may already be on its way.
   void cancel(RequestId id);
-  // Takes back the memory of an image that has been loaded.
-  void recycle(kv::StateImage image);
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
 
@@ -88,10 +86,7 @@ class PrefillLane {
   struct Cancel {
     RequestId id;
   };
-  struct Recycle {
-    Bytes bytes;
-  };
-  using Command = std::variant<PrefillJob, Cancel, Recycle>;
+  using Command = std::variant<PrefillJob, Cancel>;
   struct Job {
     PrefillJob asked;
     std::int32_t tokens_done = 0;  // in the context, or in the image
@@ -113,6 +108,7 @@ class PrefillLane {
 
   // Constant after construction.
   const PrefillOptions options_;
+  kv::BytePool& pool_;
   CoreShare& cores_;
   sched::BandwidthBudget& bandwidth_;
   LaneStats& stats_;
@@ -123,7 +119,6 @@ class PrefillLane {
   std::unique_ptr<llm::Context> context_;
   std::vector<std::unique_ptr<Job>> jobs_;
   Job* resident_ = nullptr;
-  Bytes spare_;
   std::vector<llm::BatchRow> rows_;
   std::vector<Command> inbox_taken_;
   sched::StepModel step_model_;

@@ -8,25 +8,36 @@
 namespace uma::engine {
 namespace {
 
-// Small enough to be loaded between two ticks, large enough to cost little each.
-std::int32_t piece_tokens(const llm::ContextShape& shape) {
-  return std::clamp(shape.sequence_cells_max / 8, 16, 512);
+// Small enough to be loaded between two ticks, large enough to cost little each; all of it where pieces are not known.
+std::int32_t piece_tokens(const llm::ContextShape& shape, std::int32_t length) {
+  return shape.is_unified && shape.can_truncate ? std::clamp(shape.sequence_cells_max / 8, 16, 512) : length;
+}
+
+// Beside the keys and values the library writes a few numbers for each cell and layer.
+std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
+  constexpr std::size_t kPerCell = 32;
+  constexpr std::size_t kFixed = std::size_t{8} << 10;
+  return static_cast<std::size_t>(tokens) * (shape.kv_bytes_per_token + kPerCell) + kFixed;
 }
 
 }  // namespace
 
+StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens) {
+  const std::int32_t step = std::min(tokens, piece_tokens(shape, tokens));
+  return {.piece_bytes = piece_bytes(shape, step), .pieces = static_cast<std::size_t>((tokens + step - 1) / step)};
+}
+
 Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
-                                       Bytes spare) {
+                                       kv::BytePool& pool) {
   const auto length = static_cast<std::int32_t>(tokens.size());
   UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
   kv::StateImage image;
   image.identity = context.state_identity();
   image.tokens.assign(tokens.begin(), tokens.end());
-  const bool knows_pieces = context.shape().is_unified && context.shape().can_truncate;
-  const std::int32_t step = knows_pieces ? piece_tokens(context.shape()) : length;
+  const std::int32_t step = piece_tokens(context.shape(), length);
   for (std::int32_t begin = 0; begin < length; begin += step) {
     const std::int32_t end = std::min(length, begin + step);
-    kv::StatePiece& piece = image.pieces.emplace_back(begin, end, std::exchange(spare, {}));
+    kv::StatePiece& piece = image.pieces.emplace_back(begin, end, pool.take(piece_bytes(context.shape(), end - begin)));
     if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
   }
   return image;

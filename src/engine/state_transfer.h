@@ -4,16 +4,23 @@
 #include <span>
 
 #include "core/error.h"
+#include "kv/byte_pool.h"
 #include "kv/state_image.h"
 #include "llm/model.h"
 
 namespace uma::engine {
 
-// The state of a sequence whose cache holds exactly `tokens`, not sealed; in the memory of `spare` where it comes in one piece.
+// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool.
 // In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that later it can be loaded
 // between the ticks of others; other contexts know only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
-                                                     std::span<const Token> tokens, Bytes spare = {});
+                                                     std::span<const Token> tokens, kv::BytePool& pool);
+// Bytes that the state of so many tokens takes in a pool, about, and of how many pieces it consists.
+struct StateSize {
+  std::size_t piece_bytes = 0;
+  std::size_t pieces = 0;
+};
+[[nodiscard]] StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens);
 
 // Loads the next piece of an image into `sequence`, which holds those before it. The piece may be of another form afterwards.
 // On failure the sequence is empty.

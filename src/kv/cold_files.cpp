@@ -116,15 +116,14 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   return state;
 }
 
-Expected<StateImage> read_payload(OpenState& state, const std::string& path) {
+Expected<StateImage> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
   StateImage image{.identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .pieces = {}};
   RunningChecksum checksum(image.identity, image.tokens, state.head.pieces.size());
   std::uint64_t offset = state.head_bytes;
   std::int32_t begin = 0;
   image.pieces.reserve(state.head.pieces.size());
   for (const StatePieceEntry& entry : state.head.pieces) {
-    StatePiece& piece = image.pieces.emplace_back(begin, entry.end);
-    piece.bytes.reserve(in_blocks(entry.bytes) + kSpareBytes);
+    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kSpareBytes));
     piece.bytes.resize(in_blocks(entry.bytes));
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
     std::size_t left = entry.bytes;
@@ -210,11 +209,11 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
   return stored;
 }
 
-Expected<StateImage> ColdFiles::read(const std::string& name, const StateOwner& owner) {
+Expected<StateImage> ColdFiles::read(const std::string& name, const StateOwner& owner, BytePool& pool) {
   const std::string path = path_of(name);
   auto state = open_state(path, name, true);
   if (state && state->head.owner != owner) return refused(path, "it is another owner's");
-  auto image = state ? read_payload(*state, path) : std::unexpected(std::move(state.error()));
+  auto image = state ? read_payload(*state, path, pool) : std::unexpected(std::move(state.error()));
   if (!image && image.error().code == ErrorCode::runtime_decode) {
     set_aside(name);
     prune_damaged();

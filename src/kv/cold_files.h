@@ -21,7 +21,7 @@ class ColdFiles final : public ColdStore {
   [[nodiscard]] static Expected<std::unique_ptr<ColdFiles>> open(std::string folder);
 
   [[nodiscard]] Expected<ColdHead> write(const StateOwner& owner, const StateImage& image) override;
-  [[nodiscard]] Expected<StateImage> read(const std::string& name, const StateOwner& owner) override;
+  [[nodiscard]] Expected<StateImage> read(const std::string& name, const StateOwner& owner, BytePool& pool) override;
   [[nodiscard]] Expected<Unit> remove(const std::string& name) override;
   void touch(const std::string& name) override;
   [[nodiscard]] Expected<std::vector<ColdHead>> list() override;

@@ -48,6 +48,7 @@ void expect_same(const StateImage& a, const StateImage& b) {
 
 class ColdFilesTest : public testing::Test {
  protected:
+  BytePool pool_{0};
   void SetUp() override {
     ASSERT_NE(::mkdtemp(parent_.data()), nullptr);
     folder_ = parent_ + "/states";
@@ -105,7 +106,7 @@ TEST_F(ColdFilesTest, ReadsBackWhatWasWritten) {
     EXPECT_EQ(head->bytes, fs::file_size(path_of(head->name)));
     for (const bool is_cached : {true, false}) {
       if (!is_cached) drop_from_cache(path_of(head->name));
-      const auto read = store_->read(head->name, kOwner);
+      const auto read = store_->read(head->name, kOwner, pool_);
       ASSERT_TRUE(read) << read.error().message;
       expect_same(*read, image);
     }
@@ -144,14 +145,14 @@ TEST_F(ColdFilesTest, TheSameStateIsKeptOnce) {
   again.pieces[0].bytes[0] ^= std::byte{1};
   EXPECT_EQ(store_->write(kOwner, again).value().name, first.name);
   EXPECT_EQ(store_->list().value().size(), 1u);
-  expect_same(store_->read(first.name, kOwner).value(), again);
+  expect_same(store_->read(first.name, kOwner, pool_).value(), again);
 }
 
 TEST_F(ColdFilesTest, RemovedStatesAreGoneAndRemovingTwiceIsNoError) {
   const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
   EXPECT_TRUE(store_->remove(head.name));
   EXPECT_TRUE(store_->remove(head.name));
-  const auto read = store_->read(head.name, kOwner);
+  const auto read = store_->read(head.name, kOwner, pool_);
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().code, ErrorCode::io_short_write);
   EXPECT_NE(read.error().message.find("No such file"), std::string::npos);
@@ -173,10 +174,10 @@ TEST_F(ColdFilesTest, AnotherOwnersStateIsRefusedAndStays) {
   const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
   StateOwner other = kOwner;
   other.tenant.value = "uid:1001";
-  const auto read = store_->read(head.name, other);
+  const auto read = store_->read(head.name, other, pool_);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().message.find("another owner's"), std::string::npos);
-  EXPECT_TRUE(store_->read(head.name, kOwner));
+  EXPECT_TRUE(store_->read(head.name, kOwner, pool_));
 }
 
 TEST_F(ColdFilesTest, AForeignIdentityIsTheCallersQuestion) {
@@ -184,7 +185,7 @@ TEST_F(ColdFilesTest, AForeignIdentityIsTheCallersQuestion) {
   image.identity = "another model";
   const ColdHead head = store_->write(kOwner, image).value();
   EXPECT_EQ(store_->list().value().at(0).identity, "another model");
-  const StateImage read = store_->read(head.name, kOwner).value();
+  const StateImage read = store_->read(head.name, kOwner, pool_).value();
   EXPECT_FALSE(check_fits(read, "model|layout"));
 }
 
@@ -197,13 +198,13 @@ TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
     std::string wrong = right;
     wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
     put(path, wrong);
-    const auto read = store_->read(head.name, kOwner);
+    const auto read = store_->read(head.name, kOwner, pool_);
     ASSERT_FALSE(read) << at;
     ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
     ASSERT_NE(read.error().message.find(path), std::string::npos);
   }
   put(path, right);
-  EXPECT_TRUE(store_->read(head.name, kOwner));
+  EXPECT_TRUE(store_->read(head.name, kOwner, pool_));
 }
 
 TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {
@@ -217,7 +218,7 @@ TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {
     for (const bool is_cached : {true, false}) {
       put(path, wrong);
       if (!is_cached) drop_from_cache(path);
-      const auto read = store_->read(head.name, kOwner);
+      const auto read = store_->read(head.name, kOwner, pool_);
       ASSERT_FALSE(read) << at;
       ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << at;
     }
@@ -233,7 +234,7 @@ TEST_F(ColdFilesTest, NoTruncatedOrLongerFileIsEverUsed) {
     std::string wrong = right;
     wrong.resize(size);
     put(path, wrong);
-    const auto read = store_->read(head.name, kOwner);
+    const auto read = store_->read(head.name, kOwner, pool_);
     ASSERT_FALSE(read) << size;
     ASSERT_EQ(read.error().code, ErrorCode::runtime_decode) << size;
     put(path, wrong);
@@ -246,7 +247,7 @@ TEST_F(ColdFilesTest, AFileUnderAnothersNameIsRefused) {
   const ColdHead a = store_->write(kOwner, image_of(1, {50})).value();
   const ColdHead b = store_->write(kOwner, image_of(2, {50})).value();
   fs::copy_file(path_of(a.name), path_of(b.name), fs::copy_options::overwrite_existing);
-  const auto read = store_->read(b.name, kOwner);
+  const auto read = store_->read(b.name, kOwner, pool_);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().message.find("its name is another state's"), std::string::npos);
 }
@@ -257,7 +258,7 @@ TEST_F(ColdFilesTest, SixteenDamagedFilesAreKeptForPeople) {
   EXPECT_EQ(store_->list().value().size(), 1u);
   EXPECT_EQ(count(".kv.damaged"), 16u);
   put(path_of(std::format("{:032x}", 100)), "torn");
-  EXPECT_FALSE(store_->read(std::format("{:032x}", 100), kOwner));
+  EXPECT_FALSE(store_->read(std::format("{:032x}", 100), kOwner, pool_));
   EXPECT_EQ(count(".kv.damaged"), 16u);
   EXPECT_TRUE(fs::exists(path_of(std::format("{:032x}", 100)) + ".damaged"));
 }
@@ -269,7 +270,7 @@ TEST_F(ColdFilesTest, AWriteThatWasKilledLeavesTheFormerFile) {
   put(path_of(std::string(32, 'a')) + ".tmp", "");
   reopen();
   EXPECT_EQ(count(".tmp"), 0u);
-  expect_same(store_->read(head.name, kOwner).value(), image);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), image);
   put(path_of(head.name) + ".tmp", "torn");
   EXPECT_TRUE(store_->write(kOwner, image));
   EXPECT_EQ(store_->list().value().size(), 1u);
@@ -293,7 +294,7 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   fs::rename(path, elsewhere);
 
   fs::create_symlink(elsewhere, path);
-  auto read = store_->read(head.name, kOwner);
+  auto read = store_->read(head.name, kOwner, pool_);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().message.find("is a symbolic link"), std::string::npos) << read.error().message;
   EXPECT_TRUE(store_->list().value().empty());
@@ -306,7 +307,7 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   EXPECT_TRUE(store_->remove(head.name));
 
   fs::create_directory(path);
-  read = store_->read(head.name, kOwner);
+  read = store_->read(head.name, kOwner, pool_);
   ASSERT_FALSE(read);
   EXPECT_NE(read.error().message.find("is no file"), std::string::npos) << read.error().message;
   EXPECT_TRUE(store_->list().value().empty());
@@ -318,7 +319,7 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   fs::remove(path);
 
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  EXPECT_FALSE(store_->read(head.name, kOwner));
+  EXPECT_FALSE(store_->read(head.name, kOwner, pool_));
   EXPECT_TRUE(store_->list().value().empty());
 }
 
@@ -334,7 +335,7 @@ TEST_F(ColdFilesTest, AFullDiskLeavesTheFormerFileAndNothingElse) {
            written.error().message.find("File too large") != std::string::npos;
   }));
   EXPECT_EQ(count(""), 1u);
-  expect_same(store_->read(head.name, kOwner).value(), image);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), image);
 }
 
 TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
@@ -351,7 +352,7 @@ TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
     const auto written = store_->write(kOwner, image);
     return !written && written.error().code == ErrorCode::io_short_write &&
            written.error().message.find("Permission denied") != std::string::npos && !store_->remove(head.name) &&
-           store_->list().value().size() == 1 && store_->read(head.name, kOwner);
+           store_->list().value().size() == 1 && store_->read(head.name, kOwner, pool_);
   }));
   ASSERT_EQ(::chmod(folder_.c_str(), 0700), 0);
 }

@@ -29,9 +29,9 @@ class ColdStore {
   virtual ~ColdStore() = default;
   // Keeps an image, in the place of the same state if that was stored; durable when it returns, nothing new on failure.
   [[nodiscard]] virtual Expected<ColdHead> write(const StateOwner& owner, const StateImage& image) = 0;
-  // The image, every byte verified; takes ColdHead::bytes of memory. A state that is not `owner`'s is refused. The name
-  // is a hash: whoever uses the image compares its tokens, and check_fits() its identity.
-  [[nodiscard]] virtual Expected<StateImage> read(const std::string& name, const StateOwner& owner) = 0;
+  // The image, every byte verified; takes ColdHead::bytes of memory from the pool. A state that is not `owner`'s is refused.
+  // The name is a hash: whoever uses the image compares its tokens, and check_fits() its identity.
+  [[nodiscard]] virtual Expected<StateImage> read(const std::string& name, const StateOwner& owner, BytePool& pool) = 0;
   // Forgets the state; that there is none is no error.
   [[nodiscard]] virtual Expected<Unit> remove(const std::string& name) = 0;
   // The state was used now.

@@ -8,8 +8,19 @@ namespace uma::kv {
 
 std::size_t StateImage::bytes() const {
   std::size_t total = tokens.size() * sizeof(Token);
-  for (const StatePiece& piece : pieces) total += piece.bytes.size();
+  for (const StatePiece& piece : pieces) total += piece.bytes.capacity();
   return total;
+}
+
+void recycle(StateImage image, BytePool& pool) {
+  for (StatePiece& piece : image.pieces) pool.give(std::move(piece.bytes));
+}
+
+ImagePtr share_image(StateImage image, BytePool& pool) {
+  return {new StateImage(std::move(image)), [&pool](StateImage* shared) {
+            recycle(std::move(*shared), pool);
+            delete shared;
+          }};
 }
 
 RunningChecksum::RunningChecksum(std::string_view identity, std::span<const Token> tokens, std::size_t pieces_count)

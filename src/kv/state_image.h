@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "kv/byte_pool.h"
 
 struct XXH3_state_s;
 
@@ -36,8 +37,15 @@ struct StateImage {
   std::vector<Token> tokens;       // exactly the tokens whose state this is, from position 0
   std::vector<StatePiece> pieces;  // in order, without gaps, covering all of `tokens`
 
+  // Of memory that it takes.
   [[nodiscard]] std::size_t bytes() const;
 };
+
+using ImagePtr = std::shared_ptr<const StateImage>;  // shared: a lane loads it while the store forgets it
+
+// Whose memory goes back to the pool, which outlives it.
+[[nodiscard]] ImagePtr share_image(StateImage image, BytePool& pool);
+void recycle(StateImage image, BytePool& pool);
 
 // XXH3-128 over all of it. O(bytes), about 10 GB/s.
 [[nodiscard]] Checksum checksum_of(const StateImage& image);

@@ -1,6 +1,7 @@
 #include "kv/state_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <format>
 #include <utility>
 
@@ -14,6 +15,8 @@ constexpr Duration kMaintenance = std::chrono::minutes(1);
 constexpr Duration kWritePause = std::chrono::minutes(1);  // after one that failed
 constexpr std::size_t kCheckpoints = 4;                    // of a session whose states cannot be cut
 constexpr double kMegabyte = 1e6;
+constexpr std::uint64_t kPoolPart = 8;  // of the memory for states
+constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
 
 // In the index: a tenant's own entries, and those of everybody.
 std::string scope_of(const TenantId& tenant) {
@@ -34,7 +37,11 @@ Error gone() {
 }  // namespace
 
 StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock)
-    : options_(options), cold_(std::move(cold)), clock_(clock), maintenance_at_(clock.now() + kMaintenance) {}
+    : options_(options),
+      cold_(std::move(cold)),
+      clock_(clock),
+      maintenance_at_(clock.now() + kMaintenance),
+      pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)) {}
 
 StateStore::~StateStore() = default;
 
@@ -245,9 +252,14 @@ void StateStore::put(StateOwner owner, StateImage image) {
   entry.identity = image.identity;
   entry.tokens = image.tokens;
   entry.last_used = clock_.now();
-  entry.image = std::make_shared<const StateImage>(std::move(image));
+  entry.image = share_image(std::move(image), pool_);
   add(std::move(entry));
   make_warm_room();
+}
+
+void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
+  if (pool_.has(piece_bytes, pieces) || !pool_.can_keep(piece_bytes, pieces)) return;
+  inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
 void StateStore::forget(const SessionId& session) {
@@ -345,11 +357,36 @@ bool StateStore::step() {
   for (Job& job : taken_) run(std::move(job));
   taken_.clear();
   if (clock_.now() >= maintenance_at_) maintain();
+  if (clock_.now() >= preparation_.next) prepare();
   return any;
 }
 
 bool StateStore::wait() {
-  return inbox_.wait_drain(taken_, maintenance_at_);
+  return inbox_.wait_drain(taken_, std::min(maintenance_at_, preparation_.next));
+}
+
+// Uses a little more of the memory that is expected to be needed. First use keeps a core busy, so where others compute it is
+// spread over time.
+void StateStore::prepare() {
+  constexpr std::size_t kStep = std::size_t{2} << 20;
+  constexpr Duration kPause = std::chrono::milliseconds(50);
+  Preparation& wanted = preparation_;
+  if (pool_.has(wanted.bytes, wanted.count)) {
+    wanted = {};
+    return;
+  }
+  if (wanted.memory.empty()) {
+    wanted.memory = BytePool::make(wanted.bytes);
+    wanted.memory.resize(wanted.memory.capacity());
+  }
+  const std::size_t step = std::min(kStep, wanted.memory.size() - wanted.used);
+  std::memset(wanted.memory.data() + wanted.used, 0, step);
+  wanted.used += step;
+  if (wanted.used == wanted.memory.size()) {
+    pool_.give(std::exchange(wanted.memory, {}));
+    wanted.used = 0;
+  }
+  wanted.next = clock_.now() + (options_.is_busy && options_.is_busy() ? kPause : Duration(0));
 }
 
 // What nobody has used for long goes to disk.
@@ -380,6 +417,11 @@ void StateStore::run(Job job) {
       if (job.on_fetched) job.on_fetched(std::move(image));
       return;
     }
+    case JobKind::expect:
+      if (job.bytes != preparation_.bytes) preparation_ = {.bytes = job.bytes};
+      preparation_.count = job.count;
+      preparation_.next = clock_.now();
+      return;
     case JobKind::remove:
       if (auto removed = cold_->remove(job.file); !removed) log_warning("kv: {}", removed.error().message);
       return;
@@ -458,7 +500,7 @@ Expected<ImagePtr> StateStore::read(StateId id) {
     owner = entry.owner;
   }
   const TimePoint began = clock_.now();
-  auto image = cold_->read(file, owner);
+  auto image = cold_->read(file, owner, pool_);
   const double ms = to_ms(clock_.now() - began);
   if (image) cold_->touch(file);
 
@@ -475,7 +517,7 @@ Expected<ImagePtr> StateStore::read(StateId id) {
     return std::unexpected(image.error());
   }
   stats_.read.record_ms(ms);
-  const auto read = std::make_shared<const StateImage>(std::move(*image));
+  const ImagePtr read = share_image(std::move(*image), pool_);
   read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
   entry.image = read;
   warm_bytes_ += entry.warm_bytes();

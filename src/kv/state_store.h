@@ -40,11 +40,10 @@ struct StoreOptions {
   std::uint64_t cold_bytes_max = 0;
   EvictionOrder eviction = EvictionOrder::value;
   Duration archive_after = std::chrono::minutes(60);  // unused for so long: to disk
+  std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
 };
 
 using StateId = std::uint64_t;
-using ImagePtr = std::shared_ptr<const StateImage>;  // shared: a lane loads it while the store forgets it
-
 // What is stored of the beginning of a chain.
 struct StoredMatch {
   StateId id = 0;
@@ -101,6 +100,10 @@ class StateStore {
   void prefetch(const SessionId& session);
   // Keeps a state; it takes the place of the session's former one.
   void put(StateOwner owner, StateImage image);
+  // Soon `pieces` states or pieces of so many bytes will be put: there should be memory for them.
+  void expect(std::size_t piece_bytes, std::size_t pieces);
+  // For the states that come here.
+  [[nodiscard]] BytePool& pool() { return pool_; }
   // The session has ended.
   void forget(const SessionId& session);
   // Where the session's state is; `none`: it has no entry.
@@ -135,10 +138,12 @@ class StateStore {
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return image ? image->bytes() : 0; }
   };
-  enum class JobKind : std::uint8_t { write, read, remove };
+  enum class JobKind : std::uint8_t { write, read, remove, expect };
   struct Job {
     JobKind kind = JobKind::write;
     StateId id = 0;                  // write, read
+    std::size_t bytes = 0;           // expect
+    std::size_t count = 0;           // expect
     std::string file{};              // remove
     OnFetched on_fetched = nullptr;  // read
   };
@@ -161,6 +166,7 @@ class StateStore {
   [[nodiscard]] std::optional<StateView> least_valuable_in(Place place) const REQUIRES_LOCK(mutex_);
   void end_busy(StateId id, bool leaves_memory) REQUIRES_LOCK(mutex_);
   void maintain();
+  void prepare();
   void run(Job job);
   void write(StateId id);
   [[nodiscard]] Expected<ImagePtr> read(StateId id);
@@ -171,10 +177,20 @@ class StateStore {
   const Clock& clock_;
 
   // Owned by the store's thread.
+  // Memory that is being used for the first time, for the pool.
+  struct Preparation {
+    std::size_t bytes = 0;
+    std::size_t count = 0;
+    Bytes memory{};
+    std::size_t used = 0;
+    TimePoint next = kNever;
+  };
   std::vector<Job> taken_;
+  Preparation preparation_;
   TimePoint maintenance_at_{};
 
   // Shared.
+  BytePool pool_;  // before the entries, whose memory goes there
   Mailbox<Job> inbox_;
   StoreStats stats_;
   mutable Mutex mutex_;

@@ -23,7 +23,7 @@ class FakeColdStore final : public kv::ColdStore {
     files[head.name] = {head, image};
     return head;
   }
-  Expected<kv::StateImage> read(const std::string& name, const kv::StateOwner&) override {
+  Expected<kv::StateImage> read(const std::string& name, const kv::StateOwner&, kv::BytePool&) override {
     if (fails && fails()) return fault();
     const auto found = files.find(name);
     if (found == files.end()) return fail(ErrorCode::runtime_decode, "no such file");

@@ -135,8 +135,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   auto cold = std::make_unique<testing::FakeColdStore>();
   cold_ = cold.get();
-  const kv::StoreOptions store_options{.warm_bytes_max = random_.next_below(2'000),
-                                       .cold_bytes_max = random_.next_below(4'000)};
+  const kv::StoreOptions store_options{.warm_bytes_max = random_.next_below(100'000),
+                                       .cold_bytes_max = random_.next_below(200'000)};
   store_ = std::make_unique<kv::StateStore>(store_options, std::move(cold), clock_);
   store_->open("fake", model_options_.can_truncate, [](const SessionId&) { return true; });
   router_ = std::make_unique<engine::Router>(options, catalog_, *store_, preparer_, clock_);

@@ -1,0 +1,64 @@
+#include "kv/byte_pool.h"
+
+#include <bit>
+#include <utility>
+
+namespace uma::kv {
+namespace {
+
+constexpr std::size_t kSmall = std::size_t{1} << 20;  // what is smaller is not worth keeping
+
+}  // namespace
+
+std::size_t BytePool::room_for(std::size_t bytes) {
+  if (bytes < kSmall) return bytes;
+  const std::size_t quarter = std::bit_floor(bytes) / 4;
+  return (bytes + quarter - 1) / quarter * quarter;
+}
+
+Bytes BytePool::take(std::size_t bytes) {
+  const std::size_t room = room_for(bytes);
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = idle_.find(room); found != idle_.end()) {
+      Bytes taken = std::move(found->second.back());
+      found->second.pop_back();
+      if (found->second.empty()) idle_.erase(found);
+      idle_bytes_ -= room;
+      return taken;
+    }
+  }
+  return make(bytes);
+}
+
+Bytes BytePool::make(std::size_t bytes) {
+  Bytes made;
+  made.reserve(room_for(bytes));
+  return made;
+}
+
+bool BytePool::has(std::size_t bytes, std::size_t count) const {
+  if (bytes < kSmall) return true;
+  const MutexLock lock(mutex_);
+  const auto found = idle_.find(room_for(bytes));
+  return found != idle_.end() && found->second.size() >= count;
+}
+
+void BytePool::give(Bytes bytes) {
+  const std::size_t room = bytes.capacity();
+  if (room < kSmall || room != room_for(room)) return;  // not from here
+  bytes.clear();
+  std::vector<Bytes> freed;  // without the lock: it takes a while
+  const MutexLock lock(mutex_);
+  idle_[room].push_back(std::move(bytes));
+  idle_bytes_ += room;
+  while (idle_bytes_ > idle_bytes_max_) {
+    auto& largest = *idle_.rbegin();
+    freed.push_back(std::move(largest.second.back()));
+    largest.second.pop_back();
+    idle_bytes_ -= largest.first;
+    if (largest.second.empty()) idle_.erase(largest.first);
+  }
+}
+
+}  // namespace uma::kv
