@@ -5,8 +5,8 @@
 #include <sys/types.h>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "core/error.h"
-#include "server/unique_fd.h"
 
 namespace uma::server {
 

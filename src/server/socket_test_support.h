@@ -16,7 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "server/unique_fd.h"
+#include "base/unique_fd.h"
 #include "wire/frame.h"
 
 namespace uma::server {

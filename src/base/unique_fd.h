@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace uma::server {
+namespace uma {
 
 class UniqueFd {
  public:
@@ -31,4 +31,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace uma::server
+}  // namespace uma
