@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "kv/checksum.h"
 
 namespace uma::kv {
 
@@ -18,12 +19,6 @@ struct StatePiece {
   std::int32_t begin = 0;
   std::int32_t end = 0;
   Bytes bytes;
-};
-
-struct Checksum {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  bool operator==(const Checksum&) const = default;
 };
 
 // Sealed where it may lie for a while or leave the process; one that is handed from lane to lane is not.
