@@ -4,6 +4,7 @@
 #include <cmath>
 #include <format>
 #include <fstream>
+#include <future>
 #include <unistd.h>
 #include <utility>
 
@@ -75,6 +76,13 @@ void Engine::start() {
       while (preparer_.step()) {
       }
     } while (preparer_.wait());
+  });
+  catalog_thread_ = std::thread([this] {
+    set_thread_name("uma-catalog");
+    do {
+      while (catalog_->step()) {
+      }
+    } while (catalog_->wait());
   });
   source_->load([this](double progress) { on_load_progress(progress); },
                 [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
@@ -195,6 +203,12 @@ void Engine::stop() {
   for (std::thread& thread : threads) thread.join();
   preparer_.close();
   preparer_thread_.join();
+  // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
+  std::promise<void> is_committing;
+  router_.post([&is_committing] { is_committing.set_value(); });
+  is_committing.get_future().wait();
+  catalog_->close();
+  catalog_thread_.join();
   router_.close();
   router_thread_.join();
 }

@@ -1,5 +1,5 @@
-// The engine as the doors see it: core::Service on router, preparer and lanes, each on a thread of its own (docs/threads.md).
-// Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
+// The engine as the doors see it: core::Service on router, preparer, catalog and lanes, each on a thread of its own
+// (docs/threads.md). Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
 #pragma once
 
 #include <atomic>
@@ -91,6 +91,7 @@ class Engine final : public Service {
   bool started_ = false;  // owned by the thread that calls start() and stop()
   std::thread router_thread_;
   std::thread preparer_thread_;
+  std::thread catalog_thread_;
 
   // Workers are added once, when the model is loaded.
   mutable Mutex workers_mutex_;

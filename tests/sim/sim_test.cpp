@@ -50,22 +50,25 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.finished_turns += outcome.finished_turns;
     total.failures += outcome.failures;
     total.cancelled += outcome.cancelled;
+    total.crashes += outcome.crashes;
     total.preemptions += outcome.preemptions;
     total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
   }
   std::printf(
-      "generations %llu, finished turns %llu, failures %llu, cancelled %llu, preemptions %llu, handovers %llu, reused tokens "
+      "generations %llu, finished turns %llu, failures %llu, cancelled %llu, crashes %llu, preemptions %llu, handovers %llu, "
+      "reused tokens "
       "%llu\n",
       static_cast<unsigned long long>(total.generations), static_cast<unsigned long long>(total.finished_turns),
       static_cast<unsigned long long>(total.failures), static_cast<unsigned long long>(total.cancelled),
-      static_cast<unsigned long long>(total.preemptions), static_cast<unsigned long long>(total.handovers),
-      static_cast<unsigned long long>(total.reused_tokens));
+      static_cast<unsigned long long>(total.crashes), static_cast<unsigned long long>(total.preemptions),
+      static_cast<unsigned long long>(total.handovers), static_cast<unsigned long long>(total.reused_tokens));
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
+  EXPECT_GT(total.crashes, seeds);
   EXPECT_GT(total.preemptions, seeds / 10);
   EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.reused_tokens, seeds * 5);
