@@ -24,6 +24,7 @@
 #include "engine/engine.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
+#include "kv/sqlite_catalog.h"
 #include "llm/llama_model.h"
 #include "server/unix_server.h"
 #include "umad/compute.h"
@@ -152,12 +153,12 @@ void log_ready(const Config& config, const ModelInfo& model, const llm::ContextO
 
 class Daemon {
  public:
-  Daemon(const Config& config, std::string model_path, std::string draft_path)
+  Daemon(const Config& config, std::string model_path, std::string draft_path, std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
         compute_(choose_compute_here(config, model_path_)),
-        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), clock_) {}
+        engine_(engine_options(), worker_source(), std::move(catalog), clock_) {}
 
   int run();
 
@@ -319,7 +320,12 @@ int run_umad(const Config& config) {
     log_error("draft model: {}", draft_path.error().message);
     return 1;
   }
-  return Daemon(config, std::move(*model_path), std::move(*draft_path)).run();
+  auto catalog = kv::SqliteCatalog::open(config.data_dir + "/catalog.db");
+  if (!catalog) {
+    log_error("catalog {}", catalog.error().message);
+    return 1;
+  }
+  return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*catalog)).run();
 }
 
 }  // namespace
