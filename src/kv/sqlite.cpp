@@ -16,16 +16,20 @@ int primary(int code) {
 
 SqlError error_of(sqlite3* database, int code) {
   std::string message = database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
-  if (primary(code) == SQLITE_IOERR && database != nullptr) {
-    message += std::format(" ({})", std::strerror(sqlite3_system_errno(database)));
-  }
-  return {code, std::move(message)};
+  SqlError error{code, std::move(message)};
+  if (error.is_io() && database != nullptr)
+    error.message += std::format(" ({})", std::strerror(sqlite3_system_errno(database)));
+  return error;
 }
 
 }  // namespace
 
 bool SqlError::is_damage() const {
-  return primary(code) == SQLITE_CORRUPT || primary(code) == SQLITE_NOTADB;
+  return primary(code) == SQLITE_CORRUPT || primary(code) == SQLITE_NOTADB || primary(code) == SQLITE_ERROR;
+}
+
+bool SqlError::is_io() const {
+  return primary(code) == SQLITE_IOERR;
 }
 
 bool SqlError::is_full() const {
@@ -59,7 +63,7 @@ SqlExpected<Unit> Database::run(const std::string& sql) {
 
 void Database::roll_back() {
   // Some errors have rolled back already.
-  if (sqlite3_get_autocommit(handle()) == 0) (void)run("ROLLBACK");
+  if (sqlite3_get_autocommit(handle()) == 0) sqlite3_exec(handle(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
 void Database::leave_log_on_close(bool leaves) {

@@ -22,8 +22,10 @@ struct SqlError {
   int code = 0;  // SQLite's extended result code
   std::string message;
 
-  // The file's bytes are wrong, or it is no database.
+  // The file's bytes are wrong, it is no database, or its tables are others than the statement's.
   [[nodiscard]] bool is_damage() const;
+  // The system could not read or write.
+  [[nodiscard]] bool is_io() const;
   [[nodiscard]] bool is_full() const;
   [[nodiscard]] bool is_busy() const;
 };

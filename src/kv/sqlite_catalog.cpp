@@ -27,7 +27,8 @@ std::unexpected<Error> io_failure(const std::string& path, int error_number) {
 
 // What went wrong and what to do about it.
 std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
-  std::string advice = ": check the disk";
+  std::string advice;
+  if (error.is_io()) advice = ": check the disk";
   if (error.is_full()) advice = std::format(": free some space in {}", std::filesystem::path(path).parent_path().string());
   if (error.is_busy()) advice = ": another process has it open; end that one, or give this umad a --data-dir of its own";
   if (error.is_damage()) advice = ": restart umad, which saves what can be read";
@@ -75,7 +76,7 @@ SqlExpected<Unit> prepare(Database& database) {
   const std::int64_t known = std::ssize(schema_steps());
   if (*version > known) {
     return std::unexpected(
-        SqlError{SQLITE_ERROR,
+        SqlError{SQLITE_CANTOPEN,
                  std::format("the catalog has version {}, this umad knows versions up to {}: start the umad that made it, or "
                              "give this one a --data-dir of its own",
                              *version, known)});
@@ -152,7 +153,8 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
     if (!from) return failure(path, from.error());
     from->leave_log_on_close(true);
     // writable_schema: a file that is shorter than it should be is read all the same.
-    (void)from->run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA cell_size_check = ON; PRAGMA writable_schema = ON");
+    auto set = from->run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA cell_size_check = ON; PRAGMA writable_schema = ON");
+    if (!set) return failure(path, set.error());
     auto copied = copy_readable(*from, *to);
     if (!copied) return failure(fresh, copied.error());
     saved = *copied;

@@ -269,13 +269,15 @@ class Kills(unittest.TestCase):
         sessions = {name: Known(name) for name in (f"session {number}" for number in range(20))}
         with uma.Daemon(uma.TINY, *FLAGS) as daemon:
             for kill in range(KILLS):
-                with self.subTest(seed=SEED, kill=kill):
+                try:
                     self.talk_until_killed(daemon, sessions, chance)
                     stored = stored_sessions(daemon.data_dir)
                     for session in sessions.values():
                         session.check(stored)
                     daemon.start().wait_ready()
                     self.compare_with_what_is_shown(daemon, sessions)
+                except AssertionError as problem:
+                    raise AssertionError(f"UMA_KILL_SEED={SEED} UMA_KILLS={kill + 1}") from problem
             self.assertEqual(0, daemon.terminate())
             self.assertNotIn("damaged", daemon.log())
             stored = stored_sessions(daemon.data_dir)
