@@ -17,8 +17,9 @@ int primary(int code) {
 SqlError error_of(sqlite3* database, int code) {
   std::string message = database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
   SqlError error{code, std::move(message)};
-  if (error.is_io() && database != nullptr)
-    error.message += std::format(" ({})", std::strerror(sqlite3_system_errno(database)));
+  // SQLite does not always remember the system's reason.
+  const int reason = error.is_io() && database != nullptr ? sqlite3_system_errno(database) : 0;
+  if (reason != 0) error.message += std::format(" ({})", std::strerror(reason));
   return error;
 }
 
