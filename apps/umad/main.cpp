@@ -26,6 +26,7 @@
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/cold_files.h"
+#include "kv/sqlite_catalog.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
 #include "server/unix_server.h"
@@ -163,12 +164,12 @@ kv::StoreOptions store_options(const Config& config) {
 
 class Daemon {
  public:
-  Daemon(const Config& config, std::string model_path, std::string draft_path)
+  Daemon(const Config& config, std::string model_path, std::string draft_path, std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
         compute_(choose_compute_here(config, model_path_)),
-        engine_(engine_options(), worker_source(), std::make_unique<kv::MemoryCatalog>(), cold_store(), clock_) {}
+        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
 
@@ -341,7 +342,12 @@ int run_umad(const Config& config) {
     log_error("draft model: {}", draft_path.error().message);
     return 1;
   }
-  return Daemon(config, std::move(*model_path), std::move(*draft_path)).run();
+  auto catalog = kv::SqliteCatalog::open(config.data_dir + "/catalog.db");
+  if (!catalog) {
+    log_error("catalog {}", catalog.error().message);
+    return 1;
+  }
+  return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*catalog)).run();
 }
 
 }  // namespace

@@ -20,8 +20,9 @@ sigset_t waited_signals() {
 void block_signals() {
   const sigset_t set = waited_signals();
   UMA_CHECK(::pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
-  // A client that is gone is an error of write(), not the end of the daemon.
+  // A client that is gone, or a file over the limit of its size, is an error of write(), not the end of the daemon.
   UMA_CHECK(std::signal(SIGPIPE, SIG_IGN) != SIG_ERR);
+  UMA_CHECK(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
 }
 
 SignalThread::SignalThread(std::function<void(int signal)> handle)

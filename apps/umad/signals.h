@@ -8,7 +8,7 @@
 namespace uma::umad {
 
 // Blocks TERM, INT, HUP and USR1 (and USR2, which SignalThread ends itself with) in the calling thread and in all threads that
-// it makes later, and ignores PIPE. Called first in main, before any thread exists.
+// it makes later, and ignores PIPE and XFSZ. Called first in main, before any thread exists.
 void block_signals();
 
 // Hands every TERM, INT, HUP and USR1 of the process to `handle`, one at a time, on its own thread. The destructor waits for a

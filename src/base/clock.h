@@ -20,10 +20,15 @@ constexpr Duration from_ms(double ms) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms));
 }
 
+// Seconds since the Unix epoch, for what is stored or shown; never used to measure.
+std::int64_t unix_time_s();
+
 class Clock {
  public:
   virtual ~Clock() = default;
   [[nodiscard]] virtual TimePoint now() const = 0;
+  // The wall clock; a change of it may move it either way.
+  [[nodiscard]] virtual std::int64_t unix_s() const { return unix_time_s(); }
 };
 
 // Thread-safe.
@@ -31,8 +36,5 @@ class SteadyClock final : public Clock {
  public:
   [[nodiscard]] TimePoint now() const override { return std::chrono::steady_clock::now(); }
 };
-
-// Seconds since the Unix epoch, for what is stored or shown; never used to measure.
-std::int64_t unix_time_s();
 
 }  // namespace uma

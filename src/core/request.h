@@ -16,6 +16,7 @@ enum class RequestClass : std::uint8_t { interactive, background };
 struct ChatMessage {
   std::string role;
   std::string content;
+  bool operator==(const ChatMessage&) const = default;
 };
 
 // Options of one generation.

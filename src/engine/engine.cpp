@@ -4,6 +4,7 @@
 #include <cmath>
 #include <format>
 #include <fstream>
+#include <future>
 #include <unistd.h>
 #include <utility>
 
@@ -53,6 +54,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       store_(with_busy(options_.store), std::move(cold), clock),
       router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
               preparer_, clock) {
+  sessions_at_start_ = router_.session_ids();
   model_info_.name = source_->model_name();
 }
 
@@ -87,6 +89,13 @@ void Engine::start() {
       }
     } while (preparer_.wait());
   });
+  catalog_thread_ = std::thread([this] {
+    set_thread_name("uma-catalog");
+    do {
+      while (catalog_->step()) {
+      }
+    } while (catalog_->wait());
+  });
   source_->load([this](double progress) { on_load_progress(progress); },
                 [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
 }
@@ -111,7 +120,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
     const llm::ContextShape shape = loaded->workers.front().decode->shape();
-    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, [](const SessionId&) { return true; });
+    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, sessions_at_start_);
     store_thread_ = std::thread([this] { run_store(); });
     std::vector<Lane*> lanes;
     const MutexLock lock(workers_mutex_);
@@ -222,6 +231,12 @@ void Engine::stop() {
   if (store_thread_.joinable()) store_thread_.join();
   preparer_.close();
   preparer_thread_.join();
+  // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
+  std::promise<void> is_committing;
+  router_.post([&is_committing] { is_committing.set_value(); });
+  is_committing.get_future().wait();
+  catalog_->close();
+  catalog_thread_.join();
   router_.close();
   router_thread_.join();
 }

@@ -1,5 +1,5 @@
-// The engine as the doors see it: core::Service on router, preparer and lanes, each on a thread of its own (docs/threads.md).
-// Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
+// The engine as the doors see it: core::Service on router, preparer, catalog and lanes, each on a thread of its own
+// (docs/threads.md). Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -94,12 +95,14 @@ class Engine final : public Service {
   kv::StateStore store_;
   Preparer preparer_;
   Router router_;
+  std::unordered_set<SessionId> sessions_at_start_;  // constant after construction
   std::atomic<std::uint64_t> last_request_{0};
   std::atomic<double> load_progress_{0};
   bool started_ = false;  // owned by the thread that calls start() and stop()
   std::thread router_thread_;
   std::thread preparer_thread_;
   std::thread store_thread_;  // begins when the model is loaded
+  std::thread catalog_thread_;
 
   // Workers are added once, when the model is loaded.
   mutable Mutex workers_mutex_;

@@ -1,6 +1,8 @@
 // The engine with its real threads on FakeModel: what the thread sanitizer watches.
 #include "engine/engine.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <format>
 #include <future>
 #include <thread>
@@ -8,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "kv/sqlite_catalog.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {
@@ -181,6 +184,44 @@ TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
   EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal.get()));
   ASSERT_FALSE(sink->stages.empty());
   EXPECT_EQ(sink->stages.front(), ProgressStage::loading);
+}
+
+// What stop() cuts off is a turn as far as it came, and is kept before stop() returns.
+TEST(Engine, SessionsAreKeptWhenItStopsInTheMiddleOfTheirReplies) {
+  std::string folder = std::filesystem::temp_directory_path() / "uma_engine_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto open = [&] { return kv::SqliteCatalog::open(folder + "/catalog.db").value(); };
+  const SteadyClock clock;
+  std::vector<std::string> ids;
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  std::promise<void> stopping;
+  {
+    Engine engine({}, std::make_unique<FakeSource>(2), open(), nullptr, clock);
+    engine.start();
+    for (int i = 0; i < 6; ++i) {
+      ids.push_back(ask<SessionInfo>([&](auto reply) { engine.create_session(kTenant, {}, std::move(reply)); })->id.value);
+      sinks.push_back(std::make_shared<CollectingSink>());
+      if (i == 0) sinks[0]->hold = stopping.get_future().share();
+      GenerateRequest asked = request(std::format("session {}", i), 400);
+      asked.session = ids.back();
+      engine.generate(kTenant, std::move(asked), sinks.back());
+    }
+    sinks[0]->first_token.get_future().wait();
+    stopping.set_value();
+    engine.stop();
+  }
+  Engine engine({}, std::make_unique<FakeSource>(1), open(), nullptr, clock);
+  engine.start();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto detail = ask<SessionDetail>([&](auto reply) { engine.get_session(kTenant, ids[i], std::move(reply)); });
+    ASSERT_TRUE(detail);
+    const std::string input = std::format("session {}", i);
+    EXPECT_EQ(detail->info.tokens == 0, sinks[i]->tokens.empty()) << "a reply that began is a turn";
+    EXPECT_EQ(detail->info.tokens + detail->info.pending_tokens,
+              sinks[i]->tokens.size() + (detail->info.tokens + detail->info.pending_tokens == 0 ? 0 : 1 + input.size()));
+  }
+  engine.stop();
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {

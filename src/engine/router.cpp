@@ -30,9 +30,17 @@ Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& stor
       store_(store),
       preparer_(preparer),
       clock_(clock),
-      random_(options_.seed) {}
+      random_(options_.seed) {
+  for (kv::RecordPtr& record : catalog_.load()) adopt(std::move(record));
+}
 
 Router::~Router() = default;
+
+std::unordered_set<SessionId> Router::session_ids() const {
+  std::unordered_set<SessionId> ids;
+  for (const auto& [id, session] : sessions_) ids.insert(id);
+  return ids;
+}
 
 bool Router::step() {
   inbox_.drain(taken_);
@@ -63,6 +71,8 @@ void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane
   model_ = std::move(model);
   lanes_ = std::move(lanes);
   loaded_at_ = clock_.now();
+  std::size_t next = 0;
+  for (auto& [id, session] : sessions_) session.lane = next++ % lanes_.size();
   for (Command& command : std::exchange(waiting_for_model_, {})) command();
 }
 
@@ -103,7 +113,36 @@ Router::Session* Router::find_session(const TenantId& tenant, const std::string&
 }
 
 SessionId Router::new_session_id() {
-  return {std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64())};
+  SessionId id;
+  do {
+    id.value = std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64());
+  } while (sessions_.contains(id));
+  return id;
+}
+
+// A session of an earlier life. Its time to live has gone on by the wall clock; one that is over ends with the first step.
+void Router::adopt(kv::RecordPtr record) {
+  Session& session = sessions_[record->id];
+  if (!record->name.empty()) names_[{record->tenant, record->name}] = record->id;
+  if (record->ttl_s > 0) {
+    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - record->last_used_s, 0, record->ttl_s);
+    session.expires = clock_.now() + std::chrono::seconds(record->ttl_s - unused_s);
+    next_expiry_ = std::min(next_expiry_, session.expires);
+  }
+  session.record = std::move(record);
+  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+}
+
+// Whether the model that is loaded is the session's. Its name may stand for another file by now: then the tokens tell.
+Expected<Unit> Router::check_record(const kv::SessionRecord& record) const {
+  const auto is_known = [size = model_->vocab().size()](Token token) { return token >= 0 && token < size; };
+  const bool is_same_name = record.model == options_.model_name;
+  if (is_same_name && std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known))
+    return Unit{};
+  return fail(ErrorCode::model_unknown,
+              std::format("session \"{}\" is of {} \"{}\", this daemon serves \"{}\": it goes on when its own model is served",
+                          record.name.empty() ? record.id.value : record.name, is_same_name ? "another model" : "model",
+                          record.model, options_.model_name));
 }
 
 std::size_t Router::least_loaded_lane() const {
@@ -127,10 +166,11 @@ void Router::unlock(const SessionId& id) {
   }
 }
 
-// Commits, then runs `then` on this thread. The session is locked meanwhile.
-void Router::commit(std::shared_ptr<const kv::SessionRecord> record, Commit then) {
+// Commits `record` in the place of `before` (null: a new session), then runs `then` on this thread. The session is locked
+// meanwhile.
+void Router::commit(kv::RecordPtr record, kv::RecordPtr before, Commit then) {
   const kv::RecordPtr committed = record;
-  catalog_.commit(std::move(record), [this, committed, then = std::move(then)](Expected<Unit> done) mutable {
+  catalog_.commit(std::move(record), std::move(before), [this, committed, then = std::move(then)](Expected<Unit> done) mutable {
     post([this, committed, done = std::move(done), then = std::move(then)]() mutable {
       if (Session* session = find_session(committed->id); session != nullptr && done) session->record = committed;
       then(std::move(done));
@@ -141,7 +181,7 @@ void Router::commit(std::shared_ptr<const kv::SessionRecord> record, Commit then
 // For a session that is locked: commits its next record, replies with what it has become and unlocks it.
 void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) {
   const SessionId id = next.id;
-  commit(std::make_shared<const kv::SessionRecord>(std::move(next)),
+  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
          [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
            Session* changed = find_session(id);
            if (!done) {
@@ -219,8 +259,8 @@ SessionInfo Router::info_of(const Session& session) const {
   info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
   info.turns = static_cast<std::int32_t>(record.turns.size());
   info.busy = session.running != RequestId{};
-  info.tier = lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
-  info.worker = static_cast<std::int32_t>(session.lane);
+  info.tier = !lanes_.empty() && lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
+  if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = record.created_s;
   info.last_used_s = record.last_used_s;
   return info;
@@ -245,7 +285,7 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
   if (!record->name.empty()) names_[{record->tenant, record->name}] = id;
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
-  commit(std::move(record), [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+  commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
     Session* added = find_session(id);
     if (!done) {
       if (added != nullptr) erase_session(id);
@@ -277,7 +317,7 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     if (record.mode == SessionMode::automatic && !model_->facts().chat_template.empty()) record.mode = SessionMode::chat;
     if (record.mode == SessionMode::automatic && !request.system.empty()) record.mode = SessionMode::text;
     record.ttl_s = request.ttl_s;
-    record.created_s = unix_time_s();
+    record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
     if (request.system.empty() || record.mode == SessionMode::chat) {
       if (!request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
@@ -302,6 +342,7 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
     Session* session = find_session(tenant, request.session);
     if (session == nullptr) return reply(std::unexpected(unknown_session(request.session)));
     if (session->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
+    if (auto known = check_record(*session->record); !known) return reply(std::unexpected(known.error()));
     if (session->is_locked) {
       session->waiting.emplace_back(
           [this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
@@ -337,7 +378,7 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
           const std::size_t total = appended->chain.size() + appended->pending.size();
           const std::size_t added = total > known ? total - known : 0;
           if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
-          appended->last_used_s = unix_time_s();
+          appended->last_used_s = clock_.unix_s();
           commit_and_reply(std::move(*appended), std::move(reply));
         });
       });
@@ -361,12 +402,12 @@ void Router::fork_session(const TenantId& tenant, const std::string& session, st
   kv::SessionRecord record = *parent->record;
   record.id = new_session_id();
   record.name = std::move(name);
-  record.created_s = unix_time_s();
+  record.created_s = clock_.unix_s();
   record.last_used_s = record.created_s;
   add_session(std::move(record), parent->lane, parent->record->id, std::move(reply));
 }
 
-kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) {
+kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) const {
   kv::SessionRecord next = record;
   if (turns_kept < next.turns.size()) {
     const kv::Turn& dropped = next.turns[turns_kept];
@@ -376,7 +417,7 @@ kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t t
   }
   next.pending.clear();
   next.pending_messages.clear();
-  next.last_used_s = unix_time_s();
+  next.last_used_s = clock_.unix_s();
   return next;
 }
 
@@ -405,14 +446,28 @@ void Router::touch_session(const TenantId& tenant, const std::string& session, R
   Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   touch(*found);
-  const SessionInfo info = info_of(*found);
-  if (info.tier == Tier::cold) store_.prefetch(found->record->id);
-  reply(info);
+  // It is about to be used.
+  if (info_of(*found).tier == Tier::cold) store_.prefetch(found->record->id);
+  // What goes on with it will be committed, and with it the time.
+  if (found->running != RequestId{} || found->is_locked) return reply(info_of(*found));
+  found->is_locked = true;
+  kv::SessionRecord touched = *found->record;
+  touched.last_used_s = clock_.unix_s();
+  commit_and_reply(std::move(touched), std::move(reply));
 }
 
 void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
+  if (found->record->mode != SessionMode::chat) {
+    // Its text is in its tokens.
+    if (model_ == nullptr && !load_error_) {
+      return when_loaded(
+          [this, tenant, session, reply = std::move(reply)]() mutable { get_session(tenant, session, std::move(reply)); });
+    }
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    if (auto known = check_record(*found->record); !known) return reply(std::unexpected(known.error()));
+  }
   SessionDetail detail;
   detail.info = info_of(*found);
   detail.messages = found->record->messages;
@@ -550,6 +605,7 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
   Session* session = find_session(tenant, request.session);
   if (session == nullptr) return refuse(id, unknown_session(request.session));
   if (session->running != RequestId{}) return refuse(id, busy_session(request.session));
+  if (auto known = check_record(*session->record); !known) return refuse(id, known.error());
   const SessionId session_id = session->record->id;
   requests_.at(id).session = session_id;
   if (session->is_locked) {
@@ -572,7 +628,8 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
       next.pending_messages.push_back(record.messages[message]);
     }
     session->is_locked = true;
-    commit(std::make_shared<const kv::SessionRecord>(std::move(next)), [this, id, session_id, request](Expected<Unit> done) {
+    auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
+    commit(std::move(reopened), session->record, [this, id, session_id, request](Expected<Unit> done) {
       Session* target = find_session(session_id);
       if (requests_.contains(id)) {
         if (target == nullptr) {
@@ -710,7 +767,7 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
       next.messages.push_back({"assistant", result.reply});
     }
   }
-  next.last_used_s = unix_time_s();
+  next.last_used_s = clock_.unix_s();
   return next;
 }
 
@@ -726,7 +783,7 @@ void Router::on_result(TaskResult result) {
   touch(*session);
   session->is_locked = true;
   auto next = std::make_shared<const kv::SessionRecord>(finished_record(*session->record, result));
-  commit(std::move(next), [this, id, result = std::move(result)](Expected<Unit> done) mutable {
+  commit(std::move(next), session->record, [this, id, result = std::move(result)](Expected<Unit> done) mutable {
     if (!done) {
       EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
       eos_event.reason = FinishReason::error;

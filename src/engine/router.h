@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -45,9 +46,12 @@ class Router {
  public:
   using Command = std::move_only_function<void()>;
 
-  // All references outlive the router.
+  // Begins with the sessions that the catalog has kept. All references outlive the router.
   Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock);
   ~Router();
+
+  // Before the first step: those that the catalog has kept.
+  [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
 
   // --- Any thread.
   void post(Command command) { inbox_.push(std::move(command)); }
@@ -90,8 +94,8 @@ class Router {
 
  private:
   struct Session {
-    kv::RecordPtr record;  // as committed
-    std::size_t lane = 0;
+    kv::RecordPtr record;    // as committed
+    std::size_t lane = 0;    // means something once there are lanes
     SessionId forked_from;   // empty: none
     RequestId running;       // zero: none
     bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
@@ -116,8 +120,10 @@ class Router {
   [[nodiscard]] Expected<Unit> check_model(const std::string& name) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
+  void adopt(kv::RecordPtr record);
+  [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
   void unlock(const SessionId& id);
-  void commit(std::shared_ptr<const kv::SessionRecord> record, Commit then);
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
   void erase_session(const SessionId& id);
   void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
@@ -132,7 +138,7 @@ class Router {
   void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
-  [[nodiscard]] static kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept);
+  [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens);
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;

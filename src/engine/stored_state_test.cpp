@@ -64,7 +64,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
       if (answer.first.empty()) answer.first.assign(logits.begin(), logits.end());
     };
     auto context = model().new_context({.cells = 4096, .sequences = 4, .threads = 1, .layout = GetParam()}).value();
-    if (is_first) store_->open(context->state_identity(), true, [](const SessionId&) { return true; });
+    if (is_first) store_->open(context->state_identity(), true, {});
     lane_ = std::make_unique<Lane>(std::move(options), std::move(context), nullptr, model().vocab(), clock_,
                                    [this](TaskResult result) {
                                      Answer& answer = answers_[result.id.value];

@@ -1,14 +1,23 @@
 #include "kv/catalog.h"
 
+#include <ranges>
 #include <utility>
+
+#include "base/check.h"
 
 namespace uma::kv {
 
-void MemoryCatalog::commit(RecordPtr record, Done done) {
+std::vector<RecordPtr> MemoryCatalog::load() {
+  const MutexLock lock(mutex_);
+  return std::ranges::to<std::vector>(std::views::values(records_));
+}
+
+void MemoryCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   {
     const MutexLock lock(mutex_);
-    const SessionId& id = record->id;
-    records_[id] = std::move(record);
+    RecordPtr& kept = records_[record->id];
+    UMA_CHECK(kept == before);
+    kept = std::move(record);
   }
   done(Unit{});
 }

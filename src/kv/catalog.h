@@ -20,6 +20,7 @@ struct Turn {
   std::int32_t tokens_begin = 0;  // where the input begins
   std::int32_t reply_begin = 0;
   std::int32_t messages_begin = 0;
+  bool operator==(const Turn&) const = default;
 };
 
 // All that is known of a session. Immutable once committed: a change is a new record.
@@ -37,6 +38,7 @@ struct SessionRecord {
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time
+  bool operator==(const SessionRecord&) const = default;
 };
 
 using RecordPtr = std::shared_ptr<const SessionRecord>;  // shared: the router reads a record while the catalog keeps it
@@ -46,16 +48,28 @@ class Catalog {
   using Done = std::move_only_function<void(Expected<Unit>)>;
 
   virtual ~Catalog() = default;
-  // Keeps `record` in the place of the session's former one; calls `done` exactly once, from any thread, when it is kept.
-  virtual void commit(RecordPtr record, Done done) = 0;
+  // What is kept at the start. REQUIRES: called once, before anything else.
+  [[nodiscard]] virtual std::vector<RecordPtr> load() = 0;
+
+  // Any thread. Changes take effect in the order they came, and `done` is called once, from any thread, when one is kept or has
+  // failed; a failed one changes nothing. After close() both drop what they are given.
+  // Keeps `record` in the place of `before`, which is what is kept of the session now; null: nothing.
+  virtual void commit(RecordPtr record, RecordPtr before, Done done) = 0;
   // Forgets the session.
   virtual void remove(const SessionId& id, Done done) = 0;
+  // What was given is still kept, by step(); then wait() is false.
+  virtual void close() {}
+
+  // The thread of a catalog that works in one: as Preparer's.
+  virtual bool step() { return false; }
+  virtual bool wait() { return false; }
 };
 
-// Keeps records for as long as the process lives. Thread-safe.
+// Keeps records for as long as it lives. Thread-safe; for tests.
 class MemoryCatalog final : public Catalog {
  public:
-  void commit(RecordPtr record, Done done) override;
+  [[nodiscard]] std::vector<RecordPtr> load() override;
+  void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
 
   // The committed record, or null.

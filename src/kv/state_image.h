@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "kv/byte_pool.h"
+#include "kv/checksum.h"
 
 struct XXH3_state_s;
 
@@ -24,12 +25,6 @@ struct StatePiece {
   std::int32_t begin = 0;
   std::int32_t end = 0;
   Bytes bytes;
-};
-
-struct Checksum {
-  std::uint64_t low = 0;
-  std::uint64_t high = 0;
-  bool operator==(const Checksum&) const = default;
 };
 
 struct StateImage {

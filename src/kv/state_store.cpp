@@ -45,7 +45,7 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
 
 StateStore::~StateStore() = default;
 
-void StateStore::open(std::string identity, bool can_cut, const std::function<bool(const SessionId&)>& exists) {
+void StateStore::open(std::string identity, bool can_cut, const std::unordered_set<SessionId>& sessions) {
   std::vector<ColdHead> heads;
   if (cold_ != nullptr) {
     if (auto listed = cold_->list()) {
@@ -60,7 +60,7 @@ void StateStore::open(std::string identity, bool can_cut, const std::function<bo
   const std::int64_t now_s = unix_time_s();
   std::size_t foreign = 0;
   for (ColdHead& head : heads) {
-    if (!head.owner.session.empty() && !exists(head.owner.session)) {
+    if (!head.owner.session.empty() && !sessions.contains(head.owner.session)) {
       inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
       continue;
     }

@@ -18,6 +18,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "base/clock.h"
@@ -83,8 +84,9 @@ class StateStore {
   ~StateStore();
 
   // Before everything else: reads what is on disk. `identity` is that of the contexts; states of another one are kept, but not
-  // found. `can_cut`: a state can be cut to any beginning of itself. States of sessions that do not exist are removed.
-  void open(std::string identity, bool can_cut, const std::function<bool(const SessionId&)>& exists);
+  // found. `can_cut`: a state can be cut to any beginning of itself. States of sessions that are not among
+  // `sessions`, which are all there are, are removed.
+  void open(std::string identity, bool can_cut, const std::unordered_set<SessionId>& sessions);
 
   // --- Any thread.
   // The best beginning of `chain` that is the tenant's or public, all of it where states cannot be cut.

@@ -44,7 +44,7 @@ class StateStoreTest : public ::testing::Test {
     store_ = std::make_unique<StateStore>(
         StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes}, std::move(cold),
         clock_);
-    store_->open("model", can_cut, [this](const SessionId& session) { return session.value != ended_; });
+    store_->open("model", can_cut, sessions_);
   }
 
   void put(const std::string& session, const Tokens& tokens, bool is_public = false) {
@@ -71,7 +71,7 @@ class StateStoreTest : public ::testing::Test {
   FakeColdStore* cold_ = nullptr;  // the store's own
   std::unique_ptr<StateStore> store_;
   std::string tenant_ = "a";
-  std::string ended_ = "ended";
+  std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // at the start
 };
 
 TEST_F(StateStoreTest, KeepsAStateAndFindsItByItsTokens) {

@@ -14,7 +14,8 @@ class FakeColdStore final : public kv::ColdStore {
  public:
   Expected<kv::ColdHead> write(const kv::StateOwner& owner, const kv::StateImage& image) override {
     if (fails && fails()) return fault();
-    kv::ColdHead head{.name = std::to_string(++last_name_),
+    while (files.contains(std::to_string(last_name_))) ++last_name_;
+    kv::ColdHead head{.name = std::to_string(last_name_),
                       .owner = owner,
                       .identity = image.identity,
                       .tokens = image.tokens,

@@ -50,6 +50,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.finished_turns += outcome.finished_turns;
     total.failures += outcome.failures;
     total.cancelled += outcome.cancelled;
+    total.crashes += outcome.crashes;
     total.preemptions += outcome.preemptions;
     total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
@@ -57,14 +58,13 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.cold_hits += outcome.cold_hits;
     total.shared += outcome.shared;
   }
-  std::printf(
-      "%s\n",
-      std::format(
-          "generations {}, finished turns {}, failures {}, cancelled {}, preemptions {}, handovers {}, reused tokens {}, "
-          "restored from memory {}, from disk {}, shared {}",
-          total.generations, total.finished_turns, total.failures, total.cancelled, total.preemptions, total.handovers,
-          total.reused_tokens, total.warm_hits, total.cold_hits, total.shared)
-          .c_str());
+  std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
+                                  "handovers {}, reused tokens {}, "
+                                  "restored from memory {}, from disk {}, shared {}",
+                                  total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
+                                  total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
+                                  total.shared)
+                          .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
@@ -73,6 +73,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.shared, seeds / 10);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
+  EXPECT_GT(total.crashes, seeds);
   EXPECT_GT(total.preemptions, seeds / 10);
   EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.reused_tokens, seeds * 5);

@@ -24,13 +24,22 @@ std::string text_of(std::span<const Token> tokens) {
 // --- The catalog
 // ----------------------------------------------------------------------------------------------------------------
 
-void SlowCatalog::commit(kv::RecordPtr record, Done done) {
+void SlowCatalog::commit(kv::RecordPtr record, kv::RecordPtr before, Done done) {
   SessionId id = record->id;
-  calls_.push_back({std::move(record), std::move(id), std::move(done)});
+  calls_.push_back({std::move(record), std::move(before), std::move(id), std::move(done)});
 }
 
 void SlowCatalog::remove(const SessionId& id, Done done) {
-  calls_.push_back({nullptr, id, std::move(done)});
+  calls_.push_back({nullptr, nullptr, id, std::move(done)});
+}
+
+void SlowCatalog::crash(std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    calls_[i].done = [](const Expected<Unit>&) {};
+  }
+  calls_.resize(count);
+  while (answer_one(false)) {
+  }
 }
 
 bool SlowCatalog::answer_one(bool with_failure) {
@@ -40,7 +49,7 @@ bool SlowCatalog::answer_one(bool with_failure) {
   if (with_failure) {
     call.done(fail(ErrorCode::io_short_write, "the simulated disk is full"));
   } else if (call.record != nullptr) {
-    kept_.commit(std::move(call.record), std::move(call.done));
+    kept_.commit(std::move(call.record), std::move(call.before), std::move(call.done));
   } else {
     kept_.remove(call.id, std::move(call.done));
   }
@@ -128,41 +137,45 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
-  engine::RouterOptions options;
-  options.model_name = "fake";
-  options.seed = random_.next_u64();
-  options.limits.max_sessions = 12;
-  options.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
-  auto cold = std::make_unique<testing::FakeColdStore>();
-  cold_ = cold.get();
-  const kv::StoreOptions store_options{.warm_bytes_max = random_.next_below(100'000),
-                                       .cold_bytes_max = random_.next_below(200'000)};
-  store_ = std::make_unique<kv::StateStore>(store_options, std::move(cold), clock_);
-  store_->open("fake", model_options_.can_truncate, [](const SessionId&) { return true; });
-  router_ = std::make_unique<engine::Router>(options, catalog_, *store_, preparer_, clock_);
-  const auto lanes = 1 + random_.next_below(2);
+  router_options_.model_name = "fake";
+  router_options_.limits.max_sessions = 12;
+  router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
+  store_options_ = {.warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000)};
+  lanes_count_ = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
-  engine::LaneOptions lane_options;
-  lane_options.threads = 2;
-  lane_options.store = store_.get();
-  lane_options.stored_tokens_min = 4;
+  lane_options_.threads = 2;
+  lane_options_.stored_tokens_min = 4;
   const auto kind = random_.next_below(3);
   has_prefill_lanes_ = kind == 1;
-  if (has_prefill_lanes_) lane_options.target_tbt_ms = 2;  // so short that most prompts go there
+  if (has_prefill_lanes_) lane_options_.target_tbt_ms = 2;  // so short that most prompts go there
   if (kind == 2) {
-    lane_options.policy = {.policy = static_cast<sched::Policy>(1 + random_.next_below(4)),
-                           .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
-                           .slice_ms = static_cast<double>(random_.next_below(30))};
+    lane_options_.policy = {.policy = static_cast<sched::Policy>(1 + random_.next_below(4)),
+                            .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
+                            .slice_ms = static_cast<double>(random_.next_below(30))};
   }
   // Guesses of what comes next, right, half right or wrong as a whole.
-  lane_options.guess = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+  lane_options_.guess = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
     if (random_.next_below(4) == 0) return;
     draft = fake_continuation(model_options_, std::vector<Token>(chain.begin(), chain.end()), count);
     for (Token& token : draft) {
       if (random_.next_below(6) == 0) token = static_cast<Token>(random_.next_below(256));
     }
   };
-  for (std::uint64_t i = 0; i < lanes; ++i) {
+  start_machine();
+}
+
+// Router, preparer and lanes, from nothing but the catalog.
+void Simulation::start_machine() {
+  auto cold = std::make_unique<testing::FakeColdStore>();
+  cold_ = cold.get();
+  cold_->files = std::move(files_);
+  store_ = std::make_unique<kv::StateStore>(store_options_, std::move(cold), clock_);
+  preparer_ = std::make_unique<engine::Preparer>();
+  router_options_.seed = random_.next_u64();
+  router_ = std::make_unique<engine::Router>(router_options_, catalog_, *store_, *preparer_, clock_);
+  store_->open("fake", model_options_.can_truncate, router_->session_ids());
+  lane_options_.store = store_.get();
+  for (std::uint64_t i = 0; i < lanes_count_; ++i) {
     auto context = std::make_unique<testing::FakeContext>(model_options_);
     contexts_.push_back(context.get());
     std::unique_ptr<testing::FakeContext> prefill_context;
@@ -173,7 +186,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
       prefill_context = std::make_unique<testing::FakeContext>(one);
       contexts_.push_back(prefill_context.get());
     }
-    lanes_.push_back(std::make_unique<engine::Lane>(lane_options, std::move(context), std::move(prefill_context),
+    lanes_.push_back(std::make_unique<engine::Lane>(lane_options_, std::move(context), std::move(prefill_context),
                                                     model_->vocab(), clock_, [this](engine::TaskResult result) {
                                                       router_->post([this, result = std::move(result)]() mutable {
                                                         router_->on_result(std::move(result));
@@ -193,6 +206,39 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
 }
 
 Simulation::~Simulation() = default;
+
+void Simulation::crash_and_start_again() {
+  ++outcome_.crashes;
+  count_lanes();
+  catalog_.crash(random_.next_below(catalog_.waiting_count() + 1));
+  router_.reset();
+  lanes_.clear();
+  contexts_.clear();
+  files_ = std::move(cold_->files);
+  store_.reset();
+  for (const auto& sink : sinks_) sink->ended = true;  // nobody will ever hear how
+  replies_owed_ = 0;
+  is_loaded_ = false;
+  clock_.advance(std::chrono::milliseconds(random_.next_below(2000)));
+  start_machine();
+  if (has_faults_) inject_faults();
+
+  // Every session that a client was told of is there.
+  router_->list_sessions(kTenant, expect_reply<std::vector<SessionInfo>>([this](const Expected<std::vector<SessionInfo>>& all) {
+                           for (const auto& [id, session] : known_) {
+                             UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id));
+                           }
+                         }));
+}
+
+void Simulation::count_lanes() {
+  for (const auto& lane : lanes_) {
+    outcome_.warm_hits += lane->stats().warm_hits_total.value();
+    outcome_.cold_hits += lane->stats().cold_hits_total.value();
+    outcome_.handovers += lane->stats().handover.count();
+    outcome_.preemptions += lane->stats().preemptions_total.value();
+  }
+}
 
 void Simulation::inject_faults() {
   has_faults_ = true;
@@ -222,7 +268,7 @@ void Simulation::step_something() {
       router_->step();
       break;
     case 1:
-      preparer_.step();
+      preparer_->step();
       break;
     case 2:
       catalog_.answer_one(has_faults_ && random_.next_below(30) == 0);
@@ -259,7 +305,7 @@ void Simulation::come_to_rest() {
   if (!is_loaded_) act();
   for (int quiet = 0; quiet < 3;) {
     bool worked = router_->step();
-    worked |= preparer_.step();
+    worked |= preparer_->step();
     worked |= store_->step();
     while (catalog_.answer_one(false)) worked = true;
     for (const auto& lane : lanes_) {
@@ -276,7 +322,9 @@ void Simulation::come_to_rest() {
 Outcome Simulation::run(int actions) {
   if (random_.next_below(2) == 0) inject_faults();
   for (int i = 0; i < actions; ++i) {
-    if (random_.next_below(4) == 0) {
+    if (random_.next_below(400) == 0) {
+      crash_and_start_again();
+    } else if (random_.next_below(4) == 0) {
       act();
     } else {
       step_something();
@@ -291,11 +339,8 @@ Outcome Simulation::run(int actions) {
     UMA_CHECK(lane->is_idle());
     UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
     UMA_CHECK(lane->stats().swapped_bytes.value() == 0 && lane->stats().swapped_sequences.value() == 0);
-    outcome_.warm_hits += lane->stats().warm_hits_total.value();
-    outcome_.cold_hits += lane->stats().cold_hits_total.value();
-    outcome_.handovers += lane->stats().handover.count();
-    outcome_.preemptions += lane->stats().preemptions_total.value();
   }
+  count_lanes();
   return outcome_;
 }
 

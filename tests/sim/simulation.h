@@ -1,6 +1,7 @@
 // The whole engine without threads, time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an order
-// that a seed decides, with clients that come, go, cancel, stall and disagree, and with faults in decodes, states and commits.
-// After every step the invariants of DESIGN §5 are checked; a broken one aborts with the seed in the log.
+// that a seed decides, with clients that come, go, cancel, stall and disagree, with faults in decodes, states and commits, and
+// with crashes, after which a new router and new lanes go on from what the catalog has kept. After every step the invariants of
+// DESIGN §5 are checked; a broken one aborts with the seed in the log.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +26,20 @@ namespace uma::sim {
 // A catalog whose answers come later, in order, and sometimes are failures. What failed is not kept.
 class SlowCatalog final : public kv::Catalog {
  public:
-  void commit(kv::RecordPtr record, Done done) override;
+  [[nodiscard]] std::vector<kv::RecordPtr> load() override { return kept_.load(); }
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   // Answers the oldest waiting call. False: none waits.
   bool answer_one(bool with_failure);
+  // The process dies: of what waits the first `count` calls are kept, and nobody is told.
+  void crash(std::size_t count);
+  [[nodiscard]] std::size_t waiting_count() const { return calls_.size(); }
   [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
 
  private:
   struct Call {
     kv::RecordPtr record;  // null: a removal
+    kv::RecordPtr before;
     SessionId id;
     Done done;
   };
@@ -46,6 +52,7 @@ struct Outcome {
   std::uint64_t finished_turns = 0;
   std::uint64_t failures = 0;
   std::uint64_t cancelled = 0;
+  std::uint64_t crashes = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;  // of prompts that were computed in a prefill lane
   std::uint64_t reused_tokens = 0;
@@ -70,6 +77,10 @@ class Simulation {
     bool was_cut = false;             // rewound or regenerated: inputs may be gone
   };
 
+  void start_machine();
+  void crash_and_start_again();
+  void count_lanes();
+
   void act();
   void step_something();
   void check_after_step();
@@ -93,10 +104,17 @@ class Simulation {
   testing::SimClock clock_;
   testing::FakeOptions model_options_;
   std::shared_ptr<const testing::FakeModel> model_;
+  engine::RouterOptions router_options_;
+  engine::LaneOptions lane_options_;
+  std::uint64_t lanes_count_ = 0;
   SlowCatalog catalog_;
+  std::map<std::string, testing::FakeColdStore::File> files_;  // on the disk, while no daemon lives
+  kv::StoreOptions store_options_;
+
+  // One life of the daemon.
   testing::FakeColdStore* cold_ = nullptr;  // the store's
   std::unique_ptr<kv::StateStore> store_;
-  engine::Preparer preparer_;
+  std::unique_ptr<engine::Preparer> preparer_;
   std::unique_ptr<engine::Router> router_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;
   std::vector<testing::FakeContext*> contexts_;

@@ -1,0 +1,89 @@
+#include "kv/catalog_schema.h"
+
+#include <array>
+#include <format>
+#include <string>
+
+namespace uma::kv {
+namespace {
+
+constexpr std::string_view kVersion1 = R"sql(
+CREATE TABLE tenants (
+  name TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE sessions (
+  key INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  tenant TEXT NOT NULL REFERENCES tenants,
+  name TEXT,
+  model TEXT NOT NULL,
+  mode INTEGER NOT NULL,
+  turns_count INTEGER NOT NULL,
+  tokens_count INTEGER NOT NULL,
+  pending_tokens_count INTEGER NOT NULL,
+  messages_count INTEGER NOT NULL,
+  pending_messages_count INTEGER NOT NULL,
+  ttl_s INTEGER NOT NULL,
+  created_s INTEGER NOT NULL,
+  last_used_s INTEGER NOT NULL,
+  on_full INTEGER NOT NULL DEFAULT 0,
+  n_keep INTEGER NOT NULL DEFAULT 0,
+  is_public INTEGER NOT NULL DEFAULT 0,
+  is_ephemeral INTEGER NOT NULL DEFAULT 0,
+  UNIQUE (tenant, name)
+) STRICT;
+
+CREATE TABLE turns (
+  session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  tokens_begin INTEGER NOT NULL,
+  reply_begin INTEGER NOT NULL,
+  messages_begin INTEGER NOT NULL,
+  PRIMARY KEY (session, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE messages (
+  session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  role TEXT NOT NULL,
+  content TEXT NOT NULL,
+  hash BLOB NOT NULL,
+  PRIMARY KEY (session, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE token_blocks (
+  session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  tokens BLOB NOT NULL,
+  hash BLOB NOT NULL,
+  PRIMARY KEY (session, number)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr std::array kSteps{kVersion1};
+
+}  // namespace
+
+std::span<const std::string_view> schema_steps() {
+  return kSteps;
+}
+
+SqlExpected<std::int64_t> schema_version(const Database& database) {
+  return read_integer(database, "PRAGMA user_version");
+}
+
+SqlExpected<Unit> migrate(Database& database, std::span<const std::string_view> steps) {
+  const auto version = schema_version(database);
+  if (!version) return std::unexpected(version.error());
+  for (auto next = static_cast<std::size_t>(*version); next < steps.size(); ++next) {
+    const auto done = database.run(std::format("BEGIN IMMEDIATE; {}; PRAGMA user_version = {}; COMMIT", steps[next], next + 1));
+    if (!done) {
+      database.roll_back();
+      return done;
+    }
+  }
+  return Unit{};
+}
+
+}  // namespace uma::kv

@@ -1,0 +1,336 @@
+#include "kv/record_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include <xxhash.h>
+
+#include "kv/token_chain.h"
+
+namespace uma::kv {
+namespace {
+
+// Longer than every TTL that a client can ask for; keeps what is read of a damaged file within the range of a Duration.
+constexpr std::int64_t kTtlSecondsMax = 315'360'000;
+
+// As the table has it.
+std::int64_t number_of(SessionMode mode) {
+  static_assert(static_cast<int>(SessionMode::automatic) == 0 && static_cast<int>(SessionMode::text) == 1 &&
+                static_cast<int>(SessionMode::chat) == 2);
+  return static_cast<std::int64_t>(mode);
+}
+
+// What is pending lies behind what is finished: a turn that makes it part of the chain moves no rows.
+template <class T>
+std::vector<T> joined(const std::vector<T>& finished, const std::vector<T>& pending) {
+  std::vector<T> all;
+  all.reserve(finished.size() + pending.size());
+  all.insert(all.end(), finished.begin(), finished.end());
+  all.insert(all.end(), pending.begin(), pending.end());
+  return all;
+}
+
+template <class T>
+std::size_t equal_at_start(const std::vector<T>& a, const std::vector<T>& b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+template <class T>
+std::span<const std::byte> bytes_of(const T& values) {
+  return std::as_bytes(std::span(values));
+}
+
+Checksum hash_of(const ChatMessage& message) {
+  std::string bytes = message.role;
+  bytes += '\0';  // no role holds one, so that role and content cannot run into each other
+  bytes += message.content;
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.low64, hash.high64};
+}
+
+bool is_equal(std::span<const std::byte> stored, const Checksum& hash) {
+  return std::ranges::equal(stored, bytes_of(std::span(&hash, 1)));
+}
+
+}  // namespace
+
+// How much a session has, by its own row.
+struct RecordRows::Counts {
+  std::int64_t turns = 0;
+  std::int64_t tokens = 0;  // of the chain
+  std::int64_t pending_tokens = 0;
+  std::int64_t messages = 0;  // of finished turns
+  std::int64_t pending_messages = 0;
+
+  [[nodiscard]] bool are_possible() const {
+    return std::ranges::all_of(std::array{turns, tokens, pending_tokens, messages, pending_messages}, [](std::int64_t count) {
+      return count >= 0 && count <= std::numeric_limits<std::int32_t>::max();
+    });
+  }
+};
+
+RecordRows::RecordRows(const Database& db)
+    : add_tenant_(db, "INSERT INTO tenants (name) VALUES (?1) ON CONFLICT DO NOTHING"),
+      free_name_(db, "DELETE FROM sessions WHERE tenant = ?1 AND name = ?2"),
+      put_session_(db, R"sql(
+        INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
+                              pending_messages_count, ttl_s, created_s, last_used_s)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+        ON CONFLICT (id) DO UPDATE SET
+          name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
+          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13
+        RETURNING key)sql"),
+      put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
+      put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5)"),
+      put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
+      cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
+      cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
+      cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
+      remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
+      get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
+      get_session_(db, R"sql(
+        SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
+               pending_messages_count, ttl_s, created_s, last_used_s
+        FROM sessions WHERE key = ?1)sql"),
+      get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
+      get_messages_(db, "SELECT number, role, content, hash FROM messages WHERE session = ?1 ORDER BY number"),
+      get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number") {}
+
+// --- Writing
+// --------------------------------------------------------------------------------------------------------------------
+
+SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
+  if (before == nullptr) {
+    if (auto done = add_tenant_.run(record.tenant.value); !done) return done;
+    if (!record.name.empty()) {
+      // Whoever still has the name has ended, and removing it failed then.
+      if (auto done = free_name_.run(record.tenant.value, record.name); !done) return done;
+    }
+  }
+  static const SessionRecord kNothing;
+  const SessionRecord& old = before == nullptr ? kNothing : *before;
+  const auto key = write_session(record);
+  if (!key) return std::unexpected(key.error());
+  if (auto done = write_tokens(*key, record, old); !done) return done;
+  if (auto done = write_messages(*key, record, old); !done) return done;
+  return write_turns(*key, record, old);
+}
+
+SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record) {
+  const std::string_view name = record.name.empty() ? std::string_view() : std::string_view(record.name);
+  put_session_.bind(record.id.value, record.tenant.value, name, record.model, number_of(record.mode), std::ssize(record.turns),
+                    std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
+                    std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s);
+  auto row = put_session_.next();
+  if (!row) return std::unexpected(row.error());
+  const std::int64_t key = put_session_.integer(0);
+  row = put_session_.next();  // the statement ends
+  if (!row) return std::unexpected(row.error());
+  return key;
+}
+
+SqlExpected<Unit> RecordRows::write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
+  const std::vector<Token> now = joined(record.chain, record.pending);
+  const std::vector<Token> old = joined(before.chain, before.pending);
+  const std::size_t equal = equal_at_start(now, old);
+  if (equal == now.size() && equal == old.size()) return Unit{};
+  const std::vector<Checksum> hashes = block_hashes(now);
+  for (std::size_t block = equal / kTokensPerBlock; block < hashes.size(); ++block) {
+    const auto done = put_block_.run(key, static_cast<std::int64_t>(block), bytes_of(block_of(now, block)),
+                                     bytes_of(std::span(&hashes[block], 1)));
+    if (!done) return done;
+  }
+  if (blocks_count(old.size()) <= hashes.size()) return Unit{};
+  return cut_blocks_.run(key, std::ssize(hashes));
+}
+
+SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
+  const std::vector<ChatMessage> now = joined(record.messages, record.pending_messages);
+  const std::vector<ChatMessage> old = joined(before.messages, before.pending_messages);
+  for (std::size_t number = equal_at_start(now, old); number < now.size(); ++number) {
+    const Checksum hash = hash_of(now[number]);
+    const auto done = put_message_.run(key, static_cast<std::int64_t>(number), now[number].role, now[number].content,
+                                       bytes_of(std::span(&hash, 1)));
+    if (!done) return done;
+  }
+  if (old.size() <= now.size()) return Unit{};
+  return cut_messages_.run(key, std::ssize(now));
+}
+
+SqlExpected<Unit> RecordRows::write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
+  for (std::size_t number = equal_at_start(record.turns, before.turns); number < record.turns.size(); ++number) {
+    const Turn& turn = record.turns[number];
+    const auto done =
+        put_turn_.run(key, static_cast<std::int64_t>(number), turn.tokens_begin, turn.reply_begin, turn.messages_begin);
+    if (!done) return done;
+  }
+  if (before.turns.size() <= record.turns.size()) return Unit{};
+  return cut_turns_.run(key, std::ssize(record.turns));
+}
+
+SqlExpected<Unit> RecordRows::remove(const SessionId& id) {
+  return remove_session_.run(id.value);
+}
+
+// --- Reading
+// --------------------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Calls take(statement) for each row until that says false. Rows that cannot be read for damage end it too: what is missing is
+// noticed by counting.
+template <class Take>
+SqlExpected<Unit> take_rows(Statement& rows, Take&& take) {
+  while (true) {
+    const auto row = rows.next();
+    if (!row && !row.error().is_damage()) return std::unexpected(row.error());
+    if (!row || !*row || !take()) return Unit{};
+  }
+}
+
+// How many turns have all of their tokens and messages, and where the last of them ends.
+struct WholeTurns {
+  std::size_t count = 0;
+  std::int64_t tokens_end = 0;
+  std::int64_t messages_end = 0;
+};
+
+// `turns` are the first ones of turns_total. `tokens` and `messages` are where the chain and its messages end (-1: not known),
+// the others how far they were found undamaged.
+WholeTurns count_whole_turns(std::span<const Turn> turns, std::int64_t turns_total, std::int64_t tokens, std::int64_t messages,
+                             std::int64_t tokens_found, std::int64_t messages_found) {
+  WholeTurns whole;
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    const bool is_last = static_cast<std::int64_t>(i) + 1 == turns_total;
+    if (!is_last && i + 1 == turns.size()) break;  // its end is where the next one, which is lost, began
+    const std::int64_t tokens_end = is_last ? tokens : turns[i + 1].tokens_begin;
+    const std::int64_t messages_end = is_last ? messages : turns[i + 1].messages_begin;
+    const bool is_in_order = turns[i].tokens_begin >= whole.tokens_end && turns[i].reply_begin >= turns[i].tokens_begin &&
+                             tokens_end >= turns[i].reply_begin && turns[i].messages_begin >= whole.messages_end &&
+                             messages_end >= turns[i].messages_begin;
+    if (!is_in_order || tokens_end > tokens_found || messages_end > messages_found) break;
+    whole = {i + 1, tokens_end, messages_end};
+  }
+  return whole;
+}
+
+}  // namespace
+
+SqlExpected<std::vector<std::int64_t>> RecordRows::keys() {
+  std::vector<std::int64_t> keys;
+  get_keys_.bind();
+  auto row = get_keys_.next();
+  for (; row && *row; row = get_keys_.next()) keys.push_back(get_keys_.integer(0));
+  if (!row) return std::unexpected(row.error());
+  return keys;
+}
+
+// The tokens up to the first block that is missing, out of shape or has a wrong hash.
+SqlExpected<std::vector<Token>> RecordRows::read_tokens(std::int64_t key) {
+  std::vector<Token> tokens;
+  Checksum previous;
+  get_blocks_.bind(key);
+  const auto done = take_rows(get_blocks_, [&] {
+    const std::span<const std::byte> bytes = get_blocks_.blob(1);
+    const std::size_t count = bytes.size() / sizeof(Token);
+    const bool has_shape = get_blocks_.integer(0) * static_cast<std::int64_t>(kTokensPerBlock) == std::ssize(tokens) &&
+                           bytes.size() % sizeof(Token) == 0 && count > 0 && count <= kTokensPerBlock;
+    if (!has_shape) return false;
+    std::vector<Token> block(count);
+    std::memcpy(block.data(), bytes.data(), bytes.size());
+    previous = block_hash(previous, block);
+    if (!is_equal(get_blocks_.blob(2), previous)) return false;
+    tokens.insert(tokens.end(), block.begin(), block.end());
+    return true;
+  });
+  if (!done) return std::unexpected(done.error());
+  return tokens;
+}
+
+SqlExpected<std::vector<ChatMessage>> RecordRows::read_messages(std::int64_t key) {
+  std::vector<ChatMessage> messages;
+  get_messages_.bind(key);
+  const auto done = take_rows(get_messages_, [&] {
+    ChatMessage message{std::string(get_messages_.text(1)), std::string(get_messages_.text(2))};
+    if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of(message))) return false;
+    messages.push_back(std::move(message));
+    return true;
+  });
+  if (!done) return std::unexpected(done.error());
+  return messages;
+}
+
+SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
+  std::vector<Turn> turns;
+  get_turns_.bind(key);
+  const auto done = take_rows(get_turns_, [&] {
+    if (get_turns_.integer(0) != std::ssize(turns)) return false;
+    turns.push_back({.tokens_begin = static_cast<std::int32_t>(get_turns_.integer(1)),
+                     .reply_begin = static_cast<std::int32_t>(get_turns_.integer(2)),
+                     .messages_begin = static_cast<std::int32_t>(get_turns_.integer(3))});
+    return true;
+  });
+  if (!done) return std::unexpected(done.error());
+  return turns;
+}
+
+SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
+  get_session_.bind(key);
+  const auto row = get_session_.next();
+  if (!row) return std::unexpected(row.error());
+  if (!*row) return StoredSession{};
+  auto record = std::make_shared<SessionRecord>();
+  record->id.value = get_session_.text(0);
+  record->tenant.value = get_session_.text(1);
+  record->name = get_session_.text(2);
+  record->model = get_session_.text(3);
+  const std::int64_t mode = get_session_.integer(4);
+  const Counts counts{.turns = get_session_.integer(5),
+                      .tokens = get_session_.integer(6),
+                      .pending_tokens = get_session_.integer(7),
+                      .messages = get_session_.integer(8),
+                      .pending_messages = get_session_.integer(9)};
+  record->ttl_s = get_session_.integer(10);
+  record->created_s = get_session_.integer(11);
+  record->last_used_s = get_session_.integer(12);
+  if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
+  const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
+                           record->ttl_s <= kTtlSecondsMax && counts.are_possible();
+  if (!makes_sense) return StoredSession{};
+  record->mode = static_cast<SessionMode>(mode);
+
+  auto tokens = read_tokens(key);
+  if (!tokens) return std::unexpected(tokens.error());
+  auto messages = read_messages(key);
+  if (!messages) return std::unexpected(messages.error());
+  auto turns = read_turns(key);
+  if (!turns) return std::unexpected(turns.error());
+
+  // Tokens that nobody counted make the counts doubtful: then the last turn's end is not known.
+  const bool has_all_tokens = std::ssize(*tokens) == counts.tokens + counts.pending_tokens;
+  const bool has_all_messages = std::ssize(*messages) == counts.messages + counts.pending_messages;
+  const bool is_doubtful = std::ssize(*tokens) > counts.tokens + counts.pending_tokens ||
+                           std::ssize(*messages) > counts.messages + counts.pending_messages;
+  const WholeTurns whole = count_whole_turns(*turns, counts.turns, is_doubtful ? -1 : counts.tokens,
+                                             is_doubtful ? -1 : counts.messages, std::ssize(*tokens), std::ssize(*messages));
+  const bool is_whole =
+      has_all_tokens && has_all_messages && std::ssize(*turns) == counts.turns && whole.count == turns->size();
+  const auto tokens_end = tokens->begin() + (is_whole ? counts.tokens : whole.tokens_end);
+  const auto messages_end = messages->begin() + (is_whole ? counts.messages : whole.messages_end);
+  record->chain.assign(tokens->begin(), tokens_end);
+  record->messages.assign(messages->begin(), messages_end);
+  if (is_whole) {
+    record->pending.assign(tokens_end, tokens->end());
+    record->pending_messages.assign(messages_end, messages->end());
+  }
+  turns->resize(whole.count);
+  record->turns = std::move(*turns);
+  return StoredSession{.record = std::move(record), .is_damaged = !is_whole};
+}
+
+}  // namespace uma::kv

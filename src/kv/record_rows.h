@@ -1,0 +1,62 @@
+// A session's record as rows of the catalog's tables (docs/CATALOG.md), and back. Neither begins nor ends transactions: the
+// caller does. Owned by one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/catalog.h"
+#include "kv/sqlite.h"
+
+namespace uma::kv {
+
+// What was read of a session.
+struct StoredSession {
+  RecordPtr record;         // null: nothing that makes sense
+  bool is_damaged = false;  // the record is what could be kept: whole turns before the damage, nothing pending
+};
+
+class RecordRows {
+ public:
+  // The database outlives it.
+  explicit RecordRows(const Database& database);
+
+  // Writes the rows in which `record` differs from `before`, which is what the tables have of this session; null: nothing. A
+  // name goes to the session that is written last: the router gives one away only after its owner has ended.
+  SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
+  SqlExpected<Unit> remove(const SessionId& id);
+
+  // The keys of all sessions.
+  SqlExpected<std::vector<std::int64_t>> keys();
+  // Reads a session and checks its hashes and offsets. Errors: what is no damage, and damage of the session's own row.
+  SqlExpected<StoredSession> read(std::int64_t key);
+
+ private:
+  struct Counts;
+  SqlExpected<std::int64_t> write_session(const SessionRecord& record);
+  SqlExpected<Unit> write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<Unit> write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<std::vector<Token>> read_tokens(std::int64_t key);
+  SqlExpected<std::vector<ChatMessage>> read_messages(std::int64_t key);
+  SqlExpected<std::vector<Turn>> read_turns(std::int64_t key);
+
+  Statement add_tenant_;
+  Statement free_name_;
+  Statement put_session_;
+  Statement put_turn_;
+  Statement put_message_;
+  Statement put_block_;
+  Statement cut_turns_;
+  Statement cut_messages_;
+  Statement cut_blocks_;
+  Statement remove_session_;
+  Statement get_keys_;
+  Statement get_session_;
+  Statement get_turns_;
+  Statement get_messages_;
+  Statement get_blocks_;
+};
+
+}  // namespace uma::kv

@@ -1,0 +1,274 @@
+#include "kv/sqlite_catalog.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <optional>
+#include <set>
+#include <sqlite3.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "kv/catalog_schema.h"
+
+namespace uma::kv {
+namespace {
+
+std::unexpected<Error> io_failure(const std::string& path, int error_number) {
+  return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
+}
+
+// What went wrong and what to do about it.
+std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
+  std::string advice;
+  if (error.is_io()) advice = ": check the disk";
+  if (error.is_full()) advice = std::format(": free some space in {}", std::filesystem::path(path).parent_path().string());
+  if (error.is_busy()) advice = ": another process has it open; end that one, or give this umad a --data-dir of its own";
+  if (error.is_damage()) advice = ": restart umad, which saves what can be read";
+  return fail(ErrorCode::io_short_write, std::format("{}: {}{}", path, error.message, advice));
+}
+
+// A lock of its own and not one on the database, because it has to hold while a damaged file is exchanged.
+Expected<UniqueFd> take_lock(const std::string& catalog) {
+  const std::string path = catalog + ".lock";
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.is_open()) return io_failure(path, errno);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
+  if (errno != EWOULDBLOCK) return io_failure(path, errno);
+  return fail(ErrorCode::io_short_write,
+              std::format("{} is in use by another umad: end that one, or give this one a --data-dir of its own", catalog));
+}
+
+// A file that only its owner can read, whatever the umask. REQUIRES: SQLite does not have it open (closing it here would end
+// SQLite's locks).
+Expected<Unit> make_private_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.is_open() || ::fchmod(file.get(), 0600) != 0) return io_failure(path, errno);
+  return Unit{};
+}
+
+SqlExpected<Unit> check_pages(const Database& database) {
+  Statement check(database, "PRAGMA quick_check(1)");
+  check.bind();
+  const auto row = check.next();
+  if (!row) return std::unexpected(row.error());
+  std::string verdict(check.text(0));
+  std::ranges::replace(verdict, '\n', ' ');
+  if (verdict != "ok") return std::unexpected(SqlError{SQLITE_CORRUPT, verdict});
+  return Unit{};
+}
+
+// Makes an open file one of this version, ready for use. Changes nothing in one of a later version or a damaged one.
+SqlExpected<Unit> prepare(Database& database) {
+  database.leave_log_on_close(true);
+  auto done = database.run(
+      "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA cell_size_check = ON");
+  if (!done) return done;
+  const auto version = schema_version(database);
+  if (!version) return std::unexpected(version.error());
+  const std::int64_t known = std::ssize(schema_steps());
+  if (*version > known) {
+    return std::unexpected(
+        SqlError{SQLITE_CANTOPEN,
+                 std::format("the catalog has version {}, this umad knows versions up to {}: start the umad that made it, or "
+                             "give this one a --data-dir of its own",
+                             *version, known)});
+  }
+  if (done = check_pages(database); !done) return done;
+  if (done = database.run("PRAGMA journal_mode = WAL"); !done) return done;
+  if (done = migrate(database, schema_steps()); !done) return done;
+  database.leave_log_on_close(false);
+  return Unit{};
+}
+
+// --- A damaged file
+// ------------------------------------------------------------------------------------------------------------------
+
+struct Saved {
+  std::size_t sessions = 0;
+  std::size_t turns = 0;
+  std::size_t cut_short = 0;   // of the sessions
+  std::size_t unreadable = 0;  // rows of sessions
+};
+
+// The largest key that a session may have; every table is asked, since any of them may be unreadable.
+std::int64_t last_key(const Database& database) {
+  constexpr std::int64_t kLookupsMax = 4'000'000;
+  std::int64_t last = 0;
+  for (const char* question : {"SELECT max(key) FROM sessions", "SELECT max(session) FROM turns",
+                               "SELECT max(session) FROM messages", "SELECT max(session) FROM token_blocks"}) {
+    last = std::max(last, read_integer(database, question).value_or(0));
+  }
+  return std::min(last, kLookupsMax);
+}
+
+// Copies what can be read of `from`, session by session.
+SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
+  Saved saved;
+  RecordRows source(from);
+  RecordRows target(to);
+  std::set<SessionId> ids;
+  std::set<std::pair<TenantId, std::string>> names;
+  const std::int64_t last = last_key(from);
+  auto done = to.run("BEGIN IMMEDIATE");
+  for (std::int64_t key = 1; key <= last && done; ++key) {
+    const auto stored = source.read(key);
+    if (!stored) ++saved.unreadable;
+    if (!stored || stored->record == nullptr || !ids.insert(stored->record->id).second) continue;
+    SessionRecord record = *stored->record;
+    // Damage can have made two names equal.
+    if (!record.name.empty() && !names.insert({record.tenant, record.name}).second) record.name.clear();
+    done = target.write(record, nullptr);
+    ++saved.sessions;
+    saved.turns += record.turns.size();
+    if (stored->is_damaged) {
+      ++saved.cut_short;
+      log_warning("session {}: its stored tokens or messages are damaged; {} turns before the damage are kept", record.id.value,
+                  record.turns.size());
+    }
+  }
+  if (done) done = to.run("COMMIT");
+  if (!done) return std::unexpected(done.error());
+  return saved;
+}
+
+// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it.
+Expected<Unit> salvage(const std::string& path, const std::string& reason) {
+  const std::string fresh = path + ".new";
+  for (const char* suffix : {"", "-wal"}) ::unlink((fresh + suffix).c_str());  // of a salvage that was cut off
+  if (auto made = make_private_file(fresh); !made) return made;
+  Saved saved;
+  {
+    auto to = Database::open(fresh);
+    if (!to) return failure(fresh, to.error());
+    if (auto ready = prepare(*to); !ready) return failure(fresh, ready.error());
+    auto from = Database::open(path);
+    if (!from) return failure(path, from.error());
+    from->leave_log_on_close(true);
+    // writable_schema: a file that is shorter than it should be is read all the same.
+    auto set = from->run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA cell_size_check = ON; PRAGMA writable_schema = ON");
+    if (!set) return failure(path, set.error());
+    auto copied = copy_readable(*from, *to);
+    if (!copied) return failure(fresh, copied.error());
+    saved = *copied;
+  }
+  std::int64_t time_s = unix_time_s();
+  while (std::filesystem::exists(std::format("{}.damaged-{}", path, time_s))) ++time_s;
+  const std::string aside = std::format("{}.damaged-{}", path, time_s);
+  // The logs first: beside another file they would be written into it.
+  for (const char* suffix : {"-wal", "-journal"}) {
+    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT) return io_failure(aside, errno);
+  }
+  if (std::rename(path.c_str(), aside.c_str()) != 0) return io_failure(aside, errno);
+  if (std::rename(fresh.c_str(), path.c_str()) != 0) return io_failure(path, errno);
+  log_warning(
+      "catalog {} was damaged ({}) and is now {}; saved of it: {} sessions with {} turns, {} of them cut short, {} unreadable",
+      path, reason, aside, saved.sessions, saved.turns, saved.cut_short, saved.unreadable);
+  return Unit{};
+}
+
+}  // namespace
+
+// --- Opening
+// --------------------------------------------------------------------------------------------------------------------
+
+SqliteCatalog::SqliteCatalog(std::string path, Database database)
+    : path_(std::move(path)), database_(std::move(database)), rows_(database_) {}
+
+Expected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open(const std::string& path) {
+  auto lock = take_lock(path);
+  if (!lock) return std::unexpected(lock.error());
+  if (auto made = make_private_file(path); !made) return std::unexpected(made.error());
+  auto catalog = open_file(path);
+  if (!catalog && catalog.error().is_damage()) {
+    if (auto saved = salvage(path, catalog.error().message); !saved) return std::unexpected(saved.error());
+    catalog = open_file(path);
+  }
+  if (!catalog) return failure(path, catalog.error());
+  (*catalog)->lock_ = std::move(*lock);
+  log_info("catalog {}: {} sessions", path, (*catalog)->loaded_.size());
+  return std::move(*catalog);
+}
+
+SqlExpected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open_file(const std::string& path) {
+  auto database = Database::open(path);
+  if (!database) return std::unexpected(database.error());
+  if (auto ready = prepare(*database); !ready) return std::unexpected(ready.error());
+  std::unique_ptr<SqliteCatalog> catalog(new SqliteCatalog(path, std::move(*database)));
+  if (auto done = catalog->read_all(); !done) {
+    catalog->database_.leave_log_on_close(true);
+    return std::unexpected(done.error());
+  }
+  catalog->rows_written_before_ = catalog->database_.rows_written();
+  return catalog;
+}
+
+// Reads every session. One that is damaged is damage of the file.
+SqlExpected<Unit> SqliteCatalog::read_all() {
+  const auto keys = rows_.keys();
+  if (!keys) return std::unexpected(keys.error());
+  for (const std::int64_t key : *keys) {
+    auto stored = rows_.read(key);
+    if (!stored) return std::unexpected(stored.error());
+    if (stored->record == nullptr || stored->is_damaged) {
+      return std::unexpected(SqlError{SQLITE_CORRUPT, std::format("the session with key {} is damaged", key)});
+    }
+    loaded_.push_back(std::move(stored->record));
+  }
+  return Unit{};
+}
+
+// --- Changes
+// --------------------------------------------------------------------------------------------------------------------
+
+void SqliteCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
+  SessionId id = record->id;
+  inbox_.push({std::move(record), std::move(before), std::move(id), std::move(done)});
+}
+
+void SqliteCatalog::remove(const SessionId& id, Done done) {
+  inbox_.push({nullptr, nullptr, id, std::move(done)});
+}
+
+bool SqliteCatalog::step() {
+  inbox_.drain(taken_);
+  if (taken_.empty()) return false;
+  const SqlExpected<Unit> together = keep(taken_);
+  std::optional<SqlError> problem;
+  for (Change& change : taken_) {
+    SqlExpected<Unit> kept = together;
+    if (!together && taken_.size() > 1) kept = keep({&change, 1});
+    if (!kept) problem = kept.error();
+    change.done(kept ? Expected<Unit>() : failure(path_, kept.error()));
+  }
+  taken_.clear();
+  if (problem && !is_failing_) log_error("{}", failure(path_, *problem).error().message);
+  if (!problem && is_failing_) log_info("catalog {}: changes are kept again", path_);
+  is_failing_ = problem.has_value();
+  return true;
+}
+
+// Keeps all of the changes or none.
+SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
+  ++transactions_count_;
+  auto done = database_.run("BEGIN IMMEDIATE");
+  for (const Change& change : changes) {
+    if (done) done = apply(change);
+  }
+  if (done) done = database_.run("COMMIT");
+  if (!done) database_.roll_back();
+  return done;
+}
+
+SqlExpected<Unit> SqliteCatalog::apply(const Change& change) {
+  return change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
+}
+
+}  // namespace uma::kv

@@ -1,0 +1,72 @@
+// Sessions in a file that survives kill -9 and loss of power: SQLite, write-ahead log, synced before `done` (docs/CATALOG.md,
+// docs/decisions/0015). All that waits is one transaction. If that fails each change is tried alone, so that one which cannot
+// be kept fails no other.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mailbox.h"
+#include "base/unique_fd.h"
+#include "kv/catalog.h"
+#include "kv/record_rows.h"
+#include "kv/sqlite.h"
+
+namespace uma::kv {
+
+class SqliteCatalog final : public Catalog {
+ public:
+  // Opens the file or makes it (mode 0600), checks all of it and reads every session: O(bytes). Where anything is damaged the
+  // file is moved aside and a new one has what could be read of it, of a damaged session the whole turns before the damage; the
+  // log says so. Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version
+  // made.
+  [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);
+
+  [[nodiscard]] std::vector<RecordPtr> load() override { return std::move(loaded_); }
+  void commit(RecordPtr record, RecordPtr before, Done done) override;
+  void remove(const SessionId& id, Done done) override;
+  void close() override { inbox_.close(); }
+
+  // Keeps all that waits, then says so. Blocks on the disk.
+  bool step() override;
+  bool wait() override { return inbox_.wait_drain(taken_, kNever); }
+
+  // For tests: since it was opened.
+  [[nodiscard]] std::int64_t rows_written() const { return database_.rows_written() - rows_written_before_; }
+  [[nodiscard]] std::int64_t transactions_count() const { return transactions_count_; }
+
+ private:
+  struct Change {
+    RecordPtr record;  // null: a removal
+    RecordPtr before;
+    SessionId id;
+    Done done;
+  };
+  SqliteCatalog(std::string path, Database database);
+
+  [[nodiscard]] static SqlExpected<std::unique_ptr<SqliteCatalog>> open_file(const std::string& path);
+  [[nodiscard]] SqlExpected<Unit> read_all();
+  [[nodiscard]] SqlExpected<Unit> keep(std::span<Change> changes);
+  [[nodiscard]] SqlExpected<Unit> apply(const Change& change);
+
+  const std::string path_;
+  UniqueFd lock_;  // set once, when the catalog is open; before database_, so that the file is closed before it is let go
+  Database database_;
+  RecordRows rows_;
+  std::vector<RecordPtr> loaded_;
+  std::int64_t rows_written_before_ = 0;
+
+  // Owned by the thread that calls step().
+  std::vector<Change> taken_;
+  std::int64_t transactions_count_ = 0;
+  bool is_failing_ = false;
+
+  // Shared.
+  Mailbox<Change> inbox_;
+};
+
+}  // namespace uma::kv
