@@ -205,7 +205,7 @@ Expected<Figures> Tuner::measure(const Way& way, Wanted wanted) {
   Bytes state;
   for (std::int32_t sequence = 1; sequence < streams_max(); ++sequence) {
     if (auto saved = context.save_state(0, 0, work_.prompt_tokens, state); !saved) return std::unexpected(saved.error());
-    auto loaded = context.load_state(sequence, 0, work_.prompt_tokens, state);
+    auto loaded = context.load_state(sequence, 0, work_.prompt_tokens, context.fit_state(state));
     if (!loaded) return std::unexpected(loaded.error());
   }
   context.set_threads(way.decode_threads);
@@ -538,7 +538,7 @@ Expected<Figures> Tuner::storm_in_lanes(const Way& way, std::int32_t decode_thre
     }
     if (!is_handed_over && is_read.load()) {
       if (!read) return std::unexpected(read.error());
-      auto loaded = context.load_state(kStormStreams, 0, work_.prompt_tokens, state);
+      auto loaded = context.load_state(kStormStreams, 0, work_.prompt_tokens, context.fit_state(state));
       if (!loaded) return std::unexpected(loaded.error());
       is_handed_over = true;
       context.set_threads(way.decode_threads);
