@@ -154,11 +154,13 @@ void log_ready(const Config& config, const ModelInfo& model, const llm::ContextO
   log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
 }
 
+constexpr std::uint64_t kColdAuto = std::uint64_t{32} << 30;
+
 kv::StoreOptions store_options(const Config& config) {
   const auto warm =
       config.warm_bytes_max < 0 ? available_memory_bytes() / 4 : static_cast<std::uint64_t>(config.warm_bytes_max);
-  const auto cold =
-      config.cold_bytes_max < 0 ? free_bytes(config.data_dir) / 4 : static_cast<std::uint64_t>(config.cold_bytes_max);
+  const auto cold = config.cold_bytes_max < 0 ? std::min(free_bytes(config.data_dir) / 4, kColdAuto)
+                                              : static_cast<std::uint64_t>(config.cold_bytes_max);
   return {.warm_bytes_max = warm, .cold_bytes_max = cold, .eviction = config.eviction, .archive_after = config.archive_after};
 }
 

@@ -64,6 +64,8 @@ struct CreateSessionRequest {
   std::string system;                         // chat mode: the system message; text mode: the text the session begins with
   std::string name;                           // unique per tenant; empty: none
   SessionMode mode = SessionMode::automatic;  // chat where the model has a chat template
+  bool is_public = false;                     // other tenants' requests may begin with what it has computed
+  bool is_ephemeral = false;                  // its KV is kept in the context only
   std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
 };
 

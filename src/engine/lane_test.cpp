@@ -372,6 +372,76 @@ TEST_F(LaneTest, AForkedSessionStartsFromItsParentsCells) {
   EXPECT_EQ(sinks_[2]->tokens, expected("parent"));
 }
 
+// A lane whose states go to a store.
+class StoreLaneTest : public LaneTest {
+ protected:
+  void make_with_store(const FakeOptions& options) {
+    store_.open("fake", options.can_truncate, {});
+    LaneOptions lane_options;
+    lane_options.store = &store_;
+    lane_options.stored_tokens_min = 4;
+    make(options, std::move(lane_options));
+  }
+
+  const EosEvent& ask(std::uint64_t id, std::string_view prompt, const std::string& session, const std::string& tenant = "a",
+                      bool is_ephemeral = false, bool is_public = false) {
+    Task asked = task(id, prompt);
+    asked.session = SessionId{session};
+    asked.flow.tenant = tenant;
+    asked.is_ephemeral = is_ephemeral;
+    asked.is_public = is_public;
+    post(std::move(asked));
+    run();
+    EXPECT_EQ(sinks_[id]->tokens, expected(prompt));
+    return eos(id);
+  }
+
+  kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
+  const std::string kPrompt = "the beginning of a conversation";
+};
+
+TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
+  make_with_store({.sequences = 2});
+  ask(1, kPrompt, "s");
+  ask(2, "first other", "t");
+  ask(3, "second other", "u");
+  const EosEvent& again = ask(4, kPrompt, "s");
+  EXPECT_EQ(again.usage.tier, Tier::warm);
+  EXPECT_EQ(again.usage.reuse_reason, "warm");
+  EXPECT_EQ(again.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()) - 1);
+  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none) << "it lives in the context now";
+}
+
+TEST_F(StoreLaneTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
+  make_with_store({});
+  ask(1, kPrompt, "");
+  const EosEvent& longer = ask(2, kPrompt + " that goes on", "");
+  EXPECT_EQ(longer.usage.tier, Tier::hot);
+  EXPECT_EQ(longer.usage.reuse_reason, "prefix");
+  EXPECT_EQ(longer.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()));
+}
+
+TEST_F(StoreLaneTest, TenantsShareOnlyWhatIsPublic) {
+  make_with_store({.sequences = 2});
+  ask(1, kPrompt, "s", "a");
+  EXPECT_EQ(ask(2, kPrompt, "", "b").usage.reused_tokens, 0);
+  ask(3, "another", "t", "b");  // takes s's slot: its state lies in memory
+  EXPECT_EQ(ask(4, kPrompt + "?", "", "c").usage.reused_tokens, 0);
+  ask(5, "said to everybody, by a", "p", "a", false, true);
+  EXPECT_GT(ask(6, "said to everybody, by a and b", "", "b").usage.reused_tokens, 16);
+}
+
+TEST_F(StoreLaneTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
+  make_with_store({.sequences = 2});
+  ask(1, kPrompt, "s", "a", true);
+  EXPECT_EQ(ask(2, kPrompt, "s", "a", true).usage.tier, Tier::hot);
+  EXPECT_EQ(ask(3, kPrompt, "").usage.reused_tokens, 0) << "nobody begins with it";
+  ask(4, "first other", "t");
+  ask(5, "second other", "u");
+  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none);
+  EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
+}
+
 TEST_F(LaneTest, ProgressIsReportedWhereAsked) {
   make({.batch_rows_max = 16});
   Task asked = task(1, "a prompt that needs several chunks of prefill");

@@ -316,6 +316,8 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     record.mode = request.mode;
     if (record.mode == SessionMode::automatic && !model_->facts().chat_template.empty()) record.mode = SessionMode::chat;
     if (record.mode == SessionMode::automatic && !request.system.empty()) record.mode = SessionMode::text;
+    record.is_public = request.is_public;
+    record.is_ephemeral = request.is_ephemeral;
     record.ttl_s = request.ttl_s;
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
@@ -674,6 +676,8 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens));
   task.session = record.id;
   task.forked_from = session.forked_from;
+  task.is_public = record.is_public;
+  task.is_ephemeral = record.is_ephemeral;
   // What is stored can go on anywhere.
   if (!lanes_[session.lane]->holds(record.id)) session.lane = least_loaded_lane();
   send(std::move(task), session.lane);

@@ -35,6 +35,8 @@ struct SessionRecord {
   std::vector<ChatMessage> messages;          // of the finished turns; chat mode
   std::vector<ChatMessage> pending_messages;  // chat mode
   std::vector<Turn> turns;
+  bool is_public = false;     // CreateSessionRequest
+  bool is_ephemeral = false;  // CreateSessionRequest
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time

@@ -79,11 +79,11 @@ RecordRows::RecordRows(const Database& db)
       free_name_(db, "DELETE FROM sessions WHERE tenant = ?1 AND name = ?2"),
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-                              pending_messages_count, ttl_s, created_s, last_used_s)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+                              pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
-          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13
+          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5)"),
@@ -95,7 +95,7 @@ RecordRows::RecordRows(const Database& db)
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-               pending_messages_count, ttl_s, created_s, last_used_s
+               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash FROM messages WHERE session = ?1 ORDER BY number"),
@@ -125,7 +125,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
   const std::string_view name = record.name.empty() ? std::string_view() : std::string_view(record.name);
   put_session_.bind(record.id.value, record.tenant.value, name, record.model, number_of(record.mode), std::ssize(record.turns),
                     std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
-                    std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s);
+                    std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
+                    std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral});
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -298,6 +299,8 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->ttl_s = get_session_.integer(10);
   record->created_s = get_session_.integer(11);
   record->last_used_s = get_session_.integer(12);
+  record->is_public = get_session_.integer(13) != 0;
+  record->is_ephemeral = get_session_.integer(14) != 0;
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
   const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
                            record->ttl_s <= kTtlSecondsMax && counts.are_possible();

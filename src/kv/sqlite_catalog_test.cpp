@@ -159,6 +159,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
   SessionRecord text = text_session("text", 3);
   text.pending = {1, 2, 3};
   text.ttl_s = 60;
+  text.is_public = true;
   SessionRecord chat = text_session("chat", 2);
   chat.mode = SessionMode::chat;
   chat.name = "tale: \xf0\x9f\x90\xb4 'quoted\"";
@@ -349,6 +350,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           if (random.next_below(2) == 0) record.name = std::format("name {}", made);
           if (random.next_below(2) == 0) record.mode = SessionMode::chat;
           record.ttl_s = static_cast<std::int64_t>(random.next_below(3));
+          record.is_ephemeral = random.next_below(2) == 0;
           put(std::move(record));
           break;
         }

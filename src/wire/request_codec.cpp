@@ -264,9 +264,8 @@ RequestBody decode_create_session(FieldReader& fields) {
   request.mode = mode_field(fields);
   request.ttl_s = fields.integer("ttl_s", 0, kTtlSecondsMax).value_or(0);
   refuse_context_shift(fields);
-  // Nothing is durable or shared between tenants yet, so both values of these mean the same.
-  (void)fields.boolean("ephemeral");
-  (void)fields.boolean("public");
+  request.is_ephemeral = fields.boolean("ephemeral").value_or(false);
+  request.is_public = fields.boolean("public").value_or(false);
   return request;
 }
 

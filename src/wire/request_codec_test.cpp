@@ -342,6 +342,8 @@ TEST(DecodeRequest, CreateSessionReadsItsFields) {
   EXPECT_EQ(request.name, "n");
   EXPECT_EQ(request.mode, SessionMode::chat);
   EXPECT_EQ(request.ttl_s, 60);
+  EXPECT_TRUE(request.is_ephemeral);
+  EXPECT_FALSE(request.is_public);
   EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session")").mode, SessionMode::automatic);
   EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session","mode":"text")").mode, SessionMode::text);
 }

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""How soon a session's next reply begins, by where its state is: in the context (hot), in memory (warm), on disk with the file
+dropped from the page cache (cold), or nowhere, so that all of it is computed.
+
+Each round starts a umad with two slots, makes a session of every length (its first token is the computed one), asks it once more
+(hot), pushes it out of its slot with other sessions and asks again (warm), then ends the daemon, drops its files from the page
+cache, starts it again and asks (cold). Prints medians of time to first token in ms, and of the rounds' ratios to computing.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+
+import compare  # noqa: E402
+import strategies  # noqa: E402
+import svg_chart  # noqa: E402
+import uma  # noqa: E402
+
+LENGTHS = (256, 512, 1000, 2000, 4000)
+WAYS = ("computed", "hot", "warm", "cold")
+CELLS = 4608  # of a slot
+CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G}\nlimits: {max_prompt_bytes: 100000}\n"
+
+
+class Figures:
+    """One round's time to first token in ms, by length and way."""
+
+    def __init__(self):
+        self.ttft_ms = {}
+
+    def ask(self, client, session, length, way, prompt):
+        usage = client.generate(prompt, session_id=session, max_tokens=1, ignore_eos=True).usage
+        tier = "none" if way == "computed" else way
+        if usage["tier"] != tier:
+            sys.exit(f"resume: a session of {length} tokens came from tier {usage['tier']}, not {tier}: {usage}")
+        self.ttft_ms[length, way] = usage["ttft_ms"]
+
+
+def push_out(client, seed):
+    """Two sessions that take both slots."""
+    for number in range(2):
+        session = client.create_session(mode="text")
+        client.generate(f"{seed} {number} " + "other " * 80, session_id=session, max_tokens=1, ignore_eos=True)
+
+
+def drop_from_page_cache(folder):
+    for path in folder.glob("*.kv"):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def run_round(model, threads, seed):
+    figures = Figures()
+    flags = ["--n-ctx", 2 * CELLS, "--slots", 2, *(["--threads", threads] if threads else [])]
+    with uma.Daemon(model, *flags, config=CONFIG) as daemon:
+        sessions = {}
+        with daemon.client(600) as client:
+            for length in LENGTHS:
+                session = sessions[length] = client.create_session(mode="text")
+                figures.ask(client, session, length, "computed", f"{seed} {length} " + "word " * length)
+                figures.ask(client, session, length, "hot", "and")
+                push_out(client, seed * 100_000 + length)
+                figures.ask(client, session, length, "warm", "and")
+                push_out(client, seed * 100_000 + length + 50_000)
+        if daemon.terminate() != 0:
+            sys.exit(f"resume: umad ended badly:\n{daemon.log()}")
+        drop_from_page_cache(daemon.data_dir / "kv")
+        daemon.start().wait_ready()
+        with daemon.client(600) as client:
+            client.generate("a first request", max_tokens=4)
+            for length in LENGTHS:
+                figures.ask(client, sessions[length], length, "cold", "and")
+    return figures.ttft_ms
+
+
+def median(rounds, length, way):
+    return statistics.median(figures[length, way] for figures in rounds)
+
+
+def ratio(rounds, length, way):
+    return statistics.median(figures[length, way] / figures[length, "computed"] for figures in rounds)
+
+
+def table(rounds):
+    lines = ["| tokens | computed, ms | hot | warm | cold | warm ÷ computed | cold ÷ computed |", "|---|---|---|---|---|---|---|"]
+    for length in LENGTHS:
+        times = " | ".join(svg_chart.format_value(median(rounds, length, way)) for way in WAYS)
+        lines.append(f"| {length:,} | {times} | {ratio(rounds, length, 'warm'):.3f} | {ratio(rounds, length, 'cold'):.3f} |")
+    return "\n".join(lines)
+
+
+def draw(rounds):
+    groups = [(f"{length:,} tokens: first token (ms)", {way: median(rounds, length, way) for way in WAYS}) for length in LENGTHS]
+    return svg_chart.bar_chart("A session's next reply, by where its state is", list(WAYS), groups, "cold")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="script/bench resume", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the 134m model")
+    parser.add_argument("--rounds", type=compare.positive, default=5)
+    parser.add_argument("--threads", type=compare.positive)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--write-docs", action="store_true", help="also write docs/img/resume.svg and the table of docs/BENCHMARKS.md")
+    options = parser.parse_args()
+    rounds = []
+    for seed in range(1, options.rounds + 1):
+        rounds.append(run_round(options.model, options.threads, seed))
+        print(f"resume: round {seed} of {options.rounds}", flush=True)
+    print(table(rounds))
+    if options.json:
+        options.json.write_text(json.dumps([{f"{length} {way}": ms for (length, way), ms in figures.items()} for figures in rounds],
+                                           indent=1) + "\n")
+    if options.write_docs:
+        compare.write_whole(ROOT / "docs/img/resume.svg", draw(rounds))
+        page = ROOT / "docs/BENCHMARKS.md"
+        block = (f"{options.model.name}, {options.rounds} rounds.\n\n{table(rounds)}\n\n"
+                 "![Bars: time to first token, computed, hot, warm and cold, for each length](img/resume.svg)")
+        compare.write_whole(page, strategies.replace_block(page.read_text(), "resume", block))
+
+
+if __name__ == "__main__":
+    main()
