@@ -163,15 +163,16 @@ def free_port():
 
 @contextlib.contextmanager
 def running_umad(program, model, folder, config, *flags):
-    """Starts umad on a socket and data folder of its own in `folder`, with the text of a configuration file; gives the process, its
-    socket and its log once it answers."""
+    """Starts umad on a socket of its own in `folder` and an empty data folder, with the text of a configuration file; gives the
+    process, its socket and its log once it answers."""
     folder = pathlib.Path(folder)
     path, log_path, config_path = str(folder / "uma.sock"), folder / "umad.log", folder / "umad.yaml"
     config_path.write_text(config)
-    command = [program, "--model", model, "--socket", path, "--data-dir", folder / "data", "--config", config_path, *flags]
-    with running(command, log_path) as process:
-        wait_until_ready(process, log_path, lambda: answers_ping(path))
-        yield process, path, log_path
+    with tempfile.TemporaryDirectory(dir=folder) as data:  # of its own: what another run has stored would be found
+        command = [program, "--model", model, "--socket", path, "--data-dir", data, "--config", config_path, *flags]
+        with running(command, log_path) as process:
+            wait_until_ready(process, log_path, lambda: answers_ping(path))
+            yield process, path, log_path
 
 
 def run_command(command, statuses=(0,)):

@@ -403,6 +403,7 @@ class StoreLaneTest : public LaneTest {
 TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   make_with_store({.sequences = 2});
   ask(1, kPrompt, "s");
+  clock_.advance(std::chrono::minutes(5));
   ask(2, "first other", "t");
   ask(3, "second other", "u");
   const EosEvent& again = ask(4, kPrompt, "s");
@@ -436,6 +437,7 @@ TEST_F(StoreLaneTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
   ask(1, kPrompt, "s", "a", true);
   EXPECT_EQ(ask(2, kPrompt, "s", "a", true).usage.tier, Tier::hot);
   EXPECT_EQ(ask(3, kPrompt, "").usage.reused_tokens, 0) << "nobody begins with it";
+  clock_.advance(std::chrono::minutes(5));
   ask(4, "first other", "t");
   ask(5, "second other", "u");
   EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none);

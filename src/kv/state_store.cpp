@@ -15,6 +15,7 @@ constexpr Duration kMaintenance = std::chrono::minutes(1);
 constexpr Duration kWritePause = std::chrono::minutes(1);  // after one that failed
 constexpr std::size_t kCheckpoints = 4;                    // of a session whose states cannot be cut
 constexpr double kMegabyte = 1e6;
+constexpr double kReadMs = 2;           // that reading takes before the first byte, about
 constexpr std::uint64_t kPoolPart = 8;  // of the memory for states
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
 
@@ -169,13 +170,14 @@ std::optional<StoredMatch> StateStore::find(const Asker& asker, std::span<const 
   const Entry& entry = entries_.at(best->id);
   if (entry.is_forgotten) return std::nullopt;
   const std::uint64_t bytes = entry.image ? entry.warm_bytes() : entry.file_bytes;
-  return StoredMatch{.id = best->id,
-                     .tokens_count = static_cast<std::int32_t>(best->tokens_count),
-                     .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
-                     .tier = entry.image ? Tier::warm : Tier::cold,
-                     .bytes = bytes,
-                     .fetch_ms = entry.image ? 0 : read_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte,
-                     .is_own = !asker.session.empty() && entry.owner.session == asker.session};
+  return StoredMatch{
+      .id = best->id,
+      .tokens_count = static_cast<std::int32_t>(best->tokens_count),
+      .tokens_stored = static_cast<std::int32_t>(entry.tokens.size()),
+      .tier = entry.image ? Tier::warm : Tier::cold,
+      .bytes = bytes,
+      .fetch_ms = entry.image ? 0 : kReadMs + read_ms_per_mb_ * static_cast<double>(queued_bytes_ + bytes) / kMegabyte,
+      .is_own = !asker.session.empty() && entry.owner.session == asker.session};
 }
 
 ImagePtr StateStore::take(StateId id) {
@@ -196,7 +198,14 @@ void StateStore::settle(StateId id, const Asker& asker) {
 }
 
 void StateStore::fetch(StateId id, OnFetched on_fetched) {
-  inbox_.push({.kind = JobKind::read, .id = id, .on_fetched = std::move(on_fetched)});
+  std::uint64_t bytes = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(id);
+    if (found != entries_.end() && !found->second.image) bytes = found->second.file_bytes;
+    queued_bytes_ += bytes;
+  }
+  inbox_.push({.kind = JobKind::read, .id = id, .bytes = bytes, .on_fetched = std::move(on_fetched)});
 }
 
 void StateStore::prefetch(const SessionId& session) {
@@ -304,7 +313,8 @@ std::optional<StateView> StateStore::least_valuable_in(Place place) const {
 }
 
 bool StateStore::can_write(const Entry& entry) const {
-  return cold_ != nullptr && clock_.now() >= writes_from_ && entry.warm_bytes() <= options_.cold_bytes_max;
+  return cold_ != nullptr && clock_.now() >= writes_from_ && entry.tokens.size() >= options_.cold_tokens_min &&
+         entry.warm_bytes() <= options_.cold_bytes_max;
 }
 
 void StateStore::begin_write(Entry& entry) {
@@ -414,6 +424,10 @@ void StateStore::run(Job job) {
       return write(job.id);
     case JobKind::read: {
       auto image = read(job.id);
+      {
+        const MutexLock lock(mutex_);
+        queued_bytes_ -= job.bytes;
+      }
       if (job.on_fetched) job.on_fetched(std::move(image));
       return;
     }

@@ -41,6 +41,7 @@ struct StoreOptions {
   std::uint64_t cold_bytes_max = 0;
   EvictionOrder eviction = EvictionOrder::value;
   Duration archive_after = std::chrono::minutes(60);  // unused for so long: to disk
+  std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
 };
 
@@ -144,7 +145,7 @@ class StateStore {
   struct Job {
     JobKind kind = JobKind::write;
     StateId id = 0;                  // write, read
-    std::size_t bytes = 0;           // expect
+    std::size_t bytes = 0;           // read: of the file; expect
     std::size_t count = 0;           // expect
     std::string file{};              // remove
     OnFetched on_fetched = nullptr;  // read
@@ -207,6 +208,7 @@ class StateStore {
   std::uint64_t cold_bytes_ GUARDED_BY(mutex_) = 0;
   TimePoint writes_from_ GUARDED_BY(mutex_){};  // after a failed write none is tried for a while
   double read_ms_per_mb_ GUARDED_BY(mutex_) = 1;
+  std::uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // of reads that have been asked for
 };
 
 }  // namespace uma::kv

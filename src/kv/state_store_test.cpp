@@ -42,8 +42,9 @@ class StateStoreTest : public ::testing::Test {
     if (cold_ != nullptr) cold->files = std::move(cold_->files);
     cold_ = cold.get();
     store_ = std::make_unique<StateStore>(
-        StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes}, std::move(cold),
-        clock_);
+        StoreOptions{
+            .warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes, .cold_tokens_min = 1},
+        std::move(cold), clock_);
     store_->open("model", can_cut, sessions_);
   }
 

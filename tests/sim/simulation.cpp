@@ -140,7 +140,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 12;
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
-  store_options_ = {.warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000)};
+  store_options_ = {
+      .warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000), .cold_tokens_min = 1};
   lanes_count_ = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   lane_options_.threads = 2;
