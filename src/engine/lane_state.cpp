@@ -97,6 +97,12 @@ void Lane::clear_slot(std::size_t index) {
 void Lane::store_state(std::size_t index) {
   const Slot& slot = slots_[index];
   if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
+  // Nobody's state is worth a pause, and memory that was not used before is slow.
+  const StateSize size = state_size(shape(), size_of(slot.tokens));
+  const bool someone_decodes = std::ranges::any_of(sequences_, [](const SequencePtr& sequence) {
+    return sequence->state == Sequence::State::running && sequence->generated() > 0;
+  });
+  if (slot.owner.session.empty() && someone_decodes && !pool_.has(size.piece_bytes, size.pieces)) return;
   const TimePoint began = clock_.now();
   auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens, pool_);
   if (!image) {

@@ -267,7 +267,8 @@ void StateStore::put(StateOwner owner, StateImage image) {
 }
 
 void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
-  if (pool_.has(piece_bytes, pieces) || !pool_.can_keep(piece_bytes, pieces)) return;
+  constexpr std::size_t kWorthIt = std::size_t{8} << 20;  // less is there in a few milliseconds
+  if (piece_bytes * pieces < kWorthIt || pool_.has(piece_bytes, pieces) || !pool_.can_keep(piece_bytes, pieces)) return;
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 

@@ -9,7 +9,7 @@ import uma
 
 OPTIONS = {"max_tokens": 6, "ignore_eos": True}
 FLAGS = ("--n-ctx", "2048", "--slots", "2")
-PROMPT = "Once upon a time there was a little girl who lived in a house near the woods. " * 10
+PROMPT = "Once upon a time there was a little girl who lived in a house near the woods. " * 12
 
 
 class Tiers(unittest.TestCase):
@@ -190,7 +190,7 @@ class Tiers(unittest.TestCase):
 class SmallMemory(Tiers):
     """The same with so little memory that states go through it to disk at once."""
 
-    config = "kv: {layout: split, warm_bytes_max: 100K}\n"
+    config = "kv: {layout: split, warm_bytes_max: 50K}\n"
 
     def test_memory_and_disk_and_back(self):
         with self.daemon.client() as client:
