@@ -58,7 +58,7 @@ class Chat {
       const llama_token token = best();
       if (llama_vocab_is_eog(vocab_, token)) break;
       text += piece(token);
-      decode({token});
+      decode(std::vector<llama_token>(1, token));
     }
     so_far_ = prompt + text;
     add("assistant", text);
