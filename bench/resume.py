@@ -25,7 +25,7 @@ import uma  # noqa: E402
 LENGTHS = (256, 512, 1000, 2000, 4000)
 WAYS = ("computed", "hot", "warm", "cold")
 CELLS = 4608  # of a slot
-CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G}\nlimits: {max_prompt_bytes: 100000}\n"
+CONFIG = "kv: {layout: split, warm_bytes_max: 4G, cold_bytes_max: 8G, eviction: lru}\nlimits: {max_prompt_bytes: 100000}\n"
 
 
 class Figures:
