@@ -250,7 +250,8 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
 // those behind it, so that a large request is not overtaken for ever. For an urgent one a background sequence makes room.
 void Lane::admit(TimePoint now) {
   while (Sequence* next = next_waiting(now)) {
-    if (begin_fetch(*next) || place(*next, now)) continue;
+    const Source source = choose_source(*next);
+    if (begin_fetch(*next, source) || place(*next, source, now)) continue;
     if (!is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;

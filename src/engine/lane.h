@@ -217,8 +217,8 @@ class Lane {
   [[nodiscard]] bool goes_before(const Sequence& a, const Sequence& b, TimePoint now) const;
   void report_positions(TimePoint now);
   void report_queued(Sequence& sequence, std::int64_t position);
-  [[nodiscard]] bool place(Sequence& sequence, TimePoint now);
-  [[nodiscard]] bool begin_fetch(Sequence& sequence);
+  [[nodiscard]] bool place(Sequence& sequence, Source source, TimePoint now);
+  [[nodiscard]] bool begin_fetch(Sequence& sequence, const Source& source);
   [[nodiscard]] Source choose_source(const Sequence& sequence) const;
   [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;

@@ -291,8 +291,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
 }
 
 // Whether the sequence has to wait for a state that is on disk; then it is on its way.
-bool Lane::begin_fetch(Sequence& sequence) {
-  const Source source = choose_source(sequence);
+bool Lane::begin_fetch(Sequence& sequence, const Source& source) {
   if (source.kind != Source::Kind::store || source.stored.tier != Tier::cold) return false;
   sequence.fetching_since = clock_.now();
   sequence.image_is_own = source.stored.is_own;
@@ -372,8 +371,7 @@ bool Lane::make_room_for(const Sequence& sequence, std::size_t index, Source& so
   return true;
 }
 
-bool Lane::place(Sequence& sequence, TimePoint now) {
-  Source source = choose_source(sequence);
+bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   const auto index = choose_slot(sequence, source);
   if (!index) return false;
   Slot& slot = slots_[*index];

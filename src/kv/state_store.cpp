@@ -84,6 +84,18 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
 // --- Entries
 // --------------------------------------------------------------------------------------------------------------------
 
+void StateStore::count_image(const Entry& entry, bool has_come) {
+  warm_bytes_ = has_come ? warm_bytes_ + entry.warm_bytes() : warm_bytes_ - entry.warm_bytes();
+  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
+  stats_.warm_states.add(has_come ? 1 : -1);
+}
+
+void StateStore::count_file(const Entry& entry, bool has_come) {
+  cold_bytes_ = has_come ? cold_bytes_ + entry.file_bytes : cold_bytes_ - entry.file_bytes;
+  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
+  stats_.cold_states.add(has_come ? 1 : -1);
+}
+
 void StateStore::add(Entry entry) {
   UMA_CHECK(!entry.tokens.empty() && (entry.image || !entry.file.empty()));
   const StateId id = ++last_id_;
@@ -91,12 +103,8 @@ void StateStore::add(Entry entry) {
   std::string storage;
   if (added.identity == identity_) index_.add(id, scope_of(added.owner, storage), added.tokens);
   if (!added.owner.session.empty()) of_session_[added.owner.session].push_back(id);
-  warm_bytes_ += added.warm_bytes();
-  cold_bytes_ += added.file_bytes;
-  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
-  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
-  stats_.warm_states.add(added.image ? 1 : 0);
-  stats_.cold_states.add(added.file.empty() ? 0 : 1);
+  if (added.image) count_image(added, true);
+  if (!added.file.empty()) count_file(added, true);
 }
 
 // The entry, its memory and its file; as soon as it is not busy.
@@ -107,11 +115,7 @@ void StateStore::remove(StateId id) {
     return;
   }
   if (!entry.file.empty()) drop_file(entry);
-  if (entry.image) {
-    warm_bytes_ -= entry.warm_bytes();
-    stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
-    stats_.warm_states.add(-1);
-  }
+  if (entry.image) count_image(entry, false);
   std::string storage;
   if (entry.identity == identity_) index_.remove(id, scope_of(entry.owner, storage), entry.tokens);
   if (const auto owned = of_session_.find(entry.owner.session); owned != of_session_.end()) {
@@ -126,17 +130,13 @@ void StateStore::drop_image(StateId id) {
   Entry& entry = entries_.at(id);
   UMA_CHECK(entry.image && !entry.is_busy);
   if (entry.file.empty()) return remove(id);
-  warm_bytes_ -= entry.warm_bytes();
+  count_image(entry, false);
   entry.image.reset();
-  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
-  stats_.warm_states.add(-1);
 }
 
 void StateStore::drop_file(Entry& entry) {
-  cold_bytes_ -= entry.file_bytes;
+  count_file(entry, false);
   entry.file_bytes = 0;
-  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
-  stats_.cold_states.add(-1);
   inbox_.push({.kind = JobKind::remove, .file = std::exchange(entry.file, {})});
 }
 
@@ -493,9 +493,7 @@ void StateStore::write(StateId id) {
   }
   entry.file = std::move(written->name);
   entry.file_bytes = written->bytes;
-  cold_bytes_ += entry.file_bytes;
-  stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
-  stats_.cold_states.add(1);
+  count_file(entry, true);
   end_busy(id, entry.last_used == used);
 }
 
@@ -535,9 +533,7 @@ Expected<ImagePtr> StateStore::read(StateId id) {
   const ImagePtr read = share_image(std::move(*image), pool_);
   read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
   entry.image = read;
-  warm_bytes_ += entry.warm_bytes();
-  stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
-  stats_.warm_states.add(1);
+  count_image(entry, true);
   end_busy(id, false);
   return read;
 }

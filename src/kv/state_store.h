@@ -152,6 +152,9 @@ class StateStore {
   };
   using Entries = std::unordered_map<StateId, Entry>;
 
+  // Count what has come into a tier; what leaves it, before it does.
+  void count_image(const Entry& entry, bool has_come) REQUIRES_LOCK(mutex_);
+  void count_file(const Entry& entry, bool has_come) REQUIRES_LOCK(mutex_);
   void add(Entry entry) REQUIRES_LOCK(mutex_);
   void remove(StateId id) REQUIRES_LOCK(mutex_);
   void drop_image(StateId id) REQUIRES_LOCK(mutex_);
