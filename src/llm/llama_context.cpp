@@ -67,6 +67,14 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   return {static_cast<std::uint32_t>(cells), unified};
 }
 
+// The library lays a graph's inputs, one of which has a word for each row with logits, one behind the other at multiples of 32
+// bytes. One that does not end at a cache line pushes every tensor behind it off the lines: with AVX-512 prompts then took 1.25
+// times as long (docs/BENCHMARKS.md, "Tensors on cache lines").
+std::uint32_t whole_cache_lines(std::uint32_t words) {
+  constexpr std::uint32_t kWordsPerLine = 16;
+  return (words + kWordsPerLine - 1) / kWordsPerLine * kWordsPerLine;
+}
+
 // A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream,
 // the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one
 // stream: for a cache with another number of them, the empty ones before and after it are left out or added. Only for models
@@ -124,7 +132,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
   params.n_ubatch = static_cast<std::uint32_t>(options.ubatch_rows);
   params.n_seq_max = static_cast<std::uint32_t>(sequences);
   // Each row takes a vocabulary of floats. Fewer than n_seq_max aborts the process.
-  params.n_outputs_max = std::min(kBatchRows, static_cast<std::uint32_t>(sequences) + kDraftRows);
+  params.n_outputs_max = std::min(kBatchRows, whole_cache_lines(static_cast<std::uint32_t>(sequences) + kDraftRows));
   params.n_threads = options.threads;
   params.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : options.threads;
   params.kv_unified = layout.unified;

@@ -123,6 +123,13 @@ TEST(LlamaContext, ComputesTheRowsThatWereAskedAtOnce) {
   EXPECT_EQ(model()->new_context({.cells = 1024, .sequences = 2, .ubatch_rows = 64}).value()->shape().ubatch_rows_max, 64);
 }
 
+TEST(LlamaContext, RowsOfLogitsFillCacheLinesSoThatTensorsAreOnThem) {
+  for (const std::int32_t slots : {1, 3, 8, 16}) {
+    const std::int32_t rows = context(KvLayout::split, 4096, slots)->shape().logits_rows_max;
+    EXPECT_EQ(rows * sizeof(float) % 64, 0u) << rows << " rows for " << slots << " slots";
+  }
+}
+
 TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
   const auto with = [](FlashAttention flash_attention) {
     return model()->new_context({.cells = 1024, .sequences = 2, .flash_attention = flash_attention}).value();
