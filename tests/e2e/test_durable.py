@@ -22,6 +22,7 @@ OPTIONS = {"max_tokens": 6, "ignore_eos": True}
 FLAGS = ("--n-ctx", "4096", "--slots", "4")
 KILLS = int(os.environ.get("UMA_KILLS", "8"))
 SEED = int(os.environ.get("UMA_KILL_SEED", "1"))
+WORDS = (" and", " then", " one day", " the girl", " saw a", " big", " dog.", " She", " said", " hello")
 
 
 def shown(detail):
@@ -185,15 +186,18 @@ class Durable(unittest.TestCase):
 class Known:
     """A session as its client knows it from acknowledgements and events. Of the chain, the tokens of inputs are not told: None."""
 
-    def __init__(self, name):
+    def __init__(self, name, tokens_max):
         self.name = name
+        self.tokens_max = tokens_max  # from here on it is rewound to its first turn
         self.id = None
         self.turns = []  # each the tokens of its input and reply
+        self.said = []  # for each turn: the text of its input, how many tokens the reply has
         self.pending = 0
-        self.request = None  # what is under way: (type, received token ids)
+        self.pending_text = ""
+        self.request = None  # what is under way: (type, received token ids, its text)
 
-    def chain(self, turns=None):
-        return [token for turn in (self.turns if turns is None else turns) for token in turn]
+    def chain(self):
+        return [token for turn in self.turns for token in turn]
 
     def next(self, client, chance):
         """Sends the next request."""
@@ -201,18 +205,19 @@ class Known:
             self.send(client, "create_session", name=self.name, mode="text")
         elif self.pending > 0:
             self.send(client, "generate_stream", session_id=self.id, max_tokens=chance.randint(1, 6), ignore_eos=True, deadline_ms=0)
-        elif len(self.chain()) > 150:
+        elif len(self.chain()) > self.tokens_max:
             self.send(client, "rewind_session", session_id=self.id, turn=0)
         else:
-            self.send(client, "append_input", session_id=self.id, text=" and" * chance.randint(1, 9))
+            words = chance.choices(WORDS, k=chance.randint(1, self.tokens_max // 16))
+            self.send(client, "append_input", session_id=self.id, text="".join(words))
 
     def send(self, client, kind, **fields):
-        self.request = (kind, [])
+        self.request = (kind, [], fields.get("text"))
         client.start(id=self.name, type=kind, **fields)
 
     def take(self, event):
         """Notes an event; true when the request has ended."""
-        kind, tokens = self.request
+        kind, tokens, text = self.request
         if event["event"] == "token":
             tokens.append(event["token_id"])
             return False
@@ -220,9 +225,9 @@ class Known:
         if kind == "create_session":
             self.id = event["session_id"]
         elif kind == "append_input":
-            self.pending = event["pending_tokens"]
+            self.appended(text, event["pending_tokens"])
         elif kind == "rewind_session":
-            del self.turns[1:]
+            self.rewound()
         else:
             assert event["reason"] == "length" and event["usage"]["completion_tokens"] == len(tokens), event
             assert event["usage"]["prompt_tokens"] == len(self.chain()) + self.pending, event
@@ -230,22 +235,31 @@ class Known:
         self.request = None
         return True
 
+    def appended(self, text, pending):
+        self.pending = pending
+        self.pending_text = text
+
+    def rewound(self):
+        del self.turns[1:]
+        del self.said[1:]
+
     def finish_turn(self, tokens):
         self.turns.append([None] * self.pending + tokens)
+        self.said.append((self.pending_text, len(tokens)))
         self.pending = 0
 
     def check(self, stored):
         """Compares with what is stored after a crash, and goes on from that: what was under way may have been kept or not."""
-        kind, tokens = self.request or (None, [])
+        kind, tokens, text = self.request or (None, [], None)
         self.request = None
         if self.id is None:
             return  # its creation was not acknowledged: nothing is promised
         chain, pending, turns = stored[self.id]
         kept = self.chain()
         if kind == "append_input" and pending > self.pending:
-            self.pending = pending
+            self.appended(text, pending)
         elif kind == "rewind_session" and turns == 1:
-            del self.turns[1:]
+            self.rewound()
         elif kind == "generate_stream" and turns == len(self.turns) + 1:
             self.finish_turn(tokens + [None] * (len(chain) - len(kept) - self.pending - len(tokens)))
         kept = self.chain()
@@ -260,10 +274,17 @@ class Known:
 
 
 class Kills(unittest.TestCase):
+    """Twenty sessions talk, the daemon is killed, what is stored is compared with what was said; again and again."""
+
+    model = uma.TINY
+    flags = FLAGS
+    config = None
+    tokens_max = 150
+
     def test_kill_9_at_any_moment_loses_nothing_that_was_said(self):
         chance = random.Random(SEED)
-        sessions = {name: Known(name) for name in (f"session {number}" for number in range(20))}
-        with uma.Daemon(uma.TINY, *FLAGS) as daemon:
+        sessions = {name: Known(name, self.tokens_max) for name in (f"session {number}" for number in range(20))}
+        with uma.Daemon(self.model, *self.flags, config=self.config) as daemon:
             for kill in range(KILLS):
                 try:
                     self.talk_until_killed(daemon, sessions, chance)
@@ -274,11 +295,19 @@ class Kills(unittest.TestCase):
                     self.compare_with_what_is_shown(daemon, sessions)
                 except AssertionError as problem:
                     raise AssertionError(f"UMA_KILL_SEED={SEED} UMA_KILLS={kill + 1}") from problem
+            self.last_look(daemon)
             self.assertEqual(0, daemon.terminate())
             self.assertNotIn("damaged", daemon.log())
             stored = stored_sessions(daemon.data_dir)
             for session in sessions.values():
                 session.check(stored)
+        self.compare_with_undisturbed(sessions, stored)
+
+    def last_look(self, daemon):
+        pass
+
+    def compare_with_undisturbed(self, sessions, stored):
+        pass
 
     def talk_until_killed(self, daemon, sessions, chance):
         """Every session has a request under way; after some number of events the daemon is killed, and what it had still sent is
@@ -310,6 +339,37 @@ class Kills(unittest.TestCase):
                 self.assertEqual((session.name, len(session.chain()), session.pending, len(session.turns), False),
                                  (entry["name"], entry["tokens"], entry["pending_tokens"], entry["turns"], entry["busy"]))
                 self.assertEqual("session", client.session(session.name)["event"])
+
+
+class KillsAndContinuations(Kills):
+    """The same with conversations that are long enough for files, most of them not in a slot when they go on, where bits do not
+    depend on the company: whatever was restored, computed again or guessed, each says what it says alone and undisturbed."""
+
+    flags = ("--n-ctx", "4096", "--slots", "4")
+    config = "kv: {layout: split, warm_bytes_max: 2MiB}\nscheduler: {reproducible: on}\n"
+    tokens_max = 600
+
+    def last_look(self, daemon):
+        with daemon.client() as client:
+            metrics = client.metrics()
+        self.assertGreater(metrics["cold_sessions"], 0)
+
+    def compare_with_undisturbed(self, sessions, stored):
+        with uma.Daemon(self.model, "--n-ctx", "1024", "--slots", "1", config="scheduler: {reproducible: on}\n") as daemon:
+            with daemon.client() as client:
+                for session in sessions.values():
+                    if session.id is None:
+                        continue
+                    alone = client.create_session(mode="text")
+                    for text, count in session.said:
+                        reply = client.generate(text, session_id=alone, max_tokens=count, ignore_eos=True)
+                        self.assertEqual("length", reply.reason, reply.last)
+                    session.id_alone = alone
+            self.assertEqual(0, daemon.terminate())
+            alone = stored_sessions(daemon.data_dir)
+        for session in sessions.values():
+            if session.id is not None:
+                self.assertEqual(alone[session.id_alone][0], stored[session.id][0], f"{session.name}, UMA_KILL_SEED={SEED}")
 
 
 if __name__ == "__main__":
