@@ -357,17 +357,22 @@ void Lane::build_views(TimePoint now) {
 }
 
 // Long prompts go to the prefill lane: those that would hold up the streams beside them, and, where nobody streams yet, those
-// that would hold up whoever comes next.
+// that would hold up whoever comes next; unless their state, which moves there and back, takes as long.
 void Lane::send_prompts_away() {
   constexpr double kAloneMs = 1000;
   if (prefill_ == nullptr || options_.policy.policy != sched::Policy::continuous) return;
   const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
   const double stay_ms = someone_decodes ? 2 * (tick_target_ms() - step_model_.decode_ms()) : kAloneMs;
+  // Out of one context and into the other, at both ends.
+  const auto moves_ms = [&](const sched::SequenceView& view) {
+    const std::size_t tokens = 2 * static_cast<std::size_t>(view.cached_tokens) + static_cast<std::size_t>(view.pending_tokens);
+    return 2 * load_ms(tokens * shape().kv_bytes_per_token);
+  };
   std::erase_if(views_, [&](const sched::SequenceView& view) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
     if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays) return false;
     const double ms = step_model_.prefill_ms(view.pending_tokens, view.cached_tokens);
-    if (ms == 0 ? view.pending_tokens <= sched::kFastChunk : ms <= stay_ms) return false;
+    if (ms == 0 ? view.pending_tokens <= sched::kFastChunk : ms <= std::max(stay_ms, 0.0) + moves_ms(view)) return false;
     return send_away(sequence);
   });
 }

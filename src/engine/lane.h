@@ -219,6 +219,8 @@ class Lane {
   void report_queued(Sequence& sequence, std::int64_t position);
   [[nodiscard]] bool place(Sequence& sequence, Source source, TimePoint now);
   [[nodiscard]] bool begin_fetch(Sequence& sequence, const Source& source);
+  // Estimate for state bytes that go into or out of the context.
+  [[nodiscard]] double load_ms(std::size_t bytes) const;
   [[nodiscard]] Source choose_source(const Sequence& sequence) const;
   [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;

@@ -238,11 +238,14 @@ bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
   return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
 }
 
+double Lane::load_ms(std::size_t bytes) const {
+  return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte;
+}
+
 // The source that has most of the chain, unless bringing it in takes longer than computing what it adds. The last token of a
 // chain is always computed: its logits are needed.
 Lane::Source Lane::choose_source(const Sequence& sequence) const {
   const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
-  const auto load_ms = [&](std::size_t bytes) { return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte; };
   // Of what is cached or stored as `tokens`, how much can be used.
   const auto usable = [&](std::span<const Token> tokens) {
     const std::size_t common = kv::common_prefix(tokens, wanted);

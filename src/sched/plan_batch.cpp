@@ -105,6 +105,8 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
       rows = model.rows_within(tick_ms, cached, rows_allowed, decode, prefill);
       if (rows == 0 && plan.prefill.empty()) rows = std::min(kPrefillChunkMin, rows_allowed);
       if (rows == 0) break;
+      // A call of its own would cost more than these few rows.
+      if (pending - rows < kPrefillChunkMin && prefill.prefill_rows + pending <= rows_max) rows = pending;
     }
     plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
     prefill.add_chunk(rows, cached);

@@ -161,6 +161,15 @@ TEST(PlanBatch, PrefillAlwaysProgresses) {
   EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 1000)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
 }
 
+TEST(PlanBatch, AShortRemainderGoesWithTheChunk) {
+  StepModel slow;
+  slow.observe(decodes(1), 500);
+  slow.observe(chunk(16), 10'000);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 2 * kPrefillChunkMin - 1)}, slow).prefill.at(0).tokens_count,
+            2 * kPrefillChunkMin - 1);
+  EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 2 * kPrefillChunkMin)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
+}
+
 TEST(PlanBatch, ShortPromptsGoFirstUntilLongOnesHaveWaited) {
   const BatchPlan fresh = plan({prefilling(1, 5000), prefilling(2, 20)});
   EXPECT_EQ(fresh.prefill[1].index, 2);
