@@ -51,6 +51,9 @@ SCENARIOS = {
     "chat": dict(
         figures=["wall_s", "first_turn_ttft_p50_ms", "later_turns_ttft_p50_ms", "later_turns_ttft_max_ms", "reused_tokens"],
         slots=4, cells=2048, caches=True),
+    "chat_restart": dict(
+        figures=["last_turn_wall_s", "last_turn_ttft_p50_ms", "later_turns_ttft_max_ms", "reused_tokens"],
+        slots=4, cells=2048, caches=True),
     "long_ctx": dict(figures=None, slots=1, cells=32768, caches=False),
     "ipc_overhead": dict(
         figures=["ttft_p50_ms", "inter_token_p50_ms", "server_cpu_ms_per_token", "server_cpu_percent"],
@@ -228,7 +231,7 @@ class Bench:
         # Split as the others have it; by itself umad pools where a slot gets few cells.
         with running_umad(self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n", "--n-ctx", self.n_ctx(slots),
                           "--slots", slots, "--threads", self.options.threads, "--workers", 1) as (process, path, log_path):
-            return self.run_load(["--socket", path], slots, seed, process, log_path)
+            return self.run_load(["--socket", path], slots, seed, process, log_path, lambda: answers_ping(path))
 
     def run_llama_server(self, slots, seed):
         port = free_port()
@@ -239,7 +242,7 @@ class Bench:
             command += ["--no-cache-prompt", "--cache-ram", 0]
         with running(command, log_path) as process:
             wait_until_ready(process, log_path, lambda: answers_health(port))
-            return self.run_load(["--http", f"127.0.0.1:{port}"], slots, seed, process, log_path)
+            return self.run_load(["--http", f"127.0.0.1:{port}"], slots, seed, process, log_path, lambda: answers_health(port))
 
     def run_library(self, slots, seed):
         # How many tokens a word is depends on the model: the library gets as many as the servers' prompts have.
@@ -257,7 +260,9 @@ class Bench:
             self.prompt_tokens_known = round(figures["prompt_tokens"] / figures["requests"])
         return self.prompt_tokens_known
 
-    def run_load(self, address, slots, seed, process, log_path):
+    def run_load(self, address, slots, seed, process, log_path, is_ready):
+        if self.options.scenario == "chat_restart":
+            return self.run_load_with_restart(address, seed, process, log_path, is_ready)
         command = [self.options.uma_bench, self.options.scenario, *address, "--json", "--seed", seed, "--server-pid", process.pid]
         if self.options.scenario == "burst":
             command += ["--streams", slots, "--prompt-words", self.options.prompt_words, "--tokens", self.options.tokens]
@@ -269,6 +274,22 @@ class Bench:
             return json.loads(run_command(command + self.load_args))["figures"]
         except ContestantFailed as failure:
             raise ContestantFailed(f"{failure}\nthe server's last words:\n{tail(log_path)}") from None
+
+    def run_load_with_restart(self, address, seed, process, log_path, is_ready):
+        """The server is ended and started again, with the same arguments, before everybody's last turn."""
+        command = [self.options.uma_bench, "chat", *address, "--json", "--pause", "--seed", seed, *self.load_args]
+        with subprocess.Popen([str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                              preexec_fn=die_with_parent) as load:
+            if load.stdout.readline() != "paused\n":
+                raise ContestantFailed(f"uma-bench ended early; the server's last words:\n{tail(log_path)}")
+            process.terminate()
+            process.wait(STOP_S)
+            with running(process.args, log_path) as again:
+                wait_until_ready(again, log_path, is_ready)
+                figures, _ = load.communicate("\n")
+        if load.returncode != 0:
+            raise ContestantFailed(f"uma-bench ended with {load.returncode}; the server's last words:\n{tail(log_path)}")
+        return json.loads(figures)["figures"]
 
     def shared_flags(self):
         return ["-b", N_BATCH, "-ub", N_UBATCH, "-fa", "auto", "-t", self.options.threads]

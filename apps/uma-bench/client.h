@@ -51,6 +51,8 @@ class Client {
   virtual boost::asio::awaitable<StreamRecord> generate(Job job) = 0;
   // The next turn of this client's conversation: a session on the socket, the full history over HTTP.
   virtual boost::asio::awaitable<StreamRecord> converse(Job job) = 0;
+  // Closes the connection; the next call connects anew and goes on with the conversation.
+  virtual void disconnect() = 0;
   // Forgets the conversation, on the server too.
   virtual boost::asio::awaitable<void> end_conversation() = 0;
 };

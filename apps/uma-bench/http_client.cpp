@@ -46,6 +46,8 @@ class HttpClient final : public Client {
     co_return record;
   }
 
+  void disconnect() override { close(); }
+
   awaitable<void> end_conversation() override {
     history_.clear();
     co_return;

@@ -34,6 +34,7 @@ struct Options {
   StormOptions storm;
   MixedOptions mixed;
   ChatOptions chat;
+  bool pauses = false;
   LongContextOptions long_ctx;
   IpcOverheadOptions ipc_overhead;
   TraceOptions trace_options;
@@ -88,6 +89,7 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(chat, "--first-words", options.chat.first_words, "words of the first turn");
   add_count(chat, "--words", options.chat.words, "words of each later turn");
   add_count(chat, "--tokens", options.chat.tokens, "new tokens of each turn");
+  chat.add_flag("--pause", options.pauses, "before everybody's last turn print `paused` and wait for a line of standard input");
 
   CLI::App& long_ctx = *app.add_subcommand("long_ctx", "decoding speed at the end of long contexts");
   long_ctx.add_option("--ctx", options.long_ctx.contexts, "context lengths")->delimiter(',')->check(CLI::Range(128, 1'000'000));
@@ -155,6 +157,13 @@ int main(int argc, char** argv) {
   }
   if (endpoints.empty() || (endpoints.size() > 1 && scenario != "ipc_overhead")) {
     return usage("name one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)");
+  }
+  if (options.pauses) {
+    options.chat.before_last_turn = [] {
+      std::println("paused");
+      std::fflush(stdout);
+      for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
+    };
   }
   if (options.storm.quiet_tokens >= options.storm.tokens) {
     return usage("--quiet-tokens must be below --tokens: the storm comes while streams decode");

@@ -133,36 +133,54 @@ Outcome run_mixed(Run& run, const MixedOptions& options) {
 }
 
 Outcome run_chat(Run& run, const ChatOptions& options) {
-  std::vector<double> first_ttft, later_ttft;
-  // Prompts are made before anything starts, so that they do not depend on who is served first.
-  const auto talk = [&](Client& client, int user, std::vector<std::string> inputs) -> asio::awaitable<void> {
-    for (std::size_t turn = 0; turn < inputs.size(); ++turn) {
-      StreamRecord record =
-          co_await client.converse({.session_id = user, .prompt = std::move(inputs[turn]), .tokens = options.tokens});
-      const bool failed = record.failure.has_value();
+  struct User {
+    int number;
+    Client* client;
+    std::vector<std::string> inputs;  // made before anything starts, so that they do not depend on who is served first
+    bool has_failed = false;
+  };
+  std::vector<double> first_ttft, later_ttft, last_ttft;
+  const auto talk = [&](User& user, int begin, int end) -> asio::awaitable<void> {
+    for (int turn = begin; turn < end && !user.has_failed; ++turn) {
+      StreamRecord record = co_await user.client->converse({.session_id = user.number,
+                                                            .prompt = std::move(user.inputs[static_cast<std::size_t>(turn)]),
+                                                            .tokens = options.tokens});
+      user.has_failed = record.failure.has_value();
       if (!record.token_ms.empty()) {
         (turn == 0 ? first_ttft : later_ttft).push_back(record.ttft_ms());
+        if (turn == options.turns - 1) last_ttft.push_back(record.ttft_ms());
       }
       run.record(std::move(record));
-      if (failed) {
-        break;
-      }
     }
-    co_await client.end_conversation();
+    if (end == options.turns) co_await user.client->end_conversation();
   };
-  for (int user = 0; user < options.users; ++user) {
-    std::vector<std::string> inputs;
+  std::vector<User> users;
+  for (int number = 0; number < options.users; ++number) {
+    users.push_back({.number = number, .client = &run.add_client(), .inputs = {}});
     for (int turn = 0; turn < options.turns; ++turn) {
-      inputs.push_back(run.prompts().make_unique(static_cast<std::size_t>(turn == 0 ? options.first_words : options.words)));
+      users.back().inputs.push_back(
+          run.prompts().make_unique(static_cast<std::size_t>(turn == 0 ? options.first_words : options.words)));
     }
-    run.spawn(talk(run.add_client(), user, std::move(inputs)));
   }
+  const int turns_before = options.before_last_turn ? options.turns - 1 : options.turns;
+  for (User& user : users) run.spawn(talk(user, 0, turns_before));
   run.wait_all();
+  double last_turn_wall_s = kNothing;
+  if (options.before_last_turn) {
+    for (User& user : users) user.client->disconnect();
+    options.before_last_turn();
+    const double began_ms = run.now_ms();
+    for (User& user : users) run.spawn(talk(user, turns_before, options.turns));
+    run.wait_all();
+    last_turn_wall_s = (run.now_ms() - began_ms) / 1000;
+  }
 
   Outcome outcome = make_outcome(run);
   outcome.figures.push_back({"first_turn_ttft_p50_ms", percentile(first_ttft, 0.5)});
   outcome.figures.push_back({"later_turns_ttft_p50_ms", percentile(later_ttft, 0.5)});
   outcome.figures.push_back({"later_turns_ttft_max_ms", percentile(later_ttft, 1)});
+  outcome.figures.push_back({"last_turn_ttft_p50_ms", percentile(last_ttft, 0.5)});
+  outcome.figures.push_back({"last_turn_wall_s", last_turn_wall_s});
   return outcome;
 }
 

@@ -1,6 +1,7 @@
 // The loads of the bench. Each function drives one server through a Run and returns what its table shows (bench/README.md).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,6 +56,8 @@ struct ChatOptions {
   int first_words = 640;
   int words = 24;  // of every later turn
   int tokens = 24;
+  // If set, called before everybody's last turn, when nobody is connected: the server may be started again meanwhile.
+  std::function<void()> before_last_turn = nullptr;
 };
 [[nodiscard]] Outcome run_chat(Run& run, const ChatOptions& options);
 

@@ -2,6 +2,7 @@
 #include "scenarios.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -225,6 +226,37 @@ TEST_F(Scenarios, ChatSendsOnlyWhatIsNewAndEndsItsSessions) {
   EXPECT_EQ(std::ranges::count(later_prompts[0], ' '), 39);
   EXPECT_EQ(std::ranges::count(later_prompts[2], ' '), 4);
   EXPECT_TRUE(later_prompts[2].starts_with(' ')) << "a delta continues the text before it";
+}
+
+TEST_F(Scenarios, BeforeTheLastTurnOfAChatNobodyIsConnected) {
+  std::atomic<int> connections = 0, connected = 0, generations = 0;
+  const auto answer = framed([&](const json::object& request) -> std::vector<std::string> {
+    const std::string type(request.at("type").as_string());
+    if (type == "create_session") return {R"({"id":"create","event":"session","session_id":"s1"})"};
+    if (type == "end_session") return {R"({"id":"end","event":"ack"})"};
+    EXPECT_EQ(request.at("session_id").as_string(), "s1");
+    ++generations;
+    return token_events(request.at("max_tokens").as_int64());
+  });
+  const auto server = TestServer::on_unix_socket(path_, [&](int connection) {
+    ++connections;
+    ++connected;
+    answer(connection);
+    --connected;
+  });
+  bench::Run run(over_socket());
+  int generations_before = 0;
+  const auto before_last_turn = [&] {
+    while (connected > 0) std::this_thread::yield();
+    generations_before = generations;
+  };
+  const Outcome outcome =
+      run_chat(run, {.users = 2, .turns = 3, .first_words = 5, .words = 4, .tokens = 6, .before_last_turn = before_last_turn});
+  EXPECT_TRUE(outcome.failures.empty());
+  EXPECT_EQ(generations_before, 4);
+  EXPECT_EQ(generations, 6);
+  EXPECT_EQ(connections, 4);
+  EXPECT_GT(figure(outcome, "last_turn_wall_s"), 0);
 }
 
 TEST_F(Scenarios, ABrokenConnectionAndBrokenBytesAreToldApart) {

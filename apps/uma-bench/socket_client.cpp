@@ -48,6 +48,8 @@ class SocketClient final : public Client {
     co_return co_await stream(job, make_generate(job, session_id_), /*with_text=*/false);
   }
 
+  void disconnect() override { close(); }
+
   awaitable<void> end_conversation() override {
     if (session_id_.empty()) {
       co_return;
