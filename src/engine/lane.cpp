@@ -251,7 +251,7 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
 void Lane::admit(TimePoint now) {
   while (Sequence* next = next_waiting(now)) {
     const Source source = choose_source(*next);
-    if (begin_fetch(*next, source) || place(*next, source, now)) continue;
+    if (begin_fetch(*next, source) || begin_to_wait(*next, source) || place(*next, source, now)) continue;
     if (!is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
@@ -269,7 +269,7 @@ bool Lane::is_urgent(const Sequence& sequence, TimePoint now) const {
 Lane::Sequence* Lane::next_waiting(TimePoint now) {
   Sequence* first = nullptr;
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state != Sequence::State::waiting || sequence->is_fetching()) continue;
+    if (sequence->state != Sequence::State::waiting || sequence->is_fetching() || waits_for_another(*sequence)) continue;
     if (first == nullptr || goes_before(*sequence, *first, now)) first = sequence.get();
   }
   return first;

@@ -219,7 +219,10 @@ class Lane {
   void report_queued(Sequence& sequence, std::int64_t position);
   [[nodiscard]] bool place(Sequence& sequence, Source source, TimePoint now);
   [[nodiscard]] bool begin_fetch(Sequence& sequence, const Source& source);
-  // Estimate for state bytes that go into or out of the context.
+  [[nodiscard]] bool begin_to_wait(Sequence& sequence, const Source& source);
+  [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
+  // Estimates: for tokens of a prompt after `cached` others; for state bytes that go into or out of the context.
+  [[nodiscard]] double compute_ms(std::int32_t tokens, std::int32_t cached) const;
   [[nodiscard]] double load_ms(std::size_t bytes) const;
   [[nodiscard]] Source choose_source(const Sequence& sequence) const;
   [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;

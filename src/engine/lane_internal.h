@@ -69,6 +69,7 @@ struct Lane::Sequence {
   bool is_away = false;   // its prompt is being computed in the prefill lane
   bool stays = false;     // it has been there in vain
   std::optional<Arrival> arriving;
+  RequestId waits_for{};  // that one's prompt, still being computed, begins as its own does
   std::int64_t position_reported = -1;
   TimePoint waits_since{};  // while waiting
   TimePoint keeps_until{};  // a background sequence that has waited long is not sent away again at once

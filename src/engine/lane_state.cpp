@@ -238,6 +238,11 @@ bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
   return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
 }
 
+double Lane::compute_ms(std::int32_t tokens, std::int32_t cached) const {
+  const double known_ms = step_model_.prefill_ms(tokens, cached);
+  return known_ms > 0 ? known_ms : kComputeMsPerToken * tokens;
+}
+
 double Lane::load_ms(std::size_t bytes) const {
   return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte;
 }
@@ -255,10 +260,8 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   const auto consider = [&](const Source& source, double ready_ms) {
     const std::int32_t added = source.tokens_count - best.tokens_count;
     if (added <= 0) return;
-    const double known_ms = step_model_.prefill_ms(added, best.tokens_count);
-    const double compute_ms = known_ms > 0 ? known_ms : kComputeMsPerToken * added;
     // Where bits count, what was computed is not computed again in another way.
-    if (ready_ms <= compute_ms || options_.is_reproducible) best = source;
+    if (ready_ms <= compute_ms(added, best.tokens_count) || options_.is_reproducible) best = source;
   };
   // Its own state first: it goes on with the same bits, so others' have to hold more of the chain.
   const auto is_own = [&](const Slot& slot) {
@@ -303,6 +306,39 @@ bool Lane::begin_fetch(Sequence& sequence, const Source& source) {
                           inbox_.push(FetchReport{.id = id, .state = state, .image = std::move(image)});
                         });
   return true;
+}
+
+// Requests that begin with the same text and arrive together: one computes it, and the others wait for that, where it is at
+// least half of the one's prompt and bringing it in from there takes less than computing it again. What is urgent does not wait
+// for what is not.
+bool Lane::begin_to_wait(Sequence& sequence, const Source& source) {
+  if (!shape().can_truncate || options_.is_reproducible) return false;
+  const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
+  for (const SequencePtr& pointer : sequences_) {
+    const Sequence& other = *pointer;
+    if (other.state != Sequence::State::running || other.generated() > 0) continue;
+    if (other.task.is_background && !sequence.task.is_background) continue;
+    const Slot& slot = slots_[other.slot];
+    if (!may_share(sequence, slot)) continue;
+    const std::size_t common = kv::common_prefix(other.chain, wanted);
+    const auto added = static_cast<std::int32_t>(common) - source.tokens_count;
+    if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
+    const double copy_ms = shape().is_unified ? 0 : load_ms(common * shape().kv_bytes_per_token);
+    if (copy_ms > compute_ms(added, source.tokens_count)) continue;
+    sequence.waits_for = other.task.id;
+    return true;
+  }
+  return false;
+}
+
+// Until the other one's prompt is computed, or it has left its slot.
+bool Lane::waits_for_another(Sequence& sequence) const {
+  if (sequence.waits_for == RequestId{}) return false;
+  const bool still = std::ranges::any_of(sequences_, [&](const SequencePtr& other) {
+    return other->task.id == sequence.waits_for && other->state == Sequence::State::running && other->generated() == 0;
+  });
+  if (!still) sequence.waits_for = {};
+  return still;
 }
 
 void Lane::take_fetched(FetchReport report) {

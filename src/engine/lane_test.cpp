@@ -444,6 +444,69 @@ TEST_F(StoreLaneTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
   EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
 }
 
+// Requests that begin alike and arrive together.
+class AlikeLaneTest : public LaneTest {
+ protected:
+  void SetUp() override { make({.cells = 4096}); }
+
+  Task begins_alike(std::uint64_t id, const std::string& tenant = "a") {
+    Task made = task(id, prompt(id));
+    made.flow.tenant = tenant;
+    return made;
+  }
+  [[nodiscard]] std::string prompt(std::uint64_t id) const { return kShared + std::to_string(id); }
+  std::int32_t reused(std::uint64_t id) {
+    EXPECT_EQ(sinks_[id]->tokens, expected(prompt(id)));
+    return eos(id).usage.reused_tokens;
+  }
+
+  const std::string kShared = std::string(200, 'x');
+};
+
+TEST_F(AlikeLaneTest, OneComputesTheBeginningForAll) {
+  for (const std::uint64_t id : {1, 2, 3, 4}) post(begins_alike(id));
+  run();
+  EXPECT_EQ(reused(1), 0);
+  for (const std::uint64_t id : {2, 3, 4}) EXPECT_EQ(reused(id), 200) << id;
+}
+
+TEST_F(AlikeLaneTest, TenantsDoNotWaitForEachOther) {
+  post(begins_alike(1, "a"));
+  post(begins_alike(2, "b"));
+  run();
+  EXPECT_EQ(reused(2), 0);
+}
+
+TEST_F(AlikeLaneTest, WhatIsUrgentDoesNotWaitForTheBackground) {
+  Task slow = begins_alike(1);
+  slow.is_background = true;
+  post(std::move(slow));
+  step();
+  post(begins_alike(2));
+  run();
+  EXPECT_LT(reused(2), 200) << "only what was there when it came";
+}
+
+TEST_F(AlikeLaneTest, WhoeverWaitedForOneThatLeftComputes) {
+  for (const std::uint64_t id : {1, 2, 3}) post(begins_alike(id));
+  step();
+  lane_->post(CancelCommand{RequestId{1}});
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::cancelled);
+  EXPECT_LT(reused(2), 200);
+  EXPECT_EQ(reused(3), 200);
+}
+
+TEST_F(AlikeLaneTest, NobodyWaitsForAShortPartOfALongPrompt) {
+  post(task(1, kShared + std::string(300, 'y')));
+  post(begins_alike(2));
+  step();
+  step();
+  EXPECT_GT(lane_->stats().sequences_active.value(), 1);
+  run();
+  EXPECT_EQ(reused(2), 0);
+}
+
 TEST_F(LaneTest, ProgressIsReportedWhereAsked) {
   make({.batch_rows_max = 16});
   Task asked = task(1, "a prompt that needs several chunks of prefill");
