@@ -63,8 +63,25 @@ void Lane::add_cached(std::size_t index, std::span<const Token> tokens) {
 
 // The context has forgotten the others.
 void Lane::keep_cached(std::size_t index, std::size_t count) {
-  slots_[index].tokens.resize(count);
+  Slot& slot = slots_[index];
+  slot.tokens.resize(count);
+  if (!slot.was_moved()) slot.moved_from = Slot::kNowhere;
   cells_.keep(index, count);
+}
+
+// Takes turns out of the middle of a slot and moves up what follows. False, and nothing changed: the context cannot, somebody
+// shares what would move, or bits count.
+bool Lane::shift_slot(std::size_t index, const TurnDrop& drop) {
+  const auto begin = static_cast<std::size_t>(drop.begin);
+  const auto end = static_cast<std::size_t>(drop.end);
+  if (!shape().can_shift || options_.is_reproducible) return false;
+  if (shape().is_unified && cells_.is_shared(index, end)) return false;
+  Slot& slot = slots_[index];
+  context_->shift(static_cast<std::int32_t>(index), drop.begin, drop.end);
+  slot.tokens.erase(slot.tokens.begin() + drop.begin, slot.tokens.begin() + drop.end);
+  cells_.remove(index, begin, end);
+  slot.moved_from = std::min(slot.moved_from, begin);
+  return true;
 }
 
 // Keeps the first `count` tokens of a slot. False: the context cannot, and the slot is empty.
@@ -97,6 +114,7 @@ void Lane::clear_slot(std::size_t index) {
 void Lane::store_state(std::size_t index) {
   const Slot& slot = slots_[index];
   if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
+  if (slot.was_moved()) return;
   // Nobody's state is worth a pause, and memory that was not used before is slow.
   const StateSize size = state_size(shape(), size_of(slot.tokens));
   const bool someone_decodes = std::ranges::any_of(sequences_, [](const SequencePtr& sequence) {
@@ -187,7 +205,7 @@ void Lane::swap_out(Sequence& sequence) {
     sequence.arriving.reset();
     id = arrival.id;
     kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
-  } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
+  } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty() && !slot.was_moved()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
     if (image) {
       kept = kv::share_image(std::move(*image), pool_);
@@ -280,7 +298,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot)) continue;
-    const std::int32_t count = usable(slot.tokens);
+    const std::int32_t count = usable(slot.unmoved());
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
     const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
@@ -459,7 +477,8 @@ void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_toke
   }
   usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
   const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
-  usage.reuse_reason = is_own ? tier_name(usage.tier) : "prefix";
+  const bool is_moved = is_here && slots_[sequence.slot].was_moved();
+  usage.reuse_reason = is_moved ? "shifted" : is_own ? tier_name(usage.tier) : "prefix";
   if (!is_here) return;  // counted when it has come
   stats_.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
   stats_.hot_hits_total.add();
