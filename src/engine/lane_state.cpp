@@ -261,10 +261,14 @@ bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
 Lane::Source Lane::choose_source(const Sequence& sequence) const {
   const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
   const auto load_ms = [&](std::size_t bytes) { return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte; };
-  // Of what is cached or stored as `tokens`, how much can be used.
+  // How much can be used of what is stored as `tokens`, and of those of a slot.
   const auto usable = [&](std::span<const Token> tokens) {
     const std::size_t common = kv::common_prefix(tokens, wanted);
     return shape().can_truncate || common == tokens.size() ? static_cast<std::int32_t>(common) : 0;
+  };
+  const auto usable_of_slot = [&](std::size_t index, std::span<const Token> tokens) {
+    const auto common = static_cast<std::int32_t>(kv::common_prefix(tokens, wanted));
+    return context_->can_truncate(static_cast<std::int32_t>(index), common) ? common : 0;
   };
   Source best;
   const auto consider = [&](const Source& source, double ready_ms) {
@@ -281,7 +285,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_own(slots_[i])) continue;
-    consider({.kind = Source::Kind::slot, .tokens_count = usable(slots_[i].tokens), .slot = i}, 0);
+    consider({.kind = Source::Kind::slot, .tokens_count = usable_of_slot(i, slots_[i].tokens), .slot = i}, 0);
   }
   if (sequence.image) {
     Source source{.kind = Source::Kind::image, .tokens_count = usable(sequence.image->tokens)};
@@ -298,7 +302,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot)) continue;
-    const std::int32_t count = usable(slot.unmoved());
+    const std::int32_t count = usable_of_slot(i, slot.unmoved());
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
     const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
@@ -478,7 +482,9 @@ void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_toke
   usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
   const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
   const bool is_moved = is_here && slots_[sequence.slot].was_moved();
-  usage.reuse_reason = is_moved ? "shifted" : is_own ? tier_name(usage.tier) : "prefix";
+  // Its slot has what came after it, which cannot be cut off.
+  const bool is_checkpoint = !is_here && is_own && had_tokens && !shape().can_truncate;
+  usage.reuse_reason = is_moved ? "shifted" : is_checkpoint ? "checkpoint" : is_own ? tier_name(usage.tier) : "prefix";
   if (!is_here) return;  // counted when it has come
   stats_.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
   stats_.hot_hits_total.add();

@@ -252,14 +252,16 @@ std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
   return llama_memory_seq_pos_max(memory(), sequence) + 1;
 }
 
-bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+bool LlamaContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
+  if (begin == 0 || begin >= sequence_length(sequence)) return true;
+  if (has_states_) return false;
   // A saved sequence has only those tokens in its windows that its end sees. The library would remove what comes after `begin`
   // whether or not the window before it is there.
-  if (window_ > 0 && begin > 0 && begin < sequence_length(sequence) &&
-      llama_memory_seq_pos_min(memory(), sequence) > std::max(0, begin + 1 - window_)) {
-    return false;
-  }
-  return llama_memory_seq_rm(memory(), sequence, begin, -1);
+  return window_ == 0 || llama_memory_seq_pos_min(memory(), sequence) <= std::max(0, begin + 1 - window_);
+}
+
+bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+  return can_truncate(sequence, begin) && llama_memory_seq_rm(memory(), sequence, begin, -1);
 }
 
 void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {

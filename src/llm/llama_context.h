@@ -27,6 +27,7 @@ class LlamaContext final : public Context {
   [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
+  [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void copy(std::int32_t from, std::int32_t to) override;

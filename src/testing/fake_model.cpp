@@ -104,9 +104,13 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
   return static_cast<std::int32_t>(cells_[static_cast<std::size_t>(sequence)].size());
 }
 
+bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
+  return options_.can_truncate || begin == 0 || begin >= sequence_length(sequence);
+}
+
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
-  if (!options_.can_truncate && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
+  if (!can_truncate(sequence, begin)) return false;
   cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
   cell_ids_[static_cast<std::size_t>(sequence)].resize(cells.size());
   return true;
