@@ -166,6 +166,10 @@ std::string receipt_line(const json::object& usage) {
                         int_field(usage, "recomputed_tokens"));
   }
   line += std::format(", {} new", int_field(usage, "completion_tokens"));
+  if (const std::int64_t turns = int_field(usage, "dropped_turns"); turns > 0) {
+    line += std::format(", context full: the {} dropped",
+                        turns == 1 ? "oldest turn was" : std::format("{} oldest turns were", turns));
+  }
   if (const double ttft_ms = number_field(usage, "ttft_ms"); ttft_ms > 0)
     line += std::format(", first after {:.0f} ms", ttft_ms);
   if (const double rate = number_field(usage, "tokens_per_s"); rate > 0) line += std::format(", {:.1f} tokens/s", rate);

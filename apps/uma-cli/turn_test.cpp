@@ -188,6 +188,10 @@ TEST(ReceiptLine, SaysWhatWasReusedAndHowFastItWent) {
       receipt_line(usage),
       "34 prompt tokens (30 reused from hot, 4 computed), 25 new, first after 12 ms, 85.3 tokens/s, seed 18446744073709551615");
   EXPECT_EQ(receipt_line({{"prompt_tokens", 1}, {"completion_tokens", 0}}), "1 prompt token, 0 new");
+  EXPECT_EQ(receipt_line({{"prompt_tokens", 9}, {"completion_tokens", 2}, {"dropped_turns", 3}}),
+            "9 prompt tokens, 2 new, context full: the 3 oldest turns were dropped");
+  EXPECT_EQ(receipt_line({{"prompt_tokens", 9}, {"completion_tokens", 2}, {"dropped_turns", 1}}),
+            "9 prompt tokens, 2 new, context full: the oldest turn was dropped");
 }
 
 }  // namespace

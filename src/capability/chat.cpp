@@ -1,5 +1,6 @@
 #include "capability/chat.h"
 
+#include <algorithm>
 #include <format>
 #include <optional>
 #include <utility>
@@ -44,35 +45,50 @@ std::optional<MarkPlace> find_mark(std::string_view text, std::size_t index) {
   return has_blanks ? MarkPlace{at - 1, end + 1, false} : MarkPlace{at, end, true};
 }
 
-// Appends the tokens of a formatted text in which marks stand for the contents of `messages`.
-Expected<Unit> tokenize_marked(const llm::Vocab& vocab, std::string_view text, std::span<const ChatMessage> messages,
-                               std::vector<Token>& tokens) {
+// Appends the tokens of a formatted text in which marks stand for the contents of `messages`. Returns how many tokens there are
+// at the end of each content.
+Expected<std::vector<std::size_t>> tokenize_marked(const llm::Vocab& vocab, std::string_view text,
+                                                   std::span<const ChatMessage> messages, std::vector<Token>& tokens) {
   const auto append = [&](std::string_view part, bool is_template) -> Expected<Unit> {
     auto more = vocab.tokenize(part, is_template);
     if (!more) return std::unexpected(more.error());
     tokens.insert(tokens.end(), more->begin(), more->end());
     return Unit{};
   };
+  std::vector<std::size_t> ends;
   for (std::size_t i = 0; i < messages.size(); ++i) {
-    const auto place = find_mark(text, i);
-    if (!place) continue;  // before this text, or dropped by the template
-    if (auto done = append(text.substr(0, place->begin), true); !done) return done;
-    const std::string_view content = messages[i].content;
-    if (auto done = append(place->is_trimmed ? trimmed(content) : content, false); !done) return done;
-    text.remove_prefix(place->end);
+    // Without a place it is before this text, or dropped by the template.
+    if (const auto place = find_mark(text, i)) {
+      if (auto done = append(text.substr(0, place->begin), true); !done) return std::unexpected(done.error());
+      const std::string_view content = messages[i].content;
+      if (auto done = append(place->is_trimmed ? trimmed(content) : content, false); !done)
+        return std::unexpected(done.error());
+      text.remove_prefix(place->end);
+    }
+    ends.push_back(tokens.size());
   }
-  return append(text, true);
+  if (auto done = append(text, true); !done) return std::unexpected(done.error());
+  return ends;
 }
 
-Expected<std::vector<Token>> tokenize_from_start(const llm::Vocab& vocab, std::string_view text,
-                                                 std::span<const ChatMessage> messages) {
-  std::vector<Token> tokens;
+Expected<ChatTokens> tokenize_from_start(const llm::Vocab& vocab, std::string_view text,
+                                         std::span<const ChatMessage> messages) {
+  ChatTokens result;
+  std::vector<Token>& tokens = result.tokens;
   if (vocab.bos()) tokens.push_back(*vocab.bos());
   const std::size_t before = tokens.size();
-  if (auto done = tokenize_marked(vocab, text, messages, tokens); !done) return std::unexpected(done.error());
+  const auto ends = tokenize_marked(vocab, text, messages, tokens);
+  if (!ends) return std::unexpected(ends.error());
+  const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
+  const std::size_t leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
+  std::size_t kept = leading == 0 ? before : (*ends)[leading - 1];
   // Some templates spell BOS out; it must not stand there twice.
-  if (vocab.bos() && tokens.size() > before && tokens[before] == *vocab.bos()) tokens.erase(tokens.begin());
-  return tokens;
+  if (vocab.bos() && tokens.size() > before && tokens[before] == *vocab.bos()) {
+    tokens.erase(tokens.begin());
+    kept = std::max(kept - 1, before);
+  }
+  result.system_tokens = static_cast<std::int32_t>(kept);
+  return result;
 }
 
 }  // namespace
@@ -98,17 +114,14 @@ Expected<ChatTokens> tokenize_chat(const llm::Model& model, std::span<const Chat
     if (!before) return std::unexpected(before.error());
     const auto reply = find_mark(*before, history.size() - 1);
     if (full->starts_with(*before) && reply) {
-      if (auto done = tokenize_marked(model.vocab(), std::string_view(*full).substr(reply->end), all, result.tokens); !done) {
-        return std::unexpected(done.error());
-      }
+      const auto done = tokenize_marked(model.vocab(), std::string_view(*full).substr(reply->end), all, result.tokens);
+      if (!done) return std::unexpected(done.error());
       return result;
     }
-    result.replaces_chain = true;
   }
-  auto tokens = tokenize_from_start(model.vocab(), *full, all);
-  if (!tokens) return std::unexpected(tokens.error());
-  result.tokens = std::move(*tokens);
-  return result;
+  auto whole = tokenize_from_start(model.vocab(), *full, all);
+  if (whole) whole->replaces_chain = !history.empty();
+  return whole;
 }
 
 std::vector<std::string> chat_stop_strings(const llm::Model& model) {

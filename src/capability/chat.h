@@ -21,6 +21,8 @@ struct ChatTokens {
   std::vector<Token> tokens;
   // The template rewrote what came before, so `tokens` are the whole conversation and replace the chain.
   bool replaces_chain = false;
+  // Where `tokens` are a whole conversation: those up to the end of its system prompt, BOS at least.
+  std::int32_t system_tokens = 0;
 };
 
 // Tokens that bring a chain holding `history` to the point where the model answers `added`. `history` ends with a reply, whose

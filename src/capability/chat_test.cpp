@@ -1,6 +1,7 @@
 #include "capability/chat.h"
 
 #include <algorithm>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -30,6 +31,20 @@ TEST(TokenizeChat, UserTextNeverBecomesSpecialTokens) {
   const auto tokens = tokenize_chat(model, {}, messages).value().tokens;
   EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "only the template's own";
   EXPECT_EQ(std::ranges::count(tokens, kFakeImStart), 2);
+}
+
+TEST(TokenizeChat, SaysWhereTheSystemPromptEnds) {
+  const FakeModel model = chat_model();
+  const auto tokens =
+      tokenize_chat(model, {}, std::vector<ChatMessage>{{"system", "be"}, {"system", "brief"}, {"user", "hi"}}).value();
+  const auto alone = tokenize_chat(model, {}, std::vector<ChatMessage>{{"system", "be"}, {"system", "brief"}}).value();
+  ASSERT_GT(tokens.system_tokens, 10);
+  const auto system = std::span(tokens.tokens).first(static_cast<std::size_t>(tokens.system_tokens));
+  EXPECT_EQ(system.back(), 'f');
+  EXPECT_TRUE(std::ranges::equal(std::span(alone.tokens).first(system.size()), system));
+  EXPECT_EQ(alone.system_tokens, tokens.system_tokens);
+  const std::vector<ChatMessage> without{{"user", "hi"}, {"system", "later"}};
+  EXPECT_EQ(tokenize_chat(model, {}, without).value().system_tokens, 1) << "BOS";
 }
 
 // Appending turn by turn gives the same chain as formatting the whole conversation at once.

@@ -1,5 +1,6 @@
-// What a generation tells its client. Every accepted request gets any number of Token and Progress events and then exactly one
-// of Eos and Failure. Failure only while no token was sent; after the first token an error arrives as Eos with reason `error`.
+// What a generation tells its client. Every accepted request gets any number of Token, Progress and ContextShift events and
+// then exactly one of Eos and Failure. Failure only while no token was sent; after the first token an error arrives as Eos with
+// reason `error`.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,14 @@ struct ProgressEvent {
   double eta_ms = 0;          // 0: unknown
 };
 
-using Event = std::variant<TokenEvent, EosEvent, FailureEvent, ProgressEvent>;
+// The context was full: the generation goes on without the oldest turns of its session, which are gone with the end of this
+// one.
+struct ContextShiftEvent {
+  std::int32_t dropped_turns = 0;
+  std::int32_t dropped_tokens = 0;
+};
+
+using Event = std::variant<TokenEvent, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent>;
 
 [[nodiscard]] inline bool is_terminal(const Event& event) {
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);

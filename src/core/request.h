@@ -59,6 +59,12 @@ struct GenerateRequest {
 
 enum class SessionMode : std::uint8_t { automatic, text, chat };
 
+// What becomes of a session whose tokens do not fit into a sequence's cells any more.
+enum class OnFull : std::uint8_t {
+  error,  // input is refused, replies end
+  shift,  // its oldest turns are dropped
+};
+
 struct CreateSessionRequest {
   std::string model;
   std::string system;                         // chat mode: the system message; text mode: the text the session begins with
@@ -67,6 +73,8 @@ struct CreateSessionRequest {
   bool is_public = false;                     // other tenants' requests may begin with what it has computed
   bool is_ephemeral = false;                  // its KV is kept in the context only
   std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
+  OnFull on_full = OnFull::error;
+  std::int32_t n_keep = 0;  // shift: so many first tokens are never dropped, and never the system prompt
 };
 
 struct AppendRequest {

@@ -18,7 +18,10 @@ struct SessionInfo {
   SessionMode mode = SessionMode::text;
   std::int32_t tokens = 0;          // of the chain, without pending input
   std::int32_t pending_tokens = 0;  // appended and not yet generated on
-  std::int32_t turns = 0;
+  std::int32_t turns = 0;           // since the beginning
+  std::int32_t dropped_turns = 0;   // of them: the oldest ones, which a full context has cost
+  OnFull on_full = OnFull::error;
+  std::int32_t n_keep = 0;  // shift: first tokens that are never dropped
   bool busy = false;
   Tier tier = Tier::none;  // where its KV is now
   std::int32_t worker = -1;

@@ -2,8 +2,10 @@
 // cell is free again when nobody holds it. The library does not tell how many are used. Owned by a lane.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
 #include <vector>
 
 namespace uma::engine {
@@ -42,6 +44,20 @@ class CellLedger {
       free_.push_back(cell);
       --used_;
     }
+  }
+
+  // The slot gives up its cells [begin, end); those behind them follow.
+  void remove(std::size_t slot, std::size_t begin, std::size_t end) {
+    std::vector<std::uint32_t>& held = held_[slot];
+    const std::vector<std::uint32_t> behind(held.begin() + static_cast<std::ptrdiff_t>(end), held.end());
+    for (const std::uint32_t cell : behind) ++holders_[cell];
+    keep(slot, begin);
+    held.insert(held.end(), behind.begin(), behind.end());
+  }
+
+  // Whether another slot has a cell of this one's from `begin` on.
+  [[nodiscard]] bool is_shared(std::size_t slot, std::size_t begin) const {
+    return std::ranges::any_of(held_[slot] | std::views::drop(begin), [&](std::uint32_t cell) { return holders_[cell] > 1; });
   }
 
   [[nodiscard]] std::size_t held(std::size_t slot) const { return held_[slot].size(); }

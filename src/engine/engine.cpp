@@ -351,6 +351,7 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.sequences_active += stats.sequences_active.value();
     snapshot.queue_depth += stats.queue_depth.value();
     snapshot.preemptions_total += stats.preemptions_total.value();
+    snapshot.context_shifts_total += stats.context_shifts_total.value();
     snapshot.promises_kept_total += stats.promises_kept_total.value();
     snapshot.promises_broken_total += stats.promises_broken_total.value();
     snapshot.drafted_tokens_total += stats.drafted_tokens_total.value();

@@ -84,12 +84,16 @@ void Lane::cancel_all() {
 StepOutcome Lane::step() {
   interrupt_.set(is_closed());
   take_commands();
+  make_room_in_chains();
   expire(clock_.now());
   admit(clock_.now());
   const TimePoint now = clock_.now();
   build_views(now);
   const bool has_loaded = load_arrivals(now);
-  if (has_loaded) build_views(now);
+  if (has_loaded) {
+    make_room_in_chains();
+    build_views(now);
+  }
   send_prompts_away();
   cores_.set_decode_busy(!views_.empty());
   if (!views_.empty()) watch_load(now);
@@ -157,7 +161,8 @@ void Lane::take_commands() {
 }
 
 void Lane::start(Task task) {
-  UMA_CHECK(!task.tokens.empty() && size_of(task.tokens) < shape().sequence_cells_max && task.tokens_max >= 1);
+  UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
+  UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
   auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
   sequence->bytes = static_cast<std::int64_t>(sequence->chain.size() * sizeof(Token));
@@ -213,6 +218,52 @@ void Lane::take_report(PrefillReport report) {
     log_warning("request {}: its prompt failed in the prefill lane ({}) and is computed in the context itself",
                 sequence.task.id.value, report.error->message);
     sequence.stays = true;
+  }
+}
+
+// --- Chains that are full
+// -------------------------------------------------------------------------------------------------------
+
+// What a sequence without a free cell drops: enough for the input and what it may still say, a quarter of the cells at most.
+std::optional<TurnDrop> Lane::droppable_turns(const Sequence& sequence) const {
+  const std::int32_t cells = shape().sequence_cells_max;
+  const std::int32_t room = std::clamp(sequence.task.tokens_max - sequence.generated(), 1, std::max(1, cells / 4));
+  return choose_drop(sequence.task.droppable, size_of(sequence.chain), cells - room);
+}
+
+void Lane::make_room_in_chains() {
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state == Sequence::State::finished || size_of(sequence->chain) < shape().sequence_cells_max) continue;
+    const auto drop = droppable_turns(*sequence);
+    UMA_CHECK(drop && !sequence->is_elsewhere());
+    drop_turns(*sequence, *drop);
+  }
+  remove_finished();
+}
+
+// Takes the turns out of the chain, and out of the slot that has them, where the context can.
+void Lane::drop_turns(Sequence& sequence, const TurnDrop& drop) {
+  const auto begin = static_cast<std::size_t>(drop.begin);
+  const auto end = static_cast<std::size_t>(drop.end);
+  const bool is_running = sequence.state == Sequence::State::running;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const bool is_its = is_running ? sequence.slot == i : slots_[i].owner.session == sequence.task.session;
+    if (!is_its) continue;
+    const bool is_shifted = kv::common_prefix(slots_[i].tokens, sequence.chain) > end && shift_slot(i, drop);
+    if (is_running && !is_shifted) (void)cut_slot(i, std::min(begin, slots_[i].tokens.size()));
+  }
+  sequence.chain.erase(sequence.chain.begin() + drop.begin, sequence.chain.begin() + drop.end);
+  sequence.prompt_tokens -= drop.end - drop.begin;
+  note_dropped(sequence.task.droppable, drop);
+  sequence.drafter = {};  // what it knows is by position
+  sequence.usage.dropped_turns += drop.turns;
+  sequence.usage.dropped_tokens += drop.end - drop.begin;
+  stats_.context_shifts_total.add();
+  log_info("request {} session {}: the context is full, goes on without the {} oldest turns ({} tokens)",
+           sequence.task.id.value, sequence.task.session.value, drop.turns, drop.end - drop.begin);
+  // Like a token it must not be lost.
+  if (!sequence.task.sink->deliver(ContextShiftEvent{.dropped_turns = drop.turns, .dropped_tokens = drop.end - drop.begin})) {
+    finish(sequence, FinishReason::slow_consumer);
   }
 }
 
@@ -379,6 +430,7 @@ void Lane::send_prompts_away() {
 
 bool Lane::send_away(Sequence& sequence) {
   const Slot& slot = slots_[sequence.slot];
+  if (slot.was_moved()) return false;
   PrefillJob job{.id = sequence.task.id,
                  .tokens = sequence.chain,
                  .image = std::nullopt,
@@ -835,7 +887,8 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
     finish(sequence, FinishReason::slow_consumer);
   } else if (stopped) {
     finish(sequence, FinishReason::stop);
-  } else if (sequence.generated() >= sequence.task.tokens_max || size_of(sequence.chain) >= shape().sequence_cells_max) {
+  } else if (sequence.generated() >= sequence.task.tokens_max ||
+             (size_of(sequence.chain) >= shape().sequence_cells_max && !droppable_turns(sequence))) {
     finish(sequence, FinishReason::length);
   }
 }
@@ -878,6 +931,7 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   TaskResult result{.id = sequence.task.id,
                     .session = sequence.task.session,
                     .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
+                    .dropped_turns = sequence.usage.dropped_turns,
                     .reply = sequence.reply,
                     .terminal = {},
                     .sink = std::move(sequence.task.sink)};
@@ -937,6 +991,8 @@ void Lane::check_invariants() {
     const Slot& slot = slots_[i];
     UMA_CHECK(size_of(slot.tokens) == context_->sequence_length(static_cast<std::int32_t>(i)));
     UMA_CHECK(cells_.held(i) == slot.tokens.size());
+    UMA_CHECK(!slot.was_moved() || !slot.owner.session.empty());
+    UMA_CHECK(!slot.was_moved() || !shape().is_unified || !cells_.is_shared(i, slot.moved_from));
     const auto owners = std::ranges::count_if(sequences_, [&](const SequencePtr& sequence) {
       return sequence->state == Sequence::State::running && sequence->slot == i;
     });

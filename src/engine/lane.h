@@ -8,11 +8,14 @@
 // (3) In a unified context the cells used, shared ones once, never exceed the context's.
 // (4) Every task that was posted gets exactly one result.
 // (5) A sequence whose prompt is computed in the prefill lane keeps its slot, and is not in any plan.
+// (6) Cells that were moved up stay in the slot of their session: they are neither saved nor shared (docs/decisions/0018).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +31,7 @@
 #include "core/ids.h"
 #include "core/sampling_params.h"
 #include "engine/cell_ledger.h"
+#include "engine/context_shift.h"
 #include "engine/core_share.h"
 #include "engine/interrupt.h"
 #include "engine/lane_stats.h"
@@ -56,7 +60,8 @@ struct Task {
   RequestId id;
   SessionId session;            // empty: one-shot
   SessionId forked_from;        // the session that this one began as a copy of; empty: none
-  std::vector<Token> tokens;    // everything before the first new token; 1 <= size < the context's sequence_cells_max
+  std::vector<Token> tokens;    // everything before the first new token; at least one
+  Droppable droppable;          // of them; without it they are fewer than the context's sequence_cells_max
   std::int32_t tokens_max = 0;  // new ones, >= 1
   SamplingParams sampling;
   std::uint64_t seed = 0;
@@ -79,8 +84,9 @@ struct Task {
 struct TaskResult {
   RequestId id;
   SessionId session;
-  std::vector<Token> generated;  // end-of-generation excluded
-  std::string reply;             // the text that was shown, whole
+  std::vector<Token> generated;    // end-of-generation excluded
+  std::int32_t dropped_turns = 0;  // of the session, before and while it was generated
+  std::string reply;               // the text that was shown, whole
   Event terminal;
   std::shared_ptr<EventSink> sink;
 };
@@ -173,8 +179,16 @@ class Lane {
     kv::StateOwner owner;       // whose they are; without a session: left behind by a one-shot request
     bool is_running = false;
     bool is_ephemeral = false;
+    static constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
+    std::size_t moved_from = kNowhere;  // tokens from here on were moved up
     std::uint32_t uses = 0;
     TimePoint last_used{};
+
+    [[nodiscard]] bool was_moved() const { return moved_from < tokens.size(); }
+    // What is as if it had been computed for these tokens.
+    [[nodiscard]] std::span<const Token> unmoved() const {
+      return std::span(tokens).first(std::min(moved_from, tokens.size()));
+    }
   };
   // A state on its way into a slot, a piece at a time: of a prompt that was computed in the prefill lane, or one that was
   // stored.
@@ -207,6 +221,9 @@ class Lane {
   void take_report(PrefillReport report);
   void take_fetched(FetchReport report);
   void come_home(Sequence& sequence);
+  [[nodiscard]] std::optional<TurnDrop> droppable_turns(const Sequence& sequence) const;
+  void make_room_in_chains();
+  void drop_turns(Sequence& sequence, const TurnDrop& drop);
 
   void expire(TimePoint now);
   void fail_waiting(Sequence& sequence, std::size_t position);
@@ -234,6 +251,7 @@ class Lane {
   void add_cached(std::size_t index, std::span<const Token> tokens);
   void keep_cached(std::size_t index, std::size_t count);
   [[nodiscard]] bool cut_slot(std::size_t index, std::size_t count);
+  [[nodiscard]] bool shift_slot(std::size_t index, const TurnDrop& drop);
   void drop_tokens(std::size_t index);  // the slot keeps its owner
   void clear_slot(std::size_t index);   // and here it does not
   void leave_slot(const Sequence& sequence);

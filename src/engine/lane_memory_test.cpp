@@ -70,6 +70,9 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
     model_ = loaded.model;
     WorkerContexts& worker = loaded.workers.front();
     ASSERT_EQ(worker.prefill != nullptr, has_prefill_lane);
+    if (options.store != nullptr) {
+      options.store->open(worker.decode->state_identity(), worker.decode->shape().can_truncate, {});
+    }
     if (has_prefill_lane) options.target_tbt_ms = 0.01;  // whatever is longer than a few tokens goes there
     options.speculates = options.guess != nullptr;
     options.on_logits = [this](RequestId id, std::span<const float> logits) {
@@ -139,7 +142,10 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
     return chain;
   }
 
-  Tier tier(std::uint64_t id) const { return std::get<EosEvent>(results_.at(id).terminal).usage.tier; }
+  const Usage& usage(std::uint64_t id) const { return std::get<EosEvent>(results_.at(id).terminal).usage; }
+  Tier tier(std::uint64_t id) const { return usage(id).tier; }
+  // All of the request's chain and what it said but the last token, whose state nobody has.
+  std::int32_t computed(std::uint64_t id) const { return static_cast<std::int32_t>(chain_after(id, {}).size()) - 1; }
 
   SteadyClock clock_;
   std::shared_ptr<const llm::Model> model_;
@@ -183,6 +189,54 @@ TEST_P(LaneMemory, SequencesThatAreSwappedOutResumeAndCanBeRewound) {
   post(7, "b", chain_after(2, words(7, 9)));
   expect_right(6);
   expect_right(7);
+}
+
+TEST_P(LaneMemory, WhatIsRewoundOrEditedGoesOnFromTheEndOfATurn) {
+  kv::StateStore store({.warm_bytes_max = std::uint64_t{1} << 28}, nullptr, clock_);
+  LaneOptions options;
+  options.store = &store;
+  make(4, 4096, false, std::move(options));
+  post(1, "s", words(1, 80));
+  expect_right(1);
+  for (std::uint64_t id = 2; id < 7; ++id) {
+    post(id, "s", chain_after(id - 1, words(id, 60)));
+    expect_right(id);
+  }
+  // Its last reply again and again: the turns before it are not forgotten for the replies that were thrown away.
+  for (std::uint64_t id = 7; id < 13; ++id) {
+    post(id, "s", chains_.at(6));
+    expect_right(id);
+    EXPECT_GE(usage(id).reused_tokens, computed(5)) << usage(id).reuse_reason;
+  }
+  post(13, "s", chain_after(4, words(13, 10)));
+  expect_right(13);
+  EXPECT_GE(usage(13).reused_tokens, computed(4)) << usage(13).reuse_reason;
+  const bool has_state = GetParam().model == "tiny-recurrent" || GetParam().model == "tiny-hybrid";
+  EXPECT_EQ(usage(13).reuse_reason == "checkpoint", has_state) << usage(13).reuse_reason;
+  if (GetParam().model == "tiny") {
+    EXPECT_EQ(tier(13), Tier::hot);
+  }
+
+  // A client that sends its whole history and edits its last message.
+  post(20, "", words(20, 90));
+  expect_right(20);
+  post(21, "", chain_after(20, words(21, 30)));
+  expect_right(21);
+  post(22, "", chain_after(20, words(22, 30)));
+  expect_right(22);
+  EXPECT_GE(usage(22).reused_tokens, computed(20)) << usage(22).reuse_reason;
+  EXPECT_EQ(usage(22).reuse_reason, "prefix");
+}
+
+// What stays in the context can be cut there as far as a window reaches; what was brought back ends with its window.
+TEST_P(LaneMemory, AWindowThatIsStillThereIsCutInPlace) {
+  make(4, 4096);
+  post(1, "s", words(1, 150));
+  expect_right(1);
+  post(2, "s", rewound(chains_.at(1), 100, words(2, 10)));
+  expect_right(2);
+  const bool has_state = GetParam().model == "tiny-recurrent" || GetParam().model == "tiny-hybrid";
+  EXPECT_EQ(usage(2).reused_tokens, has_state ? 0 : 100);
 }
 
 class UnifiedLaneMemory : public LaneMemory {};

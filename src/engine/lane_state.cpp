@@ -63,8 +63,25 @@ void Lane::add_cached(std::size_t index, std::span<const Token> tokens) {
 
 // The context has forgotten the others.
 void Lane::keep_cached(std::size_t index, std::size_t count) {
-  slots_[index].tokens.resize(count);
+  Slot& slot = slots_[index];
+  slot.tokens.resize(count);
+  if (!slot.was_moved()) slot.moved_from = Slot::kNowhere;
   cells_.keep(index, count);
+}
+
+// Takes turns out of the middle of a slot and moves up what follows. False, and nothing changed: the context cannot, somebody
+// shares what would move, or bits count.
+bool Lane::shift_slot(std::size_t index, const TurnDrop& drop) {
+  const auto begin = static_cast<std::size_t>(drop.begin);
+  const auto end = static_cast<std::size_t>(drop.end);
+  if (!shape().can_shift || options_.is_reproducible) return false;
+  if (shape().is_unified && cells_.is_shared(index, end)) return false;
+  Slot& slot = slots_[index];
+  context_->shift(static_cast<std::int32_t>(index), drop.begin, drop.end);
+  slot.tokens.erase(slot.tokens.begin() + drop.begin, slot.tokens.begin() + drop.end);
+  cells_.remove(index, begin, end);
+  slot.moved_from = std::min(slot.moved_from, begin);
+  return true;
 }
 
 // Keeps the first `count` tokens of a slot. False: the context cannot, and the slot is empty.
@@ -97,6 +114,7 @@ void Lane::clear_slot(std::size_t index) {
 void Lane::store_state(std::size_t index) {
   const Slot& slot = slots_[index];
   if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
+  if (slot.was_moved()) return;
   // Nobody's state is worth a pause, and memory that was not used before is slow.
   const StateSize size = state_size(shape(), size_of(slot.tokens));
   const bool someone_decodes = std::ranges::any_of(sequences_, [](const SequencePtr& sequence) {
@@ -187,7 +205,7 @@ void Lane::swap_out(Sequence& sequence) {
     sequence.arriving.reset();
     id = arrival.id;
     kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
-  } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty()) {
+  } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty() && !slot.was_moved()) {
     auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
     if (image) {
       kept = kv::share_image(std::move(*image), pool_);
@@ -251,10 +269,14 @@ double Lane::load_ms(std::size_t bytes) const {
 // chain is always computed: its logits are needed.
 Lane::Source Lane::choose_source(const Sequence& sequence) const {
   const std::span<const Token> wanted = std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
-  // Of what is cached or stored as `tokens`, how much can be used.
+  // How much can be used of what is stored as `tokens`, and of those of a slot.
   const auto usable = [&](std::span<const Token> tokens) {
     const std::size_t common = kv::common_prefix(tokens, wanted);
     return shape().can_truncate || common == tokens.size() ? static_cast<std::int32_t>(common) : 0;
+  };
+  const auto usable_of_slot = [&](std::size_t index, std::span<const Token> tokens) {
+    const auto common = static_cast<std::int32_t>(kv::common_prefix(tokens, wanted));
+    return context_->can_truncate(static_cast<std::int32_t>(index), common) ? common : 0;
   };
   Source best;
   const auto consider = [&](const Source& source, double ready_ms) {
@@ -269,7 +291,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_own(slots_[i])) continue;
-    consider({.kind = Source::Kind::slot, .tokens_count = usable(slots_[i].tokens), .slot = i}, 0);
+    consider({.kind = Source::Kind::slot, .tokens_count = usable_of_slot(i, slots_[i].tokens), .slot = i}, 0);
   }
   if (sequence.image) {
     Source source{.kind = Source::Kind::image, .tokens_count = usable(sequence.image->tokens)};
@@ -286,7 +308,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot)) continue;
-    const std::int32_t count = usable(slot.tokens);
+    const std::int32_t count = usable_of_slot(i, slot.unmoved());
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
     const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
@@ -320,7 +342,7 @@ bool Lane::begin_to_wait(Sequence& sequence, const Source& source) {
     if (other.task.is_background && !sequence.task.is_background) continue;
     const Slot& slot = slots_[other.slot];
     if (!may_share(sequence, slot)) continue;
-    const std::size_t common = kv::common_prefix(other.chain, wanted);
+    const std::size_t common = std::min(kv::common_prefix(other.chain, wanted), slot.moved_from);
     const auto added = static_cast<std::int32_t>(common) - source.tokens_count;
     if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
     const double copy_ms = shape().is_unified ? 0 : load_ms(common * shape().kv_bytes_per_token);
@@ -498,7 +520,10 @@ void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_toke
   }
   usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
   const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
-  usage.reuse_reason = is_own ? tier_name(usage.tier) : "prefix";
+  const bool is_moved = is_here && slots_[sequence.slot].was_moved();
+  // Its slot has what came after it, which cannot be cut off.
+  const bool is_checkpoint = !is_here && is_own && had_tokens && !shape().can_truncate;
+  usage.reuse_reason = is_moved ? "shifted" : is_checkpoint ? "checkpoint" : is_own ? tier_name(usage.tier) : "prefix";
   if (!is_here) return;  // counted when it has come
   stats_.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));
   stats_.hot_hits_total.add();

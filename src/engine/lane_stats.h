@@ -19,6 +19,7 @@ struct LaneStats {
   Counter decode_rows_total;   // tokens of those ticks
   Counter batch_calls_total;
   Counter preemptions_total;
+  Counter context_shifts_total;
   Counter drafted_tokens_total;    // guesses that were computed
   Counter drafted_accepted_total;  // and were right
   Counter logits_rows_total;       // that tokens were chosen from

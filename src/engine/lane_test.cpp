@@ -28,12 +28,21 @@ class RecordingSink final : public EventSink {
       text += token->text;
     } else if (std::holds_alternative<ProgressEvent>(event)) {
       ++progress_events;
+    } else if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) {
+      if (!accepts_shifts) return false;
+      shifts.push_back({tokens.size(), *shift});
     }
     return true;
   }
+  struct Shift {
+    std::size_t after = 0;  // tokens
+    ContextShiftEvent told;
+  };
 
   std::vector<Token> tokens;
   std::string text;
+  std::vector<Shift> shifts;
+  bool accepts_shifts = true;
   int progress_events = 0;
   int accepts_tokens = 1'000'000;
 };
@@ -98,6 +107,33 @@ class LaneTest : public ::testing::Test {
 
   std::vector<Token> expected(std::string_view prompt, std::int32_t tokens_max = 8) {
     return fake_continuation(options_, tokens_of(prompt), tokens_max);
+  }
+
+  // 36 tokens: 4 that stay and turns that begin at 12, 24 and 32.
+  static constexpr std::string_view kTurns = "SYS:first...second......third...four";
+  Task turns_task(std::uint64_t id, std::string_view prompt = kTurns, std::int32_t tokens_max = 100) {
+    Task made = task(id, prompt, tokens_max);
+    made.session = {"s"};
+    made.flow.tenant = "a";
+    made.droppable = {.keep = 4, .turns_begin = {12, 24, 32}};
+    return made;
+  }
+
+  // What the model says where the client was told what was dropped.
+  std::vector<Token> expected_with_shifts(std::uint64_t id, std::vector<Token> chain, std::size_t keep = 4) {
+    std::vector<Token> made;
+    std::size_t at = 0;
+    for (const RecordingSink::Shift& shift : sinks_[id]->shifts) {
+      const auto part = fake_continuation(options_, chain, static_cast<std::int32_t>(shift.after - at));
+      chain.insert(chain.end(), part.begin(), part.end());
+      made.insert(made.end(), part.begin(), part.end());
+      at = shift.after;
+      const auto begin = chain.begin() + static_cast<std::ptrdiff_t>(keep);
+      chain.erase(begin, begin + shift.told.dropped_tokens);
+    }
+    const auto rest = fake_continuation(options_, chain, static_cast<std::int32_t>(sinks_[id]->tokens.size() - at));
+    made.insert(made.end(), rest.begin(), rest.end());
+    return made;
   }
 
   const EosEvent& eos(std::uint64_t id) { return std::get<EosEvent>(results_.at(id).terminal); }
@@ -900,6 +936,169 @@ TEST_F(PrefillLaneTest, AShorterPromptTakesThePlaceOfALongerOne) {
   run_both();
   EXPECT_EQ(sinks_[2]->tokens, expected(longest, 6));
   EXPECT_EQ(sinks_[3]->tokens, expected(kLong, 6));
+}
+
+// --- A full context
+// -------------------------------------------------------------------------------------------------------------
+
+TEST_F(LaneTest, AReplyThatFillsTheContextDropsTheOldestTurnsAndGoesOn) {
+  struct Kind {
+    FakeOptions model;
+    bool is_reproducible = false;
+    std::int64_t shifts = 0;
+  };
+  const FakeOptions split{.cells = 160, .sequences = 4};
+  const FakeOptions unified{.cells = 40, .sequences = 4, .unified = true};
+  FakeOptions no_shift = split;
+  no_shift.can_shift = false;
+  FakeOptions no_cut = split;
+  no_cut.can_truncate = false;
+  for (const Kind& kind : {Kind{split, false, 2}, Kind{unified, false, 2}, Kind{no_shift}, Kind{no_cut}, Kind{split, true}}) {
+    LaneOptions options;
+    options.is_reproducible = kind.is_reproducible;
+    make(kind.model, std::move(options));
+    post(turns_task(1));
+    run();
+    const RecordingSink& sink = *sinks_[1];
+    // Full at 40 tokens; a quarter of them is freed, or what there is.
+    ASSERT_EQ(sink.shifts.size(), 2u);
+    EXPECT_EQ(sink.shifts[0].after, 4u);
+    EXPECT_EQ(sink.shifts[0].told.dropped_turns, 2);
+    EXPECT_EQ(sink.shifts[0].told.dropped_tokens, 20);
+    EXPECT_EQ(sink.shifts[1].after, 24u);
+    EXPECT_EQ(sink.shifts[1].told.dropped_turns, 1);
+    EXPECT_EQ(sink.shifts[1].told.dropped_tokens, 8);
+    EXPECT_EQ(sink.tokens.size(), 32u) << "the turn under way stays, and ends the reply";
+    EXPECT_EQ(eos(1).reason, FinishReason::length);
+    EXPECT_EQ(eos(1).usage.prompt_tokens, 36);
+    EXPECT_EQ(eos(1).usage.dropped_turns, 3);
+    EXPECT_EQ(eos(1).usage.dropped_tokens, 28);
+    EXPECT_EQ(results_.at(1).dropped_turns, 3);
+    EXPECT_EQ(context_->shifts(), kind.shifts);
+    EXPECT_EQ(sink.tokens, expected_with_shifts(1, tokens_of(kTurns)));
+    EXPECT_EQ(results_.at(1).generated, sink.tokens);
+  }
+}
+
+TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
+  for (const bool is_hot : {true, false}) {
+    make({.cells = 160, .sequences = 4});
+    std::vector<Token> chain = tokens_of(kTurns);
+    if (is_hot) {
+      Task before = turns_task(1, kTurns, 2);
+      post(std::move(before));
+      run();
+      chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+    } else {
+      chain.insert(chain.end(), {'x', 'y'});
+    }
+    const std::vector<Token> input = tokens_of("more input");
+    chain.insert(chain.end(), input.begin(), input.end());
+    Task next = turns_task(2, "", 5);
+    next.tokens = chain;
+    next.droppable.turns_begin.push_back(38);
+    post(std::move(next));
+    run();
+    ASSERT_EQ(sinks_[2]->shifts.size(), 1u);
+    EXPECT_EQ(sinks_[2]->shifts[0].after, 0u);
+    EXPECT_EQ(sinks_[2]->shifts[0].told.dropped_tokens, 20) << "48 tokens become 35, which leaves room for 5";
+    EXPECT_EQ(sinks_[2]->tokens, expected_with_shifts(2, chain));
+    EXPECT_EQ(eos(2).usage.prompt_tokens, 28);
+    EXPECT_EQ(eos(2).usage.reused_tokens, is_hot ? 37 - 20 : 0);
+    EXPECT_EQ(eos(2).usage.reuse_reason, is_hot ? "shifted" : "not_cached");
+    EXPECT_EQ(context_->moved_cells(0) > 0, is_hot);
+  }
+}
+
+// What was moved up says something else than what is computed anew, so nobody else may go on from it.
+TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
+  for (const bool unified : {false, true}) {
+    kv::StateStore store({.warm_bytes_max = 100'000}, nullptr, clock_);
+    store.open("fake", true, {});
+    LaneOptions options;
+    options.store = &store;
+    options.stored_tokens_min = 4;
+    make({.cells = unified ? 320 : 640, .sequences = 4, .unified = unified}, std::move(options));
+    const std::int32_t cells = lane_->shape().sequence_cells_max;
+    const std::string first(static_cast<std::size_t>(cells) / 4 * 3, 'f');
+    const std::string second(static_cast<std::size_t>(cells) / 8, 's');
+    Task fills = task(1, first + second, cells);
+    fills.session = {"s"};
+    fills.flow.tenant = "a";
+    fills.droppable = {.keep = 20, .turns_begin = {cells / 4 * 3}};
+    post(std::move(fills));
+    for (int i = 0; i < 10'000 && sinks_[1]->shifts.empty(); ++i) step();
+    for (int i = 0; i < 5; ++i) step();
+    lane_->post(CancelCommand{RequestId{1}});
+    run();
+    ASSERT_EQ(context_->shifts(), 1);
+    std::vector<Token> chain = tokens_of(first.substr(0, 20) + second);
+    chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+
+    Task own = task(2, "", 3);
+    own.flow.tenant = "a";
+    own.session = {"s"};
+    own.tokens = chain;
+    own.tokens.push_back('?');
+    post(std::move(own));
+    run();
+    EXPECT_EQ(eos(2).usage.reuse_reason, "shifted");
+    EXPECT_EQ(eos(2).usage.reused_tokens, static_cast<std::int32_t>(chain.size()) - 1);
+    Task other = task(3, "", 3);
+    other.flow.tenant = "a";
+    other.tokens = chain;
+    post(std::move(other));
+    run();
+    EXPECT_EQ(eos(3).usage.reused_tokens, 20) << "the beginning was not moved";
+    Task fork = task(4, "", 3);
+    fork.flow.tenant = "a";
+    fork.session = {"fork"};
+    fork.forked_from = {"s"};
+    fork.tokens = chain;
+    fork.tokens.push_back('!');
+    post(std::move(fork));
+    run();
+    EXPECT_NE(eos(4).usage.reuse_reason, "shifted");
+    lane_->close();
+    lane_->cancel_all();
+    EXPECT_EQ(store.tier_of({"s"}), Tier::none) << "it is computed again from its tokens";
+    EXPECT_EQ(store.tier_of({"fork"}), Tier::warm);
+  }
+}
+
+TEST_F(LaneTest, CellsThatAForkSharesAreNotMoved) {
+  make({.cells = 40, .sequences = 4, .unified = true});
+  post(turns_task(1, kTurns, 1));
+  run();
+  std::vector<Token> chain = tokens_of(kTurns);
+  chain.push_back(results_.at(1).generated.at(0));
+  Task fork = task(2, "", 2);
+  fork.session = {"fork"};
+  fork.flow.tenant = "a";
+  fork.forked_from = {"s"};
+  fork.tokens = chain;
+  post(std::move(fork));
+  run();
+  EXPECT_EQ(eos(2).usage.tier, Tier::hot);
+  Task parent = turns_task(3, "", 20);
+  parent.tokens = chain;
+  post(std::move(parent));
+  run();
+  EXPECT_EQ(sinks_[3]->shifts.size(), 1u);
+  EXPECT_EQ(sinks_[3]->tokens, expected_with_shifts(3, chain));
+  EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 2));
+}
+
+TEST_F(LaneTest, AClientThatCannotBeToldWhatWasDroppedLosesItsStream) {
+  make({.cells = 160, .sequences = 4});
+  Task told = turns_task(1);
+  sinks_[1]->accepts_shifts = false;
+  post(std::move(told));
+  run();
+  EXPECT_EQ(eos(1).reason, FinishReason::slow_consumer);
+  EXPECT_EQ(eos(1).usage.dropped_turns, 2);
+  EXPECT_EQ(results_.at(1).dropped_turns, 2) << "its chain goes on from there";
+  EXPECT_EQ(results_.at(1).generated.size(), 4u);
 }
 
 }  // namespace

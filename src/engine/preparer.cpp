@@ -1,13 +1,16 @@
 #include "engine/preparer.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace uma::engine {
 namespace {
 
 Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, const std::string& text) {
-  auto tokens = capability::tokenize_text(model.vocab(), text, record.chain.empty() && record.pending.empty());
+  const bool at_start = record.chain.empty() && record.pending.empty();
+  auto tokens = capability::tokenize_text(model.vocab(), text, at_start);
   if (!tokens) return std::unexpected(tokens.error());
+  if (at_start && record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, model.vocab().bos() ? 1 : 0);
   record.pending.insert(record.pending.end(), tokens->begin(), tokens->end());
   return Unit{};
 }
@@ -20,10 +23,12 @@ Expected<Unit> append_messages(const llm::Model& model, kv::SessionRecord& recor
     // The template rewrote the past: one turn now holds all of it.
     record.chain.clear();
     record.turns.clear();
+    record.turns_dropped = 0;
     record.pending_messages.insert(record.pending_messages.begin(), record.messages.begin(), record.messages.end());
     record.messages.clear();
   }
   record.pending = std::move(delta->tokens);
+  if (record.chain.empty() && record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, delta->system_tokens);
   return Unit{};
 }
 

@@ -257,7 +257,10 @@ SessionInfo Router::info_of(const Session& session) const {
   info.mode = record.mode == SessionMode::automatic ? SessionMode::text : record.mode;
   info.tokens = static_cast<std::int32_t>(record.chain.size());
   info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
-  info.turns = static_cast<std::int32_t>(record.turns.size());
+  info.turns = record.turns_dropped + static_cast<std::int32_t>(record.turns.size());
+  info.dropped_turns = record.turns_dropped;
+  info.on_full = record.on_full;
+  info.n_keep = record.n_keep;
   info.busy = session.running != RequestId{};
   info.tier = !lanes_.empty() && lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
   if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
@@ -319,6 +322,12 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     record.is_public = request.is_public;
     record.is_ephemeral = request.is_ephemeral;
     record.ttl_s = request.ttl_s;
+    if (request.n_keep >= lanes_.front()->shape().sequence_cells_max) {
+      return reply(fail(ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
+                                                            lanes_.front()->shape().sequence_cells_max)));
+    }
+    record.on_full = request.on_full;
+    record.n_keep = request.n_keep;
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
     if (request.system.empty() || record.mode == SessionMode::chat) {
@@ -332,6 +341,9 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
         if (!begun) return reply(std::unexpected(begun.error()));
         if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
+        if (begun->on_full == OnFull::shift) {
+          begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
+        }
         add_session(std::move(*begun), least_loaded_lane(), {}, std::move(reply));
       });
     });
@@ -379,7 +391,7 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
           const std::size_t known = target->record->chain.size() + target->record->pending.size();
           const std::size_t total = appended->chain.size() + appended->pending.size();
           const std::size_t added = total > known ? total - known : 0;
-          if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
+          if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
           appended->last_used_s = clock_.unix_s();
           commit_and_reply(std::move(*appended), std::move(reply));
         });
@@ -434,14 +446,21 @@ void Router::rewind_session(TenantId tenant, std::string session, std::int32_t t
         });
     return;
   }
-  const auto turns = static_cast<std::int32_t>(found->record->turns.size());
+  const std::int32_t dropped = found->record->turns_dropped;
+  const std::int32_t turns = dropped + static_cast<std::int32_t>(found->record->turns.size());
+  if (turn >= 0 && turn < dropped) {
+    return reply(fail(ErrorCode::proto_field,
+                      std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
+                                  "has turns {} to {}",
+                                  turn, dropped - 1, dropped, turns - 1)));
+  }
   if (turn < 0 || turn >= turns) {
-    return reply(
-        fail(ErrorCode::proto_field, std::format("field \"turn\" is {}, the session has turns 0 to {}", turn, turns - 1)));
+    return reply(fail(ErrorCode::proto_field,
+                      std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)));
   }
   found->is_locked = true;
   touch(*found);
-  commit_and_reply(rewound(*found->record, static_cast<std::size_t>(turn) + 1), std::move(reply));
+  commit_and_reply(rewound(*found->record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
 }
 
 void Router::touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply) {
@@ -557,6 +576,20 @@ Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
   return Unit{};
 }
 
+// The record, to which `added` tokens have just come, must fit when all is dropped that may be.
+Expected<Unit> Router::check_record_fits(const kv::SessionRecord& record, std::size_t added) const {
+  const std::size_t total = record.chain.size() + record.pending.size();
+  const auto shortest = shortest_length(droppable_of(record), static_cast<std::int32_t>(total));
+  const std::size_t stays = static_cast<std::size_t>(shortest) - added;
+  auto fits = check_fits(stays, added);
+  if (!fits && fits.error().code == ErrorCode::limit_context && record.on_full == OnFull::shift) {
+    fits.error().message =
+        std::format("the context is {} tokens, {} of the session stay whatever is dropped, and the input has {}: shorten it",
+                    lanes_.front()->shape().sequence_cells_max, stays, added);
+  }
+  return fits;
+}
+
 void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
   Open& open = requests_[id];
   open.sink = std::move(sink);
@@ -663,7 +696,7 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   if (record.chain.empty() && record.pending.empty()) {
     return refuse(id, {ErrorCode::proto_field, "the session is empty: append input before generating"});
   }
-  if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) return refuse(id, fits.error());
+  if (auto fits = check_record_fits(record, record.pending.size()); !fits) return refuse(id, fits.error());
   session.running = id;
   touch(session);
   GenerateRequest adjusted;
@@ -673,7 +706,7 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   }
   std::vector<Token> tokens = record.chain;
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
-  Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens));
+  Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
   task.session = record.id;
   task.forked_from = session.forked_from;
   task.is_public = record.is_public;
@@ -690,13 +723,16 @@ TimePoint Router::deadline_of(const Open& open, const GenerateOptions& options) 
   return std::max(open.received, loaded_at_) + std::chrono::milliseconds(deadline_ms);
 }
 
-Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens) {
+Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
+                       Droppable droppable) {
   const GenerateOptions& options = request.options;
   Task task;
   task.id = id;
-  const std::int32_t room = lanes_.front()->shape().sequence_cells_max - static_cast<std::int32_t>(tokens.size());
+  const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
+  const std::int32_t room = lanes_.front()->shape().sequence_cells_max - shortest;
   task.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), options_.limits.max_tokens, room});
   task.tokens = std::move(tokens);
+  task.droppable = std::move(droppable);
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
@@ -749,9 +785,9 @@ void Router::cancel_all() {
   }
 }
 
-// The record after a turn: what was pending and generated joins the chain.
+// The record after a turn: what was pending and generated joins the chain, what it went on without is gone from it.
 kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result) const {
-  kv::SessionRecord next = record;
+  kv::SessionRecord next = result.dropped_turns > 0 ? without_oldest_turns(record, result.dropped_turns) : record;
   const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
   if (!continues_last_turn) {
     const auto tokens_begin = static_cast<std::int32_t>(next.chain.size());
@@ -811,6 +847,7 @@ void Router::check_invariants() const {
       before = turn.reply_begin;
     }
     UMA_CHECK(static_cast<std::size_t>(before) <= session.record->chain.size());
+    UMA_CHECK(session.record->turns_dropped == 0 || session.record->on_full == OnFull::shift);
   }
   for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
 }

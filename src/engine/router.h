@@ -134,12 +134,14 @@ class Router {
 
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
+  [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
-  [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens);
+  [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
+                               Droppable droppable = {});
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
   void end_request(RequestId id, const Event& terminal);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 
 #include <gtest/gtest.h>
 
@@ -26,10 +27,12 @@ class Sink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) tokens.push_back(token->token);
+    if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) shifts.push_back(*shift);
     if (is_terminal(event)) terminal = event;
     return true;
   }
   std::vector<Token> tokens;
+  std::vector<ContextShiftEvent> shifts;
   std::optional<Event> terminal;
 };
 
@@ -82,10 +85,11 @@ class RouterTest : public ::testing::Test {
   // The value of a reply.
   template <class T, class Call>
   Expected<T> ask(Call&& call) {
-    std::optional<Expected<T>> value;
-    call(Reply<T>([&value](Expected<T> got) { value = std::move(got); }));
+    std::vector<Expected<T>> values;
+    call(Reply<T>([&values](Expected<T> got) { values.push_back(std::move(got)); }));
     settle();
-    return std::move(value).value();
+    EXPECT_EQ(values.size(), 1u);
+    return std::move(values.at(0));
   }
   std::vector<SessionInfo> list() {
     return ask<std::vector<SessionInfo>>([&](auto reply) { router_->list_sessions(kTenant, std::move(reply)); }).value();
@@ -243,6 +247,156 @@ TEST_F(RouterTest, TheLanesShareThem) {
   std::map<std::int32_t, int> count;
   for (const SessionInfo& info : list()) ++count[info.worker];
   EXPECT_EQ(count, (std::map<std::int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
+}
+
+// --- A full context: 256 cells for a session
+// -----------------------------------------------------------------------------------------
+
+class FullContext : public RouterTest {
+ protected:
+  // Three turns of 80 tokens, the letters a, b and c, after a beginning of 5, and 30 tokens of input.
+  kv::SessionRecord& full_session(OnFull on_full = OnFull::shift, const std::string& id = "a") {
+    kv::SessionRecord& record = left_behind(id);
+    record.on_full = on_full;
+    record.n_keep = on_full == OnFull::shift ? 5 : 0;
+    record.chain = {testing::kFakeBos, 'K', 'E', 'E', 'P'};
+    for (const char letter : {'a', 'b', 'c'}) {
+      const auto begin = static_cast<std::int32_t>(letter == 'a' ? 0 : record.chain.size());
+      record.chain.resize(record.chain.size() + 80, letter);
+      record.turns.push_back({.tokens_begin = begin, .reply_begin = begin + 40, .messages_begin = 0});
+    }
+    record.pending.assign(30, 'd');
+    return record;
+  }
+  kv::RecordPtr kept(const std::string& id = "a") { return catalog_.find(SessionId{id}); }
+  Expected<SessionInfo> rewind(std::int32_t turn) {
+    return ask<SessionInfo>([&](auto reply) { router_->rewind_session(kTenant, "a", turn, std::move(reply)); });
+  }
+};
+
+TEST_F(FullContext, WhatAReplyWentOnWithoutIsGoneWithIt) {
+  std::vector<Token> tokens = full_session().chain;
+  start();
+  load();
+  const auto sink = generate("a", 60);
+  ASSERT_EQ(sink->shifts.size(), 1u);
+  EXPECT_EQ(sink->shifts[0].dropped_turns, 1);
+  EXPECT_EQ(sink->shifts[0].dropped_tokens, 80) << "275 tokens become 195, which leaves room for 60";
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).usage.dropped_turns, 1);
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).usage.prompt_tokens, 195);
+  tokens.erase(tokens.begin() + 5, tokens.begin() + 85);
+  tokens.resize(tokens.size() + 30, 'd');
+  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, tokens, 60));
+  tokens.insert(tokens.end(), sink->tokens.begin(), sink->tokens.end());
+  EXPECT_EQ(kept()->chain, tokens);
+  EXPECT_TRUE(kept()->pending.empty());
+  EXPECT_EQ(kept()->turns.size(), 3u);
+  EXPECT_EQ(kept()->turns_dropped, 1);
+  EXPECT_TRUE(get("a")->text.starts_with("KEEPbbb"));
+
+  const SessionInfo info = list()[0];
+  EXPECT_EQ(info.turns, 4);
+  EXPECT_EQ(info.dropped_turns, 1);
+  EXPECT_EQ(rewind(0).error().message,
+            "field \"turn\" is 0, but turns 0 to 0 were dropped when the context was full: the session has turns 1 to 3");
+  EXPECT_EQ(rewind(4).error().message, "field \"turn\" is 4, the session has turns 1 to 3");
+  const auto fork = ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, "a", "", std::move(reply)); });
+  EXPECT_EQ(kept(fork->id.value)->chain, tokens);
+  EXPECT_EQ(fork->dropped_turns, 1);
+  EXPECT_EQ(rewind(1)->turns, 2);
+  tokens.resize(85);
+  EXPECT_EQ(kept()->chain, tokens);
+  start(2);
+  EXPECT_EQ(list().size(), 2u);
+  EXPECT_EQ(list()[0].dropped_turns, 1);
+}
+
+TEST_F(FullContext, AReplyThatFillsItDropsMoreAndIsOneTurn) {
+  full_session();
+  start();
+  load();
+  const auto sink = generate("a", 300);
+  EXPECT_EQ(sink->shifts.size(), 2u);
+  EXPECT_EQ(sink->tokens.size(), 256u - 5 - 30) << "its turn and the beginning fill the context at last";
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::length);
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).usage.dropped_tokens, 240);
+  EXPECT_EQ(kept()->turns.size(), 1u);
+  EXPECT_EQ(kept()->turns_dropped, 3);
+  EXPECT_EQ(kept()->chain.size(), 256u);
+  EXPECT_TRUE(std::ranges::equal(std::span(kept()->chain).last(sink->tokens.size()), sink->tokens));
+  // Going on with the same turn has nothing to drop any more; new input has.
+  EXPECT_EQ(std::get<FailureEvent>(*generate("a")->terminal).error.code, ErrorCode::limit_context);
+  EXPECT_TRUE(append("a"));
+  EXPECT_EQ(generate("a")->shifts.size(), 1u);
+  EXPECT_EQ(kept()->chain.size(), 5u + 4 + 5);
+}
+
+TEST_F(FullContext, ARequestThatNeverBeganDropsNothing) {
+  full_session();
+  start();
+  load();
+  const kv::RecordPtr before = kept();
+  GenerateRequest request;
+  request.session = "a";
+  const auto sink = std::make_shared<Sink>();
+  router_->generate(RequestId{77}, kTenant, request, sink);
+  router_->step();
+  lanes_[0]->step();
+  EXPECT_EQ(sink->shifts.size(), 1u);
+  EXPECT_TRUE(ask<bool>([&](auto reply) { router_->cancel(RequestId{77}, std::move(reply)); }).value());
+  EXPECT_TRUE(sink->tokens.empty());
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::cancelled);
+  EXPECT_EQ(*kept(), *before);
+  EXPECT_EQ(generate("a")->shifts.size(), 1u);
+}
+
+TEST_F(FullContext, WithoutOnFullShiftItIsAnErrorAsIsATurnThatNeverFits) {
+  full_session(OnFull::error);
+  start();
+  load();
+  const auto sink = generate("a");
+  EXPECT_EQ(std::get<FailureEvent>(*sink->terminal).error.code, ErrorCode::limit_context);
+  EXPECT_EQ(kept()->turns.size(), 3u);
+  full_session(OnFull::shift, "b").pending.assign(252, 'd');
+  start(2);
+  load();
+  EXPECT_EQ(std::get<FailureEvent>(*generate("b")->terminal).error.code, ErrorCode::limit_context);
+  EXPECT_FALSE(append("b"));
+  EXPECT_EQ(kept("b")->pending.size(), 252u);
+}
+
+TEST_F(FullContext, AChatKeepsItsSystemPromptAndLosesTheMessagesThatItLost) {
+  start();
+  load();
+  CreateSessionRequest request;
+  request.mode = SessionMode::chat;
+  request.system = "be brief";
+  request.on_full = OnFull::shift;
+  const auto made = ask<SessionInfo>([&](auto reply) { router_->create_session(kTenant, request, std::move(reply)); });
+  const std::string id = made->id.value;
+  std::size_t shifts = 0;
+  for (int turn = 0; turn < 8; ++turn) {
+    EXPECT_TRUE(append(id));
+    shifts += generate(id, 20)->shifts.size();
+  }
+  EXPECT_GE(shifts, 2u);
+  const SessionDetail detail = get(id).value();
+  EXPECT_EQ(detail.info.turns, 8);
+  EXPECT_GE(detail.info.dropped_turns, 2);
+  ASSERT_EQ(detail.messages.size(), 1u + 2 * static_cast<std::size_t>(8 - detail.info.dropped_turns));
+  EXPECT_EQ(detail.messages[0], (ChatMessage{"system", "be brief"}));
+  EXPECT_EQ(detail.messages[1].role, "user");
+  // What the model sees is what the messages say.
+  std::vector<ChatMessage> messages = detail.messages;
+  messages.push_back({"user", "last"});
+  const auto whole = capability::tokenize_chat(*model_, {}, messages).value().tokens;
+  const auto last = ask<SessionInfo>([&](auto reply) {
+    router_->append_input(kTenant, {.session = id, .input = {.text = "last", .messages = {}}}, std::move(reply));
+  });
+  ASSERT_TRUE(last);
+  std::vector<Token> chain = kept(id)->chain;
+  chain.insert(chain.end(), kept(id)->pending.begin(), kept(id)->pending.end());
+  EXPECT_EQ(chain, whole);
 }
 
 }  // namespace

@@ -37,6 +37,11 @@ struct SessionRecord {
   std::vector<Turn> turns;
   bool is_public = false;     // CreateSessionRequest
   bool is_ephemeral = false;  // CreateSessionRequest
+  OnFull on_full = OnFull::error;
+  // shift: tokens at the beginning of the chain that are never dropped. With the first input it becomes the length of the
+  // system prompt at least.
+  std::int32_t n_keep = 0;
+  std::int32_t turns_dropped = 0;  // before the first one in `turns`, whose tokens then follow those that are kept
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time

@@ -61,7 +61,10 @@ CREATE TABLE token_blocks (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-constexpr std::array kSteps{kVersion1};
+// Turns that a full context has cost.
+constexpr std::string_view kVersion2 = "ALTER TABLE sessions ADD COLUMN turns_dropped INTEGER NOT NULL DEFAULT 0";
+
+constexpr std::array kSteps{kVersion1, kVersion2};
 
 }  // namespace
 

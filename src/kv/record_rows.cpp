@@ -25,6 +25,11 @@ std::int64_t number_of(SessionMode mode) {
   return static_cast<std::int64_t>(mode);
 }
 
+std::int64_t number_of(OnFull on_full) {
+  static_assert(static_cast<int>(OnFull::error) == 0 && static_cast<int>(OnFull::shift) == 1);
+  return static_cast<std::int64_t>(on_full);
+}
+
 // What is pending lies behind what is finished: a turn that makes it part of the chain moves no rows.
 template <class T>
 std::vector<T> joined(const std::vector<T>& finished, const std::vector<T>& pending) {
@@ -53,6 +58,10 @@ Checksum hash_of(const ChatMessage& message) {
   return {hash.low64, hash.high64};
 }
 
+bool is_count(std::int64_t number) {
+  return number >= 0 && number <= std::numeric_limits<std::int32_t>::max();
+}
+
 bool is_equal(std::span<const std::byte> stored, const Checksum& hash) {
   return std::ranges::equal(stored, bytes_of(std::span(&hash, 1)));
 }
@@ -68,9 +77,7 @@ struct RecordRows::Counts {
   std::int64_t pending_messages = 0;
 
   [[nodiscard]] bool are_possible() const {
-    return std::ranges::all_of(std::array{turns, tokens, pending_tokens, messages, pending_messages}, [](std::int64_t count) {
-      return count >= 0 && count <= std::numeric_limits<std::int32_t>::max();
-    });
+    return std::ranges::all_of(std::array{turns, tokens, pending_tokens, messages, pending_messages}, is_count);
   }
 };
 
@@ -79,11 +86,13 @@ RecordRows::RecordRows(const Database& db)
       free_name_(db, "DELETE FROM sessions WHERE tenant = ?1 AND name = ?2"),
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-                              pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+                              pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
+                              turns_dropped)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
-          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15
+          pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
+          on_full = ?16, n_keep = ?17, turns_dropped = ?18
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5)"),
@@ -95,7 +104,7 @@ RecordRows::RecordRows(const Database& db)
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral
+               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash FROM messages WHERE session = ?1 ORDER BY number"),
@@ -126,7 +135,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
   put_session_.bind(record.id.value, record.tenant.value, name, record.model, number_of(record.mode), std::ssize(record.turns),
                     std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
                     std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
-                    std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral});
+                    std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
+                    std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped});
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -301,10 +311,17 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->last_used_s = get_session_.integer(12);
   record->is_public = get_session_.integer(13) != 0;
   record->is_ephemeral = get_session_.integer(14) != 0;
+  const std::int64_t on_full = get_session_.integer(15);
+  const std::int64_t n_keep = get_session_.integer(16);
+  const std::int64_t turns_dropped = get_session_.integer(17);
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
   const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
-                           record->ttl_s <= kTtlSecondsMax && counts.are_possible();
+                           record->ttl_s <= kTtlSecondsMax && on_full >= 0 && on_full <= 1 && is_count(n_keep) &&
+                           is_count(turns_dropped) && counts.are_possible();
   if (!makes_sense) return StoredSession{};
+  record->on_full = static_cast<OnFull>(on_full);
+  record->n_keep = static_cast<std::int32_t>(n_keep);
+  record->turns_dropped = static_cast<std::int32_t>(turns_dropped);
   record->mode = static_cast<SessionMode>(mode);
 
   auto tokens = read_tokens(key);

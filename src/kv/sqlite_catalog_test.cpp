@@ -160,6 +160,9 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
   text.pending = {1, 2, 3};
   text.ttl_s = 60;
   text.is_public = true;
+  text.on_full = OnFull::shift;
+  text.n_keep = 9;
+  text.turns_dropped = 4;
   SessionRecord chat = text_session("chat", 2);
   chat.mode = SessionMode::chat;
   chat.name = "tale: \xf0\x9f\x90\xb4 'quoted\"";
@@ -501,7 +504,7 @@ TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   const std::string bytes = read_file(path_);
   EXPECT_EQ(open_error(),
             "E_IO_001 " + path_ +
-                ": the catalog has version 7, this umad knows versions up to 1: start the umad that made it, or give "
+                ": the catalog has version 7, this umad knows versions up to 2: start the umad that made it, or give "
                 "this one a --data-dir of its own");
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
@@ -520,6 +523,47 @@ TEST_F(SqliteCatalogTest, AnOlderVersionBecomesThisOne) {
   EXPECT_EQ(schema_version(*database).value(), 3);
   EXPECT_EQ(read_integer(*database, "SELECT size FROM notes WHERE text = 'kept'").value(), 4);
   ASSERT_TRUE(migrate(*database, steps)) << "there is nothing left to do";
+}
+
+TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
+  {
+    auto database = Database::open(path_);
+    ASSERT_TRUE(database);
+    ASSERT_TRUE(migrate(*database, schema_steps().first(1)));
+    ASSERT_TRUE(
+        database->run("INSERT INTO tenants VALUES ('1000'); INSERT INTO sessions (id, tenant, model, mode, turns_count, "
+                      "tokens_count, pending_tokens_count, messages_count, pending_messages_count, ttl_s, created_s, "
+                      "last_used_s) VALUES ('old', '1000', 'a model', 1, 0, 0, 0, 0, 0, 0, 1700000000, 1700000100)"));
+  }
+  const SessionRecord old = open().at("old");
+  EXPECT_EQ(old, text_session("old"));
+  SessionRecord next = old;
+  next.on_full = OnFull::shift;
+  next.turns_dropped = 2;
+  ASSERT_TRUE(commit(share(next), share(old)));
+  EXPECT_EQ(open().at("old"), next);
+  EXPECT_TRUE(damaged_files().empty());
+}
+
+// What a full context has cost: turns from the middle of the chain, and the messages that went with them.
+TEST_F(SqliteCatalogTest, TurnsThatWereDroppedAreGone) {
+  open();
+  SessionRecord before = text_session("a", 5);
+  before.messages.assign(5, {"user", "long ago"});
+  before.messages.push_back({"user", "now"});
+  for (std::size_t turn = 0; turn < 5; ++turn) before.turns[turn].messages_begin = static_cast<std::int32_t>(turn);
+  before.on_full = OnFull::shift;
+  before.n_keep = 10;
+  ASSERT_TRUE(commit(share(before)));
+  SessionRecord after = before;
+  after.chain.erase(after.chain.begin() + 10, after.chain.begin() + 150);
+  after.messages.erase(after.messages.begin(), after.messages.begin() + 3);
+  after.turns = {{.tokens_begin = 10, .reply_begin = 15, .messages_begin = 0},
+                 {.tokens_begin = 60, .reply_begin = 65, .messages_begin = 1}};
+  after.turns_dropped = 3;
+  ASSERT_TRUE(commit(share(after), share(before)));
+  EXPECT_EQ(open().at("a"), after);
+  EXPECT_TRUE(damaged_files().empty());
 }
 
 TEST_F(SqliteCatalogTest, AStepThatFailsChangesNothing) {

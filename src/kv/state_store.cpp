@@ -229,14 +229,21 @@ bool StateStore::is_redundant(const StateOwner& owner, std::span<const Token> to
   return true;
 }
 
-// Removes what a new state of these tokens replaces: the session's former one; of nobody's those that it continues.
+// Removes what a new state of these tokens replaces: the session's former one, or, where states cannot be cut, those that it
+// does not continue and all but the last few; of nobody's those that it continues.
 void StateStore::supersede(const StateOwner& owner, std::span<const Token> tokens) {
   if (!owner.session.empty()) {
     const auto owned = of_session_.find(owner.session);
     if (owned == of_session_.end()) return;
-    const std::vector<StateId> former = owned->second;
-    const std::size_t kept = can_cut_ ? 0 : kCheckpoints - 1;
-    for (std::size_t i = 0; i + kept < former.size(); ++i) remove(former[i]);
+    std::vector<StateId> former = owned->second;
+    const auto leads_here = [&](StateId id) REQUIRES_LOCK(mutex_) {
+      const std::vector<Token>& before = entries_.at(id).tokens;
+      return !can_cut_ && before.size() < tokens.size() && common_prefix(before, tokens) == before.size();
+    };
+    const auto dead = std::ranges::stable_partition(former, leads_here);
+    for (const StateId id : dead) remove(id);
+    former.erase(dead.begin(), dead.end());
+    for (std::size_t i = 0; i + kCheckpoints - 1 < former.size(); ++i) remove(former[i]);
     return;
   }
   if (!can_cut_) return;

@@ -275,6 +275,25 @@ TEST_F(StateStoreTest, ASessionsStateThatLivesInAContextLeavesMemory) {
   EXPECT_EQ(tier("s"), Tier::none);
 }
 
+// Of states that cannot be cut those stay that a session still goes through: a reply that was thrown away is no way back.
+TEST_F(StateStoreTest, StatesThatASessionDoesNotGoThroughAnyMoreMakeRoomForNoOthers) {
+  make(10'000, 0, false);
+  for (std::int32_t turn = 1; turn <= 6; ++turn) put("s", numbers(1, 50 * static_cast<std::size_t>(turn)));
+  EXPECT_EQ(store_->stats().warm_states.value(), 4);
+  for (Token again = 0; again < 8; ++again) {
+    Tokens other = numbers(1, 290);
+    other.push_back(9000 + again);
+    put("s", other);
+    EXPECT_EQ(found(other, "s"), 291);
+  }
+  EXPECT_EQ(store_->stats().warm_states.value(), 4);
+  EXPECT_EQ(found(numbers(1, 299), "s"), 250);
+  EXPECT_EQ(found(numbers(1, 249), "s"), 200);
+  put("s", numbers(1, 220));
+  EXPECT_EQ(store_->stats().warm_states.value(), 3) << "rewound to the end of the fourth turn";
+  EXPECT_EQ(found(numbers(1, 299), "s"), 220);
+}
+
 TEST_F(StateStoreTest, StatesThatCannotBeCutAreFoundAsAWholeAndKeptFromSeveralTurns) {
   make(1000, 1000, false);
   for (std::size_t turn = 1; turn <= 6; ++turn) put("s", numbers(1, 10 * turn));

@@ -217,7 +217,8 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
     batch_.logits[i] = static_cast<std::int8_t>(row.wants_logits);
   }
   const std::shared_lock lock(library_mutex());
-  monitor_.store(monitor, std::memory_order_release);
+  // The library asks the monitor while it turns keys too, but does not notice an end there, which leaves some of them unturned.
+  monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
   auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
     const std::int32_t result = llama_decode(context_, batch_);
     switch (result) {
@@ -233,6 +234,7 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
     }
   });
   monitor_.store(nullptr, std::memory_order_release);
+  if (status) is_shifted_ = false;
   // A computation that ended early leaves states half changed, and the library takes their sequences for longer than they are.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
     for (const BatchRow& row : rows) llama_memory_seq_rm(memory(), row.sequence, -1, -1);
@@ -250,14 +252,23 @@ std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
   return llama_memory_seq_pos_max(memory(), sequence) + 1;
 }
 
-bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+bool LlamaContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
+  if (begin == 0 || begin >= sequence_length(sequence)) return true;
+  if (has_states_) return false;
   // A saved sequence has only those tokens in its windows that its end sees. The library would remove what comes after `begin`
   // whether or not the window before it is there.
-  if (window_ > 0 && begin > 0 && begin < sequence_length(sequence) &&
-      llama_memory_seq_pos_min(memory(), sequence) > std::max(0, begin + 1 - window_)) {
-    return false;
-  }
-  return llama_memory_seq_rm(memory(), sequence, begin, -1);
+  return window_ == 0 || llama_memory_seq_pos_min(memory(), sequence) <= std::max(0, begin + 1 - window_);
+}
+
+bool LlamaContext::truncate(std::int32_t sequence, std::int32_t begin) {
+  return can_truncate(sequence, begin) && llama_memory_seq_rm(memory(), sequence, begin, -1);
+}
+
+void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+  UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && end < sequence_length(sequence));
+  UMA_CHECK(llama_memory_seq_rm(memory(), sequence, begin, end));
+  llama_memory_seq_add(memory(), sequence, end, -1, begin - end);
+  is_shifted_ = true;
 }
 
 void LlamaContext::copy(std::int32_t from, std::int32_t to) {

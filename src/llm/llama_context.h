@@ -27,7 +27,9 @@ class LlamaContext final : public Context {
   [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
+  [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
+  void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override;
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
@@ -45,11 +47,12 @@ class LlamaContext final : public Context {
   ContextShape shape_;
   std::string identity_;
   std::int32_t vocabulary_;
-  bool has_states_;        // of the past, in some layers at least, instead of tokens
-  std::int32_t window_;    // tokens that some layers see, the last one included; 0: all
-  bool has_one_cache_;     // of all layers, for keys and values
-  std::uint32_t streams_;  // parts of the cache that each have cells of their own: one per sequence, or one in all
-  std::int32_t scratch_;   // a sequence of our own in a unified context, through which pieces of state pass
+  bool has_states_;          // of the past, in some layers at least, instead of tokens
+  std::int32_t window_;      // tokens that some layers see, the last one included; 0: all
+  bool has_one_cache_;       // of all layers, for keys and values
+  std::uint32_t streams_;    // parts of the cache that each have cells of their own: one per sequence, or one in all
+  std::int32_t scratch_;     // a sequence of our own in a unified context, through which pieces of state pass
+  bool is_shifted_ = false;  // keys are to be turned by the next decode
   llama_batch batch_;
   std::atomic<CallMonitor*> monitor_{nullptr};  // of the decode that runs; read by the library's threads
 };

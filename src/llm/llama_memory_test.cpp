@@ -215,6 +215,48 @@ TEST_P(Memory, ACopyAndItsOriginalGoTheirOwnWays) {
   EXPECT_LT(distance(of_copy, fresh(tokens_, other)), kClose);
 }
 
+// What was moved up is turned to its new positions: in one step or two, and not at the price of an interruption.
+TEST_P(Memory, AShiftForgetsTheMiddleAndMovesTheRest) {
+  class EndsAtOnce final : public CallMonitor {
+   public:
+    bool wants_end() override { return true; }
+  };
+  const auto target = context();
+  if (!target->shape().can_shift) return;  // which do is asserted above
+  feed(*target, 0, random_tokens(4, 60));
+  feed(*target, 1, tokens_);
+  target->shift(1, 10, 60);
+  EXPECT_EQ(target->sequence_length(1), kLength - 50);
+  const std::vector<float> at_once = feed(*target, 1, next_);
+  EXPECT_EQ(target->sequence_length(1), kLength - 50 + 5);
+
+  const auto twice = context();
+  feed(*twice, 1, tokens_);
+  twice->shift(1, 10, 30);
+  twice->shift(1, 10, 40);
+  EXPECT_LT(distance(feed(*twice, 1, next_), at_once), kClose);
+
+  const auto interrupted = context();
+  feed(*interrupted, 1, tokens_);
+  interrupted->shift(1, 10, 60);
+  EndsAtOnce monitor;
+  std::vector<BatchRow> rows;
+  for (std::size_t i = 0; i < next_.size(); ++i) {
+    rows.push_back({next_[i], interrupted->sequence_length(1) + static_cast<std::int32_t>(i), 1, i + 1 == next_.size()});
+  }
+  ASSERT_EQ(interrupted->decode(rows, &monitor).value(), DecodeStatus::done) << "the keys are turned in this call";
+  const std::span<const float> logits = interrupted->logits(static_cast<std::int32_t>(rows.size()) - 1);
+  EXPECT_EQ(distance({logits.begin(), logits.end()}, at_once), 0);
+  for (BatchRow& row : rows) row.position += static_cast<std::int32_t>(next_.size());
+  EXPECT_EQ(interrupted->decode(rows, &monitor).value(), DecodeStatus::interrupted);
+
+  EXPECT_GT(distance(at_once, fresh(tokens_, next_)), kFar) << "it has forgotten";
+  EXPECT_LT(distance(feed(*target, 0, next_), fresh(random_tokens(4, 60), next_)), kClose) << "others do not notice";
+  // Back to what was not moved it is as good as new.
+  ASSERT_TRUE(target->truncate(1, 10));
+  EXPECT_LT(distance(feed(*target, 1, next_), fresh(part(tokens_, 0, 10), next_)), kClose);
+}
+
 TEST_P(Memory, AfterAnInterruptionTheLengthIsTrue) {
   class EndsAfter final : public CallMonitor {
    public:

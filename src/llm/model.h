@@ -111,9 +111,14 @@ class Context {
 
   // Tokens cached for the sequence.
   [[nodiscard]] virtual std::int32_t sequence_length(std::int32_t sequence) = 0;
-  // Forgets the positions from `begin` on. False, and nothing changed, where the cache does not keep what the tokens before
-  // `begin` left (ContextShape::can_truncate). Always possible at 0.
+  // Whether the cache keeps what the tokens before `begin` left (ContextShape::can_truncate). Always at 0 and at the end.
+  [[nodiscard]] virtual bool can_truncate(std::int32_t sequence, std::int32_t begin) = 0;
+  // Forgets the positions from `begin` on. False, and nothing changed: it cannot.
   [[nodiscard]] virtual bool truncate(std::int32_t sequence, std::int32_t begin) = 0;
+  // Forgets the positions [begin, end) and moves up what follows. That is then not what computing it anew would give: its
+  // values have seen what was forgotten. The library turns the keys with the next decode: until then the sequence must not be
+  // saved. REQUIRES: shape().can_shift, begin < end < the sequence's length, and no other sequence has the cells from `end` on.
+  virtual void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
   // Makes `to`, which is empty, a copy of all of `from`.
   virtual void copy(std::int32_t from, std::int32_t to) = 0;
 

@@ -104,12 +104,37 @@ std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
   return static_cast<std::int32_t>(cells_[static_cast<std::size_t>(sequence)].size());
 }
 
+bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
+  return options_.can_truncate || begin == 0 || begin >= sequence_length(sequence);
+}
+
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
-  if (!options_.can_truncate && begin > 0 && static_cast<std::size_t>(begin) < cells.size()) return false;
+  if (!can_truncate(sequence, begin)) return false;
   cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
   cell_ids_[static_cast<std::size_t>(sequence)].resize(cells.size());
   return true;
+}
+
+void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
+  const auto index = static_cast<std::size_t>(sequence);
+  std::vector<Token>& cells = cells_[index];
+  std::vector<std::uint64_t>& ids = cell_ids_[index];
+  UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && static_cast<std::size_t>(end) < cells.size());
+  for (std::size_t other = 0; other < cell_ids_.size(); ++other) {
+    for (std::size_t i = static_cast<std::size_t>(end); i < ids.size(); ++i) {
+      UMA_CHECK(other == index || !std::ranges::contains(cell_ids_[other], ids[i]));
+    }
+  }
+  cells.erase(cells.begin() + begin, cells.begin() + end);
+  ids.erase(ids.begin() + begin, ids.begin() + end);
+  moved_.insert(ids.begin() + begin, ids.end());
+  ++shifts_;
+}
+
+std::int64_t FakeContext::moved_cells(std::int32_t sequence) const {
+  return std::ranges::count_if(cell_ids_[static_cast<std::size_t>(sequence)],
+                               [&](std::uint64_t id) { return moved_.contains(id); });
 }
 
 void FakeContext::copy(std::int32_t from, std::int32_t to) {
@@ -118,7 +143,11 @@ void FakeContext::copy(std::int32_t from, std::int32_t to) {
   std::vector<std::uint64_t>& ids = cell_ids_[static_cast<std::size_t>(to)];
   ids = cell_ids_[static_cast<std::size_t>(from)];
   if (options_.unified) return;
-  for (std::uint64_t& id : ids) id = ++last_cell_;
+  for (std::uint64_t& id : ids) {
+    const bool is_moved = moved_.contains(id);
+    id = ++last_cell_;
+    if (is_moved) moved_.insert(id);
+  }
 }
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
@@ -126,6 +155,7 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(cells.size())) || (options_.unified && options_.can_truncate));
+  UMA_CHECK(moved_cells(sequence) == 0);
   const auto wanted =
       std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
   bytes.assign(wanted.begin(), wanted.end());

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,8 +35,8 @@ struct FakeOptions {
   std::uint32_t end_every = 0;
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
-  bool can_truncate = true;  // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
-  bool can_shift = true;
+  bool can_truncate = true;   // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
+  bool can_shift = true;      // what was moved up says the same as what was computed anew
   SimClock* clock = nullptr;  // advanced by decode() where set
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
@@ -53,7 +54,9 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
+  [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
+  void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
@@ -67,6 +70,9 @@ class FakeContext final : public llm::Context {
   // In a unified context what was copied shares its cells.
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
+  [[nodiscard]] std::int64_t shifts() const { return shifts_; }
+  // Cells of the sequence that were moved up: to save them is a fault.
+  [[nodiscard]] std::int64_t moved_cells(std::int32_t sequence) const;
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
   bool fail_state = false;  // save_state and load_state fail
 
@@ -79,7 +85,9 @@ class FakeContext final : public llm::Context {
 
   std::vector<std::vector<Token>> cells_;             // per sequence
   std::vector<std::vector<std::uint64_t>> cell_ids_;  // of the same shape: copies have the ids of what they share
+  std::set<std::uint64_t> moved_;                     // ids of cells that were moved up
   std::uint64_t last_cell_ = 0;
+  std::int64_t shifts_ = 0;
   std::map<std::int32_t, std::vector<float>> logits_;
 };
 

@@ -23,6 +23,8 @@ void append_usage(std::string& out, const Usage& usage) {
   object.field("reused_tokens", usage.reused_tokens);
   object.field("recomputed_tokens", usage.recomputed_tokens);
   object.field("completion_tokens", usage.completion_tokens);
+  object.field("dropped_turns", usage.dropped_turns);
+  object.field("dropped_tokens", usage.dropped_tokens);
   object.field("tier", tier_name(usage.tier));
   object.field("reuse_reason", usage.reuse_reason);
   object.field("restore_ms", usage.restore_ms);
@@ -98,6 +100,13 @@ void append_progress(std::string& out, const FrameHead& head, const ProgressEven
   });
 }
 
+void append_context_shift(std::string& out, const FrameHead& head, const ContextShiftEvent& shift) {
+  append_reply(out, head, "context_shift", [&](ObjectWriter& object) {
+    object.field("dropped_turns", shift.dropped_turns);
+    object.field("dropped_tokens", shift.dropped_tokens);
+  });
+}
+
 void write_session_fields(ObjectWriter& object, const SessionInfo& session) {
   object.field("session_id", session.id.value);
   object.field("name", session.name);
@@ -106,6 +115,9 @@ void write_session_fields(ObjectWriter& object, const SessionInfo& session) {
   object.field("tokens", session.tokens);
   object.field("pending_tokens", session.pending_tokens);
   object.field("turns", session.turns);
+  object.field("dropped_turns", session.dropped_turns);
+  object.field("on_full", session.on_full == OnFull::shift ? "shift" : "error");
+  object.field("n_keep", session.n_keep);
   object.field("busy", session.busy);
   object.field("tier", tier_name(session.tier));
   object.field("worker", session.worker);
@@ -178,6 +190,7 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("sequences_active", metrics.sequences_active);
   object.field("queue_depth", metrics.queue_depth);
   object.field("preemptions_total", metrics.preemptions_total);
+  object.field("context_shifts_total", metrics.context_shifts_total);
   object.field("promises_kept_total", metrics.promises_kept_total);
   object.field("promises_broken_total", metrics.promises_broken_total);
   object.field("drafted_tokens_total", metrics.drafted_tokens_total);
@@ -223,6 +236,7 @@ FrameHead::FrameHead(std::optional<std::string_view> id) {
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) return append_token(out, head, *token);
   if (const auto* progress = std::get_if<ProgressEvent>(&event)) return append_progress(out, head, *progress);
+  if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) return append_context_shift(out, head, *shift);
   if (const auto* eos = std::get_if<EosEvent>(&event)) return append_eos(out, head, *eos, stream);
   append_error(out, head, std::get<FailureEvent>(event).error);
 }

@@ -61,6 +61,8 @@ TEST(EventCodec, EosCarriesReasonAndUsage) {
   usage.reused_tokens = 4;
   usage.recomputed_tokens = 6;
   usage.completion_tokens = 3;
+  usage.dropped_turns = 2;
+  usage.dropped_tokens = 77;
   usage.tier = Tier::hot;
   usage.reuse_reason = "session";
   usage.restore_ms = 0.5;
@@ -73,8 +75,8 @@ TEST(EventCodec, EosCarriesReasonAndUsage) {
   EXPECT_EQ(frame.at("reason").as_string(), "length");
   EXPECT_FALSE(frame.contains("text"));
   EXPECT_FALSE(frame.contains("code"));
-  EXPECT_EQ(frame.at("usage"),
-            json::parse(R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,"tier":"hot",
+  EXPECT_EQ(frame.at("usage"), json::parse(R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,
+      "dropped_turns":2,"dropped_tokens":77,"tier":"hot",
       "reuse_reason":"session","restore_ms":0.5,"queue_ms":1.25,"ttft_ms":20,"tokens_per_s":31.5,"seed":18446744073709551615})"));
 }
 
@@ -102,6 +104,11 @@ TEST(EventCodec, ErrorWithoutAnIdSaysNull) {
   EXPECT_TRUE(parse_frame(bytes).at("id").is_null());
 }
 
+TEST(EventCodec, AContextShiftSaysWhatWasDropped) {
+  EXPECT_EQ(json::value(encoded(ContextShiftEvent{2, 77})),
+            json::parse(R"({"id":"r1","event":"context_shift","dropped_turns":2,"dropped_tokens":77})"));
+}
+
 TEST(EventCodec, ProgressCarriesItsStage) {
   EXPECT_EQ(json::value(encoded(ProgressEvent{ProgressStage::prefill, 5, 9, 0, 12.5})),
             json::parse(R"({"id":"r1","event":"progress","stage":"prefill","done":5,"total":9,"position":0,"eta_ms":12.5})"));
@@ -118,6 +125,9 @@ SessionInfo sample_session() {
   session.tokens = 40;
   session.pending_tokens = 5;
   session.turns = 2;
+  session.dropped_turns = 1;
+  session.on_full = OnFull::shift;
+  session.n_keep = 6;
   session.busy = true;
   session.tier = Tier::warm;
   session.worker = 1;
@@ -127,7 +137,8 @@ SessionInfo sample_session() {
 }
 
 constexpr const char* kSampleFields =
-    R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"busy":true,)"
+    R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"dropped_turns":1,)"
+    R"("on_full":"shift","n_keep":6,"busy":true,)"
     R"("tier":"warm","worker":1,"created_s":1700000000,"last_used_s":1700000009)";
 
 TEST(EventCodec, SessionRepliesCarryTheSession) {

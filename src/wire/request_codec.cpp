@@ -243,17 +243,16 @@ SessionMode mode_field(FieldReader& fields) {
   return SessionMode::automatic;
 }
 
-void refuse_context_shift(FieldReader& fields) {
+void full_context_fields(FieldReader& fields, CreateSessionRequest& request) {
   const std::string on_full = fields.text("on_full").value_or("error");
   if (on_full == "shift") {
-    fields.fail_field("on_full",
-                      R"(is served only as "error" by this version: a full context ends the reply, nothing is dropped)");
+    request.on_full = OnFull::shift;
   } else if (on_full != "error") {
-    fields.fail_field("on_full", R"(must be "error")");
+    fields.fail_field("on_full", R"(must be "error" or "shift")");
+  } else if (fields.find("n_keep") != nullptr) {
+    fields.fail_field("n_keep", R"(belongs to on_full "shift")");
   }
-  if (fields.find("n_keep") != nullptr) {
-    fields.fail_field("n_keep", R"(is not served by this version: it belongs to on_full "shift")");
-  }
+  request.n_keep = static_cast<std::int32_t>(fields.integer("n_keep", 0, kInt32Max).value_or(0));
 }
 
 RequestBody decode_create_session(FieldReader& fields) {
@@ -263,7 +262,7 @@ RequestBody decode_create_session(FieldReader& fields) {
   request.name = fields.text("name", kSessionBytes).value_or("");
   request.mode = mode_field(fields);
   request.ttl_s = fields.integer("ttl_s", 0, kTtlSecondsMax).value_or(0);
-  refuse_context_shift(fields);
+  full_context_fields(fields, request);
   request.is_ephemeral = fields.boolean("ephemeral").value_or(false);
   request.is_public = fields.boolean("public").value_or(false);
   return request;

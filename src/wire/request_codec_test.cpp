@@ -344,7 +344,12 @@ TEST(DecodeRequest, CreateSessionReadsItsFields) {
   EXPECT_EQ(request.ttl_s, 60);
   EXPECT_TRUE(request.is_ephemeral);
   EXPECT_FALSE(request.is_public);
+  EXPECT_EQ(request.on_full, OnFull::error);
   EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session")").mode, SessionMode::automatic);
+  const auto shifts = decode<CreateSessionRequest>(R"("type":"create_session","on_full":"shift","n_keep":7)");
+  EXPECT_EQ(shifts.on_full, OnFull::shift);
+  EXPECT_EQ(shifts.n_keep, 7);
+  EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session","on_full":"shift")").n_keep, 0);
   EXPECT_EQ(decode<CreateSessionRequest>(R"("type":"create_session","mode":"text")").mode, SessionMode::text);
 }
 
@@ -354,12 +359,11 @@ TEST(DecodeRequest, CreateSessionRefusesByName) {
       {R"("type":"create_session","ttl_s":-1)", "E_PROTO_003 field \"ttl_s\" must be 0 to 315360000"},
       {R"("type":"create_session","name":")" + std::string(129, 'n') + "\"",
        "E_PROTO_003 field \"name\" is 129 bytes, at most 128 are accepted"},
-      {R"("type":"create_session","on_full":"shift")",
-       "E_PROTO_003 field \"on_full\" is served only as \"error\" by this version: a full context ends the reply, nothing is "
-       "dropped"},
-      {R"("type":"create_session","on_full":"explode")", "E_PROTO_003 field \"on_full\" must be \"error\""},
-      {R"("type":"create_session","n_keep":4)",
-       "E_PROTO_003 field \"n_keep\" is not served by this version: it belongs to on_full \"shift\""},
+      {R"("type":"create_session","on_full":"explode")", "E_PROTO_003 field \"on_full\" must be \"error\" or \"shift\""},
+      {R"("type":"create_session","on_full":1)", "E_PROTO_003 field \"on_full\" must be a string, got number"},
+      {R"("type":"create_session","n_keep":4)", "E_PROTO_003 field \"n_keep\" belongs to on_full \"shift\""},
+      {R"("type":"create_session","on_full":"error","n_keep":4)", "E_PROTO_003 field \"n_keep\" belongs to on_full \"shift\""},
+      {R"("type":"create_session","on_full":"shift","n_keep":-1)", "E_PROTO_003 field \"n_keep\" must be 0 to 2147483647"},
       {R"("type":"create_session","ephemeral":1)", "E_PROTO_003 field \"ephemeral\" must be true or false, got number"},
       {R"("type":"create_session","public":"no")", "E_PROTO_003 field \"public\" must be true or false, got string"},
   });

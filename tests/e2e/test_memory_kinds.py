@@ -9,6 +9,7 @@ OPTIONS = {"max_tokens": 12, "ignore_eos": True}
 
 class MemoryKind:
     flags = ("--n-ctx", "8192", "--slots", "4")
+    takes_back = (("warm", "checkpoint"),)  # tier and reason after a rewind
 
     def test_a_session_lives_through_everything(self):
         session = self.client.create_session(mode="text")
@@ -32,6 +33,20 @@ class MemoryKind:
         for reply in (one, two):
             self.assertEqual(12, reply.usage["completion_tokens"])
 
+    def test_what_is_taken_back_goes_on_from_the_end_of_a_turn(self):
+        session = self.client.create_session(mode="text")
+        lengths = []  # of the chain, after each turn
+        for turn in range(5):
+            self.client.generate(f" turn {turn}" + " one two three" * 20, session_id=session, **OPTIONS)
+            lengths.append(self.client.session(session)["tokens"])
+        for _ in range(6):
+            again = self.client.finish(self.client.start(type="regenerate", session_id=session, **OPTIONS))
+            self.assertGreaterEqual(again.usage["reused_tokens"], lengths[3] - 1, again.usage)
+        self.assertEqual("ack", self.client.call(type="rewind_session", session_id=session, turn=2)["event"])
+        other = self.client.generate(" another way", session_id=session, **OPTIONS)
+        self.assertGreaterEqual(other.usage["reused_tokens"], lengths[2] - 1, other.usage)
+        self.assertIn((other.usage["tier"], other.usage["reuse_reason"]), self.takes_back)
+
     def test_long_prompts_beside_streams(self):
         clients = [self.another_client() for _ in range(6)]
         prompts = ["the dog and the cat " * (5 if index % 2 else 150) for index in range(6)]
@@ -46,6 +61,7 @@ class MemoryKind:
 
 class Window(MemoryKind, uma.DaemonTest):
     model = uma.BUILD / "models" / "tiny-swa.gguf"
+    takes_back = (("warm", "checkpoint"), ("hot", "hot"))  # hot: the window is still there
 
 
 class State(MemoryKind, uma.DaemonTest):

@@ -57,7 +57,11 @@ class Machine::PricedContext final : public llm::Context {
   }
   [[nodiscard]] std::span<float> logits(std::int32_t row) override { return inner_.logits(row); }
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override { return inner_.sequence_length(sequence); }
+  [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override {
+    return inner_.can_truncate(sequence, begin);
+  }
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override { return inner_.truncate(sequence, begin); }
+  void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override { inner_.shift(sequence, begin, end); }
   void copy(std::int32_t from, std::int32_t to) override { inner_.copy(from, to); }
   void set_threads(std::int32_t threads) override { inner_.set_threads(threads); }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {

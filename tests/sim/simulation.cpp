@@ -71,7 +71,12 @@ class Simulation::Sink final : public EventSink {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
       if (patience_ == 0) return false;
       --patience_;
+      look_at_start();
       tokens_.push_back(token->token);
+    } else if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) {
+      if (patience_ == 0) return false;
+      look_at_start();
+      shifts_.push_back({tokens_.size(), *shift});
     } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
       ended = true;
       check_end(*eos);
@@ -93,9 +98,10 @@ class Simulation::Sink final : public EventSink {
     simulation_.outcome_.reused_tokens += static_cast<std::uint64_t>(eos.usage.reused_tokens);
     if (eos.reason == FinishReason::cancelled) ++simulation_.outcome_.cancelled;
     if (session_.empty()) {
+      UMA_CHECK(shifts_.empty());
       std::vector<Token> chain{testing::kFakeBos};
       for (const char c : prompt_) chain.push_back(static_cast<unsigned char>(c));
-      check_tokens(std::move(chain));
+      (void)check_tokens(std::move(chain));
       return;
     }
     const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
@@ -107,21 +113,84 @@ class Simulation::Sink final : public EventSink {
     const std::span<const Token> chain(record->chain);
     UMA_CHECK(std::ranges::equal(chain.last(tokens_.size()), tokens_));
     UMA_CHECK(record->pending.empty());
-    check_tokens(std::vector<Token>(chain.begin(), chain.end() - static_cast<std::ptrdiff_t>(tokens_.size())));
+    if (tokens_.empty()) look_at_start_of(*record, chain.size());
+    check_shifts(*record, eos.usage);
+    // What was there before, without what was dropped and with what was said, is what is kept.
+    UMA_CHECK(check_tokens(start_) == record->chain);
     ++simulation_.outcome_.finished_turns;
   }
 
-  void check_tokens(std::vector<Token> chain) const {
-    const auto wanted =
-        fake_continuation(simulation_.model_options_, std::move(chain), static_cast<std::int32_t>(tokens_.size()));
-    UMA_CHECK(wanted == tokens_);
+  // What the session has when its first token or shift comes. Nothing else can change it until the end.
+  void look_at_start() {
+    if (session_.empty() || !start_.empty()) return;
+    const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
+    if (record == nullptr) return;
+    start_ = record->chain;
+    start_.insert(start_.end(), record->pending.begin(), record->pending.end());
+    before_ = record;
+  }
+  // A turn that the model ended at once, without a shift, added nothing but its input.
+  void look_at_start_of(const kv::SessionRecord& record, std::size_t length) {
+    if (before_ != nullptr) return;
+    start_.assign(record.chain.begin(), record.chain.begin() + static_cast<std::ptrdiff_t>(length));
+  }
+
+  // Whole turns went, the oldest ones, after what stays, and the client, the receipt and the record say the same.
+  void check_shifts(const kv::SessionRecord& after, const Usage& usage) {
+    std::int32_t turns = 0;
+    std::int32_t dropped = 0;
+    for (const Shift& shift : shifts_) {
+      turns += shift.told.dropped_turns;
+      dropped += shift.told.dropped_tokens;
+      UMA_CHECK(shift.told.dropped_turns > 0 && shift.told.dropped_tokens > 0);
+      const auto count = static_cast<std::size_t>(turns);
+      UMA_CHECK(count <= before_->turns.size());
+      const std::int32_t end =
+          count < before_->turns.size() ? before_->turns[count].tokens_begin : static_cast<std::int32_t>(before_->chain.size());
+      UMA_CHECK(end == before_->n_keep + dropped);
+      ++simulation_.outcome_.shifts;
+    }
+    UMA_CHECK(usage.dropped_turns == turns && usage.dropped_tokens == dropped);
+    if (before_ == nullptr) return;
+    UMA_CHECK(shifts_.empty() || before_->on_full == OnFull::shift);
+    UMA_CHECK(after.turns_dropped == before_->turns_dropped + turns);
+    const auto cells = static_cast<std::size_t>(simulation_.model_options_.unified
+                                                    ? simulation_.model_options_.cells
+                                                    : simulation_.model_options_.cells / simulation_.model_options_.sequences);
+    UMA_CHECK(after.chain.size() <= cells);
+  }
+
+  // The tokens are what the model says after `chain`, which loses on the way what the client was told. Returns all of it.
+  [[nodiscard]] std::vector<Token> check_tokens(std::vector<Token> chain) const {
+    std::size_t said = 0;
+    const auto say_until = [&](std::size_t end) {
+      const auto count = static_cast<std::int32_t>(end - said);
+      const auto part = fake_continuation(simulation_.model_options_, chain, count);
+      UMA_CHECK(std::ranges::equal(part, std::span(tokens_).subspan(said, end - said)));
+      chain.insert(chain.end(), part.begin(), part.end());
+      said = end;
+    };
+    for (const Shift& shift : shifts_) {
+      say_until(shift.after);
+      const auto begin = chain.begin() + before_->n_keep;
+      chain.erase(begin, begin + shift.told.dropped_tokens);
+    }
+    say_until(tokens_.size());
+    return chain;
   }
 
   Simulation& simulation_;
   std::string session_;
   std::string prompt_;
   int patience_;  // tokens it takes before it stops reading
+  struct Shift {
+    std::size_t after = 0;  // tokens
+    ContextShiftEvent told;
+  };
   std::vector<Token> tokens_;
+  std::vector<Shift> shifts_;
+  kv::RecordPtr before_;      // the session's record when it began
+  std::vector<Token> start_;  // its tokens
 };
 
 // --- The machine
@@ -130,9 +199,11 @@ class Simulation::Sink final : public EventSink {
 Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.sequences = 2 + static_cast<std::int32_t>(random_.next_below(3));
   model_options_.unified = random_.next_below(2) == 0;
-  model_options_.cells = model_options_.unified ? 160 : 160 * model_options_.sequences;
+  const std::int32_t cells = random_.next_below(2) == 0 ? 160 : 64;  // of a sequence; two turns fill the few ones
+  model_options_.cells = model_options_.unified ? cells : cells * model_options_.sequences;
   model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
   model_options_.can_truncate = random_.next_below(4) != 0;
+  model_options_.can_shift = random_.next_below(4) != 0;
   model_options_.end_every = 40;
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
@@ -233,6 +304,7 @@ void Simulation::crash_and_start_again() {
 }
 
 void Simulation::count_lanes() {
+  for (const testing::FakeContext* context : contexts_) outcome_.moves += static_cast<std::uint64_t>(context->shifts());
   for (const auto& lane : lanes_) {
     outcome_.warm_hits += lane->stats().warm_hits_total.value();
     outcome_.cold_hits += lane->stats().cold_hits_total.value();
@@ -345,19 +417,24 @@ Outcome Simulation::run(int actions) {
   return outcome_;
 }
 
-// Every acknowledged input is in its session, in order.
+// Every acknowledged input is in its session, in order, or is among the oldest ones that a full context has cost.
 void Simulation::check_session_texts() {
   for (const auto& [id, session] : known_) {
     const kv::RecordPtr record = catalog_.kept().find(SessionId{id});
     UMA_CHECK(record != nullptr);
-    if (session.was_cut) continue;
     const std::string text = text_of(record->chain) + text_of(record->pending);
-    std::size_t at = 0;
-    for (const std::string& input : session.inputs) {
-      at = text.find(input, at);
-      UMA_CHECK(at != std::string::npos);
-      at += input.size();
+    UMA_CHECK(text.starts_with(session.system));
+    if (session.was_cut) continue;
+    std::size_t end = text.size();
+    std::size_t missing = session.inputs.size();
+    while (missing > 0) {
+      const std::string& input = session.inputs[missing - 1];
+      const std::size_t at = end < input.size() ? std::string::npos : text.rfind(input, end - input.size());
+      if (at == std::string::npos) break;
+      end = at;
+      --missing;
     }
+    UMA_CHECK(missing == 0 || record->turns_dropped > 0);
   }
 }
 
@@ -391,9 +468,14 @@ void Simulation::create_session() {
   request.mode = SessionMode::text;
   if (random_.next_below(3) == 0) request.system = new_text();
   if (random_.next_below(20) == 0) request.ttl_s = 1;
+  if (random_.next_below(4) != 0) {
+    request.on_full = OnFull::shift;
+    request.n_keep = random_.next_below(2) == 0 ? 0 : static_cast<std::int32_t>(random_.next_below(30));
+  }
   const bool can_expire = request.ttl_s > 0;
-  router_->create_session(kTenant, request, expect_reply<SessionInfo>([this, can_expire](Expected<SessionInfo> made) {
-                            if (made && !can_expire) known_[made->id.value] = {};
+  router_->create_session(kTenant, request,
+                          expect_reply<SessionInfo>([this, can_expire, system = request.system](Expected<SessionInfo> made) {
+                            if (made && !can_expire) known_[made->id.value].system = system;
                           }));
 }
 

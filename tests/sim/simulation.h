@@ -58,6 +58,8 @@ struct Outcome {
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
+  std::uint64_t shifts = 0;  // of full contexts
+  std::uint64_t moves = 0;   // of them, those that moved cells
   std::uint64_t shared = 0;  // requests that began with what another had computed
 };
 
@@ -73,6 +75,7 @@ class Simulation {
   class Sink;
   // What a client knows of a session it made.
   struct KnownSession {
+    std::string system;               // what it begins with
     std::vector<std::string> inputs;  // acknowledged, in order
     bool was_cut = false;             // rewound or regenerated: inputs may be gone
   };
