@@ -192,7 +192,7 @@ const std::vector<Setting>& settings() {
       {"kv", "cold_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.cold_bytes_max; })},
       {"kv", "archive_after", store(duration(), [](Config& c) -> auto& { return c.archive_after; })},
       {"kv", "eviction", apply_eviction},
-      {.section = "kv", .key = "ttl", .apply = check_only(duration_or_none()), .effect = Effect::not_yet},
+      {"kv", "ttl", store(duration_or_none(), [](Config& c) -> auto& { return c.state_ttl; })},
 
       {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},
       {.section = "pool", .key = "queue_depth_warn", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::not_yet},

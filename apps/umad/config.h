@@ -67,6 +67,7 @@ struct Config {
   std::int64_t warm_bytes_max = -1;  // of states in memory; -1: a quarter of what is available
   std::int64_t cold_bytes_max = -1;  // of states on disk; -1: a quarter of what is free, at most 32 GiB
   std::chrono::milliseconds archive_after = std::chrono::minutes(60);
+  std::chrono::milliseconds state_ttl{0};  // a state that was unused for so long is removed; 0: never
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;               // measure instead of serving

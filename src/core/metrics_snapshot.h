@@ -63,6 +63,7 @@ struct MetricsSnapshot {
   std::int64_t cold_bytes = 0;
   std::uint64_t cold_hits_total = 0;
   std::uint64_t states_dropped_total = 0;  // for want of room
+  std::uint64_t states_expired_total = 0;  // unused for kv.ttl
   std::uint64_t states_failed_total = 0;   // that could not be written or read
   double save_ms_avg = 0;                  // out of a context
   double cold_read_ms_avg = 0;

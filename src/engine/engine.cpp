@@ -392,6 +392,7 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.cold_sessions = stored.cold_states.value();
   snapshot.cold_bytes = stored.cold_bytes.value();
   snapshot.states_dropped_total = stored.dropped_total.value();
+  snapshot.states_expired_total = stored.expired_total.value();
   snapshot.states_failed_total = stored.failed_total.value();
   snapshot.save_ms_avg = save.mean_ms();
   snapshot.cold_read_ms_avg = mean(stored.read.sum_ms(), stored.read.count());

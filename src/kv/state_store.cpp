@@ -41,7 +41,7 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
     : options_(options),
       cold_(std::move(cold)),
       clock_(clock),
-      maintenance_at_(clock.now() + kMaintenance),
+      maintenance_at_(clock.now()),
       pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)) {}
 
 StateStore::~StateStore() = default;
@@ -58,7 +58,7 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
   const MutexLock lock(mutex_);
   identity_ = std::move(identity);
   can_cut_ = can_cut;
-  const std::int64_t now_s = unix_time_s();
+  const std::int64_t now_s = clock_.unix_s();
   std::size_t foreign = 0;
   for (ColdHead& head : heads) {
     if (!head.owner.session.empty() && !sessions.contains(head.owner.session)) {
@@ -400,14 +400,24 @@ void StateStore::prepare() {
   wanted.next = clock_.now() + (options_.is_busy && options_.is_busy() ? kPause : Duration(0));
 }
 
-// What nobody has used for long goes to disk.
+// What nobody has used for long goes to disk, and in the end away.
 void StateStore::maintain() {
   maintenance_at_ = clock_.now() + kMaintenance;
   const MutexLock lock(mutex_);
+  std::vector<StateId> expired;
   std::vector<StateId> idle;
   for (const auto& [id, entry] : entries_) {
-    if (entry.image && !entry.is_busy && clock_.now() - entry.last_used >= options_.archive_after) idle.push_back(id);
+    if (entry.is_busy) continue;
+    const Duration unused = clock_.now() - entry.last_used;
+    if (options_.ttl > Duration(0) && unused >= options_.ttl) {
+      expired.push_back(id);
+    } else if (entry.image && unused >= options_.archive_after) {
+      idle.push_back(id);
+    }
   }
+  for (const StateId id : expired) remove(id);
+  stats_.expired_total.add(expired.size());
+  if (!expired.empty()) log_info("kv: {} states that nobody had used for kv.ttl were removed", expired.size());
   for (const StateId id : idle) {
     Entry& entry = entries_.at(id);
     if (!entry.file.empty()) {

@@ -41,6 +41,7 @@ struct StoreOptions {
   std::uint64_t cold_bytes_max = 0;
   EvictionOrder eviction = EvictionOrder::value;
   Duration archive_after = std::chrono::minutes(60);  // unused for so long: to disk
+  Duration ttl{0};                                    // unused for so long: removed; 0: never
   std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
 };
@@ -71,6 +72,7 @@ struct StoreStats {
   Gauge cold_states;
   Gauge cold_bytes;
   Counter dropped_total;  // states given up for want of room
+  Counter expired_total;  // states removed because nobody had used them for StoreOptions::ttl
   Counter failed_total;   // reads and writes that failed
   LatencyHistogram read;
   LatencyHistogram write;

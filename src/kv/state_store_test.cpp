@@ -37,14 +37,15 @@ StateImage image_of(const Tokens& tokens, const std::string& identity = "model")
 class StateStoreTest : public ::testing::Test {
  protected:
   // Room for so many tokens' states in each tier.
-  void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true) {
+  void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true, Duration ttl = Duration(0)) {
     auto cold = std::make_unique<FakeColdStore>();
     if (cold_ != nullptr) cold->files = std::move(cold_->files);
     cold_ = cold.get();
-    store_ = std::make_unique<StateStore>(
-        StoreOptions{
-            .warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes, .cold_tokens_min = 1},
-        std::move(cold), clock_);
+    store_ = std::make_unique<StateStore>(StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes,
+                                                       .cold_bytes_max = cold_tokens * kTokenBytes,
+                                                       .ttl = ttl,
+                                                       .cold_tokens_min = 1},
+                                          std::move(cold), clock_);
     store_->open("model", can_cut, sessions_);
   }
 
@@ -263,6 +264,40 @@ TEST_F(StateStoreTest, WhatIsIdleForLongIsArchived) {
   store_->step();
   work();
   EXPECT_EQ(tier("s"), Tier::cold);
+}
+
+TEST_F(StateStoreTest, WhatIsNotUsedForItsTimeToLiveIsRemoved) {
+  make(250, 1000, true, std::chrono::hours(2));
+  for (Token first : {1000, 2000, 3000}) put("s" + std::to_string(first), numbers(first, 100));
+  work();
+  clock_.advance(std::chrono::minutes(100));
+  ASSERT_TRUE(store_->take(match(numbers(3000, 100))->id));
+  clock_.advance(std::chrono::minutes(21));
+  store_->step();
+  work();
+  EXPECT_EQ(tier("s1000"), Tier::none);
+  EXPECT_EQ(tier("s2000"), Tier::none);
+  EXPECT_EQ(tier("s3000"), Tier::warm);
+  EXPECT_TRUE(cold_->files.empty());
+  EXPECT_EQ(store_->stats().expired_total.value(), 2u);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u);
+}
+
+TEST_F(StateStoreTest, AStartRemovesWhatHasExpiredMeanwhile) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  put("foreign", numbers(500, 100));
+  store_->save_all(kNever);
+  const std::int64_t now_s = clock_.unix_s();
+  for (auto& [name, file] : cold_->files) {
+    file.head.last_used_s = file.head.owner.session.value == "s" ? now_s - 7200 : now_s - 7100;
+  }
+  make(1000, 1000, true, std::chrono::hours(2));
+  store_->step();
+  work();
+  EXPECT_EQ(tier("s"), Tier::none);
+  EXPECT_EQ(tier("foreign"), Tier::cold);
+  EXPECT_EQ(cold_->files.size(), 1u);
 }
 
 TEST_F(StateStoreTest, ASessionsStateThatLivesInAContextLeavesMemory) {

@@ -199,6 +199,7 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("cold_bytes", metrics.cold_bytes);
   object.field("cold_hits_total", metrics.cold_hits_total);
   object.field("states_dropped_total", metrics.states_dropped_total);
+  object.field("states_expired_total", metrics.states_expired_total);
   object.field("states_failed_total", metrics.states_failed_total);
   object.field("save_ms_avg", metrics.save_ms_avg);
   object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);
