@@ -13,6 +13,7 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
+constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
 
 Error unknown_session(const std::string& session) {
   return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
@@ -156,10 +157,11 @@ std::size_t Router::least_loaded_lane() const {
 
 void Router::unlock(const SessionId& id) {
   Session* session = find_session(id);
-  if (session == nullptr) return;
+  UMA_CHECK(session != nullptr && session->is_locked);
   session->is_locked = false;
-  // Commands may lock it again, or end it.
-  while ((session = find_session(id)) != nullptr && !session->is_locked && !session->waiting.empty()) {
+  end_when_idle(*session);
+  // Commands may lock it again. Those of a session that is to end wait until it has, or could not.
+  while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
     Command next = std::move(session->waiting.front());
     session->waiting.pop_front();
     next();
@@ -183,14 +185,7 @@ void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) 
   const SessionId id = next.id;
   commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
          [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-           Session* changed = find_session(id);
-           if (!done) {
-             reply(std::unexpected(done.error()));
-           } else if (changed == nullptr) {
-             reply(std::unexpected(unknown_session(id.value)));
-           } else {
-             reply(info_of(*changed));
-           }
+           reply(done ? Expected<SessionInfo>(info_of(*find_session(id))) : std::unexpected(done.error()));
            unlock(id);
          });
 }
@@ -230,10 +225,30 @@ void Router::expire() {
     }
   }
   for (const SessionId& id : expired) {
-    log_info("session {}: ended, unused for its ttl of {} s", id.value, find_session(id)->record->ttl_s);
-    erase_session(id);
-    catalog_.remove(id, [](const Expected<Unit>&) {});
+    Session& session = *find_session(id);
+    log_info("session {}: ends, unused for its ttl of {} s", id.value, session.record->ttl_s);
+    remove_session(session);
   }
+}
+
+void Router::end_when_idle(Session& session) {
+  if (!session.ends.empty() && !session.is_locked && session.running == RequestId{}) remove_session(session);
+}
+
+// Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
+void Router::remove_session(Session& session) {
+  session.is_locked = true;
+  const SessionId id = session.record->id;
+  catalog_.remove(id, [this, id](Expected<Unit> done) {
+    post([this, id, done = std::move(done)] {
+      if (done) return erase_session(id);
+      Session& kept = *find_session(id);
+      for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
+      if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
+      next_expiry_ = std::min(next_expiry_, kept.expires);
+      unlock(id);
+    });
+  });
 }
 
 void Router::erase_session(const SessionId& id) {
@@ -245,6 +260,7 @@ void Router::erase_session(const SessionId& id) {
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   for (Lane* lane : lanes_) lane->post(ForgetCommand{id});
   store_.forget(id);
+  for (Reply<Unit>& reply : session.ends) reply(Unit{});
   for (Command& command : session.waiting) command();  // each finds that the session is gone
 }
 
@@ -286,17 +302,11 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
   commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-    Session* added = find_session(id);
     if (!done) {
-      if (added != nullptr) erase_session(id);
-      reply(std::unexpected(done.error()));
-      return;
+      erase_session(id);
+      return reply(std::unexpected(done.error()));
     }
-    if (added == nullptr) {
-      reply(std::unexpected(unknown_session(id.value)));  // ended while it was being committed
-      return;
-    }
-    reply(info_of(*added));
+    reply(info_of(*find_session(id)));
     unlock(id);
   });
 }
@@ -369,8 +379,7 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
       [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
         auto appended = append_to_record(*model, *record, input);
         post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-          Session* target = find_session(id);
-          if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
+          const Session* target = find_session(id);
           const auto finish_with_error = [&](Error error) {
             reply(std::unexpected(std::move(error)));
             unlock(id);
@@ -389,13 +398,13 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
   Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
-  const SessionId id = found->record->id;
-  // A request that no lane has yet ends here; one in a lane is cancelled there by the forget command.
-  if (found->running != RequestId{}) cancel(found->running, [](const Expected<bool>&) {});
-  if (find_session(id) != nullptr) erase_session(id);
-  catalog_.remove(id, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
-    post([done = std::move(done), reply = std::move(reply)]() mutable { reply(std::move(done)); });
-  });
+  std::vector<RequestId> open;
+  for (const auto& [id, request] : requests_) {
+    if (request.session == found->record->id) open.push_back(id);
+  }
+  for (const RequestId id : open) cancel(id, [](const Expected<bool>&) {});
+  found->ends.push_back(std::move(reply));
+  end_when_idle(*found);
 }
 
 void Router::fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply) {
@@ -632,14 +641,11 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     session->is_locked = true;
     auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
     commit(std::move(reopened), session->record, [this, id, session_id, request](Expected<Unit> done) {
-      Session* target = find_session(session_id);
       if (requests_.contains(id)) {
-        if (target == nullptr) {
-          refuse(id, unknown_session(request.session));
-        } else if (!done) {
-          refuse(id, done.error());
+        if (done) {
+          start_session_task(id, *find_session(session_id), request);
         } else {
-          start_session_task(id, *target, request);
+          refuse(id, done.error());
         }
       }
       unlock(session_id);
@@ -649,12 +655,8 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
   if (request.input.empty()) return start_session_task(id, *session, request);
   append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
-    Session* target = find_session(session_id);
-    if (!appended) {
-      refuse(id, appended.error());
-    } else {
-      start_session_task(id, *target, request);
-    }
+    if (!appended) return refuse(id, appended.error());
+    start_session_task(id, *find_session(session_id), request);
   });
 }
 
@@ -747,6 +749,11 @@ void Router::cancel_all() {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
+  for (auto& [id, session] : sessions_) {
+    for (Reply<Unit>& reply : std::exchange(session.ends, {})) {
+      reply(fail(ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"));
+    }
+  }
 }
 
 // The record after a turn: what was pending and generated joins the chain.
@@ -781,7 +788,11 @@ void Router::on_result(TaskResult result) {
   const auto* eos = std::get_if<EosEvent>(&result.terminal);
   // A turn that the model ended at once is a turn; one that never came to its first token leaves its input pending.
   const bool is_turn = eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
-  if (session == nullptr || !is_turn) return end_request(result.id, result.terminal);
+  if (session == nullptr || !is_turn) {
+    end_request(result.id, result.terminal);
+    if (session != nullptr) end_when_idle(*session);
+    return;
+  }
 
   const SessionId id = result.session;
   touch(*session);
@@ -804,7 +815,8 @@ void Router::check_invariants() const {
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.record != nullptr && session.record->id == id);
     UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));
-    UMA_CHECK(session.is_locked || session.waiting.empty());
+    UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
+    UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
     std::int32_t before = 0;
     for (const kv::Turn& turn : session.record->turns) {
       UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);

@@ -3,8 +3,9 @@
 // from it. Tokens go from the lane to the door directly.
 //
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
-// under way. (3) A session's record is replaced only after the catalog has committed the new one. (4) A session is pinned to
-// one lane for its whole life.
+// under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
+// after the catalog has forgotten it. (4) A session is pinned to one lane for its whole life. (5) A session that is locked, or
+// has a request running, stays in the table.
 #pragma once
 
 #include <atomic>
@@ -100,6 +101,7 @@ class Router {
     RequestId running;       // zero: none
     bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
     std::deque<Command> waiting;
+    std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
     TimePoint last_used{};
     TimePoint expires = kNever;
   };
@@ -124,6 +126,8 @@ class Router {
   [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
   void unlock(const SessionId& id);
   void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
+  void end_when_idle(Session& session);
+  void remove_session(Session& session);
   void erase_session(const SessionId& id);
   void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;

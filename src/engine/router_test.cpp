@@ -33,6 +33,26 @@ class Sink final : public EventSink {
   std::optional<Event> terminal;
 };
 
+// Keeps records, but while the disk is full.
+class DiskCatalog final : public kv::Catalog {
+ public:
+  [[nodiscard]] std::vector<kv::RecordPtr> load() override { return kept.load(); }
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    if (is_full) return done(full());
+    kept.commit(std::move(record), std::move(before), std::move(done));
+  }
+  void remove(const SessionId& id, Done done) override {
+    if (is_full) return done(full());
+    kept.remove(id, std::move(done));
+  }
+
+  kv::MemoryCatalog kept;
+  bool is_full = false;
+
+ private:
+  static Expected<Unit> full() { return fail(ErrorCode::io_short_write, "the disk is full"); }
+};
+
 class RouterTest : public ::testing::Test {
  protected:
   RouterTest() { init_log(LogLevel::error); }
@@ -56,7 +76,7 @@ class RouterTest : public ::testing::Test {
     RouterOptions options;
     options.model_name = "fake";
     options.seed = seed;
-    router_ = std::make_unique<Router>(options, catalog_, store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
     std::vector<Lane*> made;
@@ -93,6 +113,9 @@ class RouterTest : public ::testing::Test {
   Expected<SessionDetail> get(const std::string& session) {
     return ask<SessionDetail>([&](auto reply) { router_->get_session(kTenant, session, std::move(reply)); });
   }
+  Expected<Unit> end(const std::string& session) {
+    return ask<Unit>([&](auto reply) { router_->end_session(kTenant, session, std::move(reply)); });
+  }
   Expected<SessionInfo> append(const std::string& session) {
     return ask<SessionInfo>([&](auto reply) {
       router_->append_input(kTenant, {.session = session, .input = {.text = "more", .messages = {}}}, std::move(reply));
@@ -110,7 +133,8 @@ class RouterTest : public ::testing::Test {
 
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
-  kv::MemoryCatalog catalog_;
+  DiskCatalog disk_;
+  kv::MemoryCatalog& catalog_ = disk_.kept;
   kv::StateStore store_{{}, nullptr, clock_};
   std::map<std::string, kv::SessionRecord> records_;
   Preparer preparer_;
@@ -181,6 +205,90 @@ TEST_F(RouterTest, TheirTimeToLiveHasGoneOn) {
   settle();
   EXPECT_EQ(catalog_.find(SessionId{"c"}), nullptr);
   EXPECT_EQ(catalog_.size(), 1u);
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeForgottenIsWhole) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  disk_.is_full = true;
+  const auto refused = end("tale");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::io_short_write);
+  ASSERT_EQ(list().size(), 1u);
+  EXPECT_EQ(get("tale")->text, "once");
+  disk_.is_full = false;
+  EXPECT_EQ(generate("tale")->tokens.size(), 5u);
+  EXPECT_TRUE(end("tale"));
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(catalog_.size(), 0u);
+  EXPECT_EQ(end("tale").error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  auto sink = std::make_shared<Sink>();
+  GenerateRequest request;
+  request.session = "a";
+  request.options.max_tokens = 500;
+  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+  router_->step();
+  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  ASSERT_FALSE(sink->tokens.empty());
+  std::vector<bool> ended;
+  for (int i = 0; i < 2; ++i)
+    router_->end_session(kTenant, "a", [&](const Expected<Unit>& done) { ended.push_back(done.has_value()); });
+  EXPECT_TRUE(ended.empty()) << "its reply has not ended";
+  settle();
+  EXPECT_EQ(ended, (std::vector<bool>{true, true}));
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::cancelled);
+  EXPECT_EQ(catalog_.size(), 0u);
+}
+
+TEST_F(RouterTest, AnEndThatFailsLeavesTheReplyThatItCancelled) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  auto sink = std::make_shared<Sink>();
+  GenerateRequest request;
+  request.session = "a";
+  request.options.max_tokens = 500;
+  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+  router_->step();
+  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  std::optional<Expected<Unit>> ended;
+  router_->end_session(kTenant, "a", [&](Expected<Unit> done) { ended = std::move(done); });
+  for (int i = 0; i < 20 && catalog_.find(SessionId{"a"})->turns.empty(); ++i) {
+    lanes_[0]->step();
+    router_->step();
+  }
+  disk_.is_full = true;
+  settle();
+  ASSERT_TRUE(ended && !*ended);
+  EXPECT_EQ(catalog_.find(SessionId{"a"})->chain.size(), 2 + sink->tokens.size());
+  EXPECT_EQ(get("a")->info.turns, 1);
+}
+
+TEST_F(RouterTest, ATimeToLiveThatCouldNotBeKeptIsTriedAgain) {
+  left_behind("a").ttl_s = 60;
+  start();
+  load();
+  disk_.is_full = true;
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_EQ(list().size(), 1u);
+  disk_.is_full = false;
+  settle();
+  EXPECT_EQ(catalog_.size(), 1u);
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(catalog_.size(), 0u);
 }
 
 TEST_F(RouterTest, ATouchIsKept) {

@@ -443,8 +443,13 @@ void Simulation::cancel() {
 
 void Simulation::end_session() {
   const std::string session = pick_session();
-  known_.erase(session);
-  router_->end_session(kTenant, session, expect_reply<Unit>([](const Expected<Unit>&) {}));
+  const bool was_known = known_.erase(session) > 0;
+  router_->end_session(kTenant, session, expect_reply<Unit>([this, session, was_known](const Expected<Unit>& done) {
+                         // What cannot be forgotten is there as before; what was said to it meanwhile nobody has noted.
+                         const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
+                         UMA_CHECK(is_kept == (!done && done.error().code == ErrorCode::io_short_write));
+                         if (was_known && is_kept) known_[session].was_cut = true;
+                       }));
 }
 
 void Simulation::fork_or_rewind() {
