@@ -163,6 +163,7 @@ kv::StoreOptions store_options(const Config& config) {
                                               : static_cast<std::uint64_t>(config.cold_bytes_max);
   return {.warm_bytes_max = warm,
           .cold_bytes_max = cold,
+          .tenant_bytes_max = config.tenant_bytes_max,
           .eviction = config.eviction,
           .archive_after = config.archive_after,
           .ttl = config.state_ttl};

@@ -15,6 +15,10 @@ namespace {
 constexpr std::int32_t kDefaultMaxTokens = 512;
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
 
+std::size_t tokens_of(const kv::SessionRecord& record) {
+  return record.chain.size() + record.pending.size();
+}
+
 Error unknown_session(const std::string& session) {
   return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
 }
@@ -131,7 +135,35 @@ void Router::adopt(kv::RecordPtr record) {
     next_expiry_ = std::min(next_expiry_, session.expires);
   }
   session.record = std::move(record);
+  count(*session.record, true);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+}
+
+// Of the account of its tenant.
+void Router::count(const kv::SessionRecord& record, bool has_come) {
+  const auto found = accounts_.try_emplace(record.tenant).first;
+  Account& account = found->second;
+  account.sessions = has_come ? account.sessions + 1 : account.sessions - 1;
+  account.tokens = has_come ? account.tokens + tokens_of(record) : account.tokens - tokens_of(record);
+  if (account.sessions == 0) accounts_.erase(found);
+}
+
+Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
+  const auto found = accounts_.find(tenant);
+  const Account account = found == accounts_.end() ? Account() : found->second;
+  const Limits& limits = options_.limits;
+  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && account.sessions + sessions_added > limits.tenant_sessions_max) {
+    return fail(ErrorCode::limit_quota,
+                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", account.sessions));
+  }
+  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && account.tokens + tokens_added > limits.tenant_tokens_max) {
+    return fail(
+        ErrorCode::limit_quota,
+        std::format("your sessions keep {} tokens, {} more are beyond limits.tenant_tokens_max, which is {}: end or rewind "
+                    "some",
+                    account.tokens, tokens_added, limits.tenant_tokens_max));
+  }
+  return Unit{};
 }
 
 // Whether the model that is loaded is the session's. Its name may stand for another file by now: then the tokens tell.
@@ -169,12 +201,19 @@ void Router::unlock(const SessionId& id) {
 }
 
 // Commits `record` in the place of `before` (null: a new session), then runs `then` on this thread. The session is locked
-// meanwhile.
+// meanwhile. It is counted at once, so that what is committed at the same time does not pass a quota together.
 void Router::commit(kv::RecordPtr record, kv::RecordPtr before, Commit then) {
-  const kv::RecordPtr committed = record;
-  catalog_.commit(std::move(record), std::move(before), [this, committed, then = std::move(then)](Expected<Unit> done) mutable {
-    post([this, committed, done = std::move(done), then = std::move(then)]() mutable {
-      if (Session* session = find_session(committed->id); session != nullptr && done) session->record = committed;
+  if (before) count(*before, false);
+  count(*record, true);
+  catalog_.commit(record, before, [this, record, before, then = std::move(then)](Expected<Unit> done) mutable {
+    post([this, record = std::move(record), before = std::move(before), done = std::move(done),
+          then = std::move(then)]() mutable {
+      if (done) {
+        find_session(record->id)->record = std::move(record);
+      } else {
+        count(*record, false);
+        if (before) count(*before, true);
+      }
       then(std::move(done));
     });
   });
@@ -241,7 +280,10 @@ void Router::remove_session(Session& session) {
   const SessionId id = session.record->id;
   catalog_.remove(id, [this, id](Expected<Unit> done) {
     post([this, id, done = std::move(done)] {
-      if (done) return erase_session(id);
+      if (done) {
+        count(*find_session(id)->record, false);
+        return erase_session(id);
+      }
       Session& kept = *find_session(id);
       for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
       if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
@@ -288,6 +330,7 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
     return reply(fail(ErrorCode::limit_sessions,
                       std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size())));
   }
+  if (auto within = check_quota(made.tenant, 1, tokens_of(made)); !within) return reply(std::unexpected(within.error()));
   if (!made.name.empty() && find_session(made.tenant, made.name) != nullptr) {
     return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
   }
@@ -385,10 +428,11 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
             unlock(id);
           };
           if (!appended) return finish_with_error(appended.error());
-          const std::size_t known = target->record->chain.size() + target->record->pending.size();
-          const std::size_t total = appended->chain.size() + appended->pending.size();
+          const std::size_t known = tokens_of(*target->record);
+          const std::size_t total = tokens_of(*appended);
           const std::size_t added = total > known ? total - known : 0;
           if (auto fits = check_fits(total - added, added); !fits) return finish_with_error(fits.error());
+          if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
           appended->last_used_s = clock_.unix_s();
           commit_and_reply(std::move(*appended), std::move(reply));
         });
@@ -666,6 +710,7 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
     return refuse(id, {ErrorCode::proto_field, "the session is empty: append input before generating"});
   }
   if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) return refuse(id, fits.error());
+  if (auto within = check_quota(record.tenant, 0, 1); !within) return refuse(id, within.error());
   session.running = id;
   touch(session);
   GenerateRequest adjusted;
@@ -812,6 +857,9 @@ void Router::on_result(TaskResult result) {
 }
 
 void Router::check_invariants() const {
+  std::size_t counted = 0;
+  for (const auto& [tenant, account] : accounts_) counted += account.sessions;
+  UMA_CHECK(counted == sessions_.size());
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.record != nullptr && session.record->id == id);
     UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));

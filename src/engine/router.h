@@ -115,6 +115,11 @@ class Router {
     bool wants_progress = false;
     std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
   };
+  // What a tenant keeps, with what is being committed.
+  struct Account {
+    std::size_t sessions = 0;
+    std::size_t tokens = 0;
+  };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
   // Runs `command` at once or when the model is loaded.
@@ -123,6 +128,8 @@ class Router {
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
   void adopt(kv::RecordPtr record);
+  void count(const kv::SessionRecord& record, bool has_come);
+  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
   [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
   void unlock(const SessionId& id);
   void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
@@ -166,6 +173,7 @@ class Router {
   std::vector<Command> waiting_for_model_;
   std::unordered_map<SessionId, Session> sessions_;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
+  std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;

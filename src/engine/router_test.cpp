@@ -76,6 +76,7 @@ class RouterTest : public ::testing::Test {
     RouterOptions options;
     options.model_name = "fake";
     options.seed = seed;
+    options.limits = limits_;
     router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
@@ -108,17 +109,29 @@ class RouterTest : public ::testing::Test {
     return std::move(value).value();
   }
   std::vector<SessionInfo> list() {
-    return ask<std::vector<SessionInfo>>([&](auto reply) { router_->list_sessions(kTenant, std::move(reply)); }).value();
+    std::vector<SessionInfo> sessions;
+    router_->list_sessions(kTenant, [&](const Expected<std::vector<SessionInfo>>& all) { sessions = all.value(); });
+    return sessions;
   }
   Expected<SessionDetail> get(const std::string& session) {
     return ask<SessionDetail>([&](auto reply) { router_->get_session(kTenant, session, std::move(reply)); });
   }
-  Expected<Unit> end(const std::string& session) {
-    return ask<Unit>([&](auto reply) { router_->end_session(kTenant, session, std::move(reply)); });
+  Expected<SessionInfo> create(const TenantId& tenant, const std::string& name = "", const std::string& system = "") {
+    CreateSessionRequest request;
+    request.name = name;
+    request.system = system;
+    request.mode = SessionMode::text;
+    return ask<SessionInfo>([&](auto reply) { router_->create_session(tenant, request, std::move(reply)); });
   }
-  Expected<SessionInfo> append(const std::string& session) {
+  Expected<Unit> end(const std::string& session, const TenantId& tenant = kTenant) {
+    return ask<Unit>([&](auto reply) { router_->end_session(tenant, session, std::move(reply)); });
+  }
+  Expected<SessionInfo> fork(const std::string& session) {
+    return ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, session, "", std::move(reply)); });
+  }
+  Expected<SessionInfo> append(const std::string& session, const std::string& text = "more") {
     return ask<SessionInfo>([&](auto reply) {
-      router_->append_input(kTenant, {.session = session, .input = {.text = "more", .messages = {}}}, std::move(reply));
+      router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}}, std::move(reply));
     });
   }
   std::shared_ptr<Sink> generate(const std::string& session, std::int32_t max_tokens = 5) {
@@ -133,6 +146,7 @@ class RouterTest : public ::testing::Test {
 
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
+  Limits limits_;
   DiskCatalog disk_;
   kv::MemoryCatalog& catalog_ = disk_.kept;
   kv::StateStore store_{{}, nullptr, clock_};
@@ -289,6 +303,63 @@ TEST_F(RouterTest, ATimeToLiveThatCouldNotBeKeptIsTriedAgain) {
   settle();
   EXPECT_TRUE(list().empty());
   EXPECT_EQ(catalog_.size(), 0u);
+}
+
+TEST_F(RouterTest, SessionsBeyondTheDaemonsLimitAndATenantsQuotaAreRefused) {
+  const TenantId other{"other"};
+  limits_ = {.max_sessions = 4, .tenant_sessions_max = 3};
+  left_behind("a");
+  start();
+  load();
+  EXPECT_TRUE(create(kTenant, "b"));
+  disk_.is_full = true;
+  EXPECT_EQ(create(kTenant).error().code, ErrorCode::io_short_write) << "what is not kept does not count";
+  disk_.is_full = false;
+  EXPECT_TRUE(fork("a"));
+  EXPECT_EQ(create(kTenant).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create(other, "b"));
+  EXPECT_EQ(create(other).error().code, ErrorCode::limit_sessions) << "all tenants' together";
+  EXPECT_FALSE(end("a", other)) << "another tenant's";
+  EXPECT_TRUE(end("b"));
+  EXPECT_TRUE(create(kTenant));
+  EXPECT_EQ(list().size(), 3u);
+}
+
+TEST_F(RouterTest, TokensBeyondATenantsQuotaAreRefused) {
+  limits_.tenant_tokens_max = 100;
+  left_behind("a").chain = std::vector<Token>(60, 'x');
+  left_behind("b").chain = std::vector<Token>(20, 'x');
+  records_["a"].turns = records_["b"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  EXPECT_EQ(append("b", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(create(kTenant, "", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create(kTenant)) << "it keeps no tokens";
+  EXPECT_TRUE(create(TenantId{"other"}, "", std::string(90, 'y')));
+  EXPECT_TRUE(append("b", std::string(15, 'y')));
+  // A reply that begins below the quota is kept whole; the next one does not begin.
+  EXPECT_EQ(generate("b", 20)->tokens.size(), 20u);
+  const auto refused = generate("b");
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(*refused->terminal));
+  EXPECT_EQ(std::get<FailureEvent>(*refused->terminal).error.code, ErrorCode::limit_quota);
+  EXPECT_TRUE(end("a"));
+  EXPECT_EQ(generate("b")->tokens.size(), 5u);
+}
+
+TEST_F(RouterTest, InputsOfOneMomentDoNotPassAQuotaTogether) {
+  limits_.tenant_tokens_max = 100;
+  for (const char* id : {"a", "b"}) left_behind(id).chain = std::vector<Token>(10, 'x');
+  start();
+  load();
+  int kept = 0;
+  for (const char* id : {"a", "b"}) {
+    router_->append_input(kTenant, {.session = id, .input = {.text = std::string(60, 'y'), .messages = {}}},
+                          [&](const Expected<SessionInfo>& appended) { kept += appended ? 1 : 0; });
+  }
+  settle();
+  EXPECT_EQ(kept, 1);
 }
 
 TEST_F(RouterTest, ATouchIsKept) {
