@@ -638,6 +638,10 @@ void StateStore::save_all(TimePoint deadline) {
       unsaved.emplace_back(value_of(view_of(id, entry, entry.warm_bytes())), id);
     }
   }
+  {
+    const MutexLock lock(mutex_);
+    writes_from_ = clock_.now();  // a disk that was full may have room by now, and later is too late
+  }
   std::ranges::sort(unsaved, std::greater());
   std::size_t saved = 0;
   for (const auto& [value, id] : unsaved) {

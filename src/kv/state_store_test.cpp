@@ -317,6 +317,18 @@ TEST_F(StateStoreTest, AFullDiskLosesWhatHasNoRoomAndNothingElse) {
   EXPECT_EQ(cold_->files.size(), 1u);
 }
 
+TEST_F(StateStoreTest, TheEndTriesADiskThatWasFullOnceMore) {
+  make(150, 1000);
+  cold_->fails = [] { return true; };
+  put("s", numbers(1, 100));
+  put("t", numbers(500, 100));
+  work();
+  ASSERT_EQ(store_->stats().failed_total.value(), 1u);
+  cold_->fails = nullptr;
+  store_->save_all(kNever);
+  EXPECT_EQ(cold_->files.size(), 1u);
+}
+
 TEST_F(StateStoreTest, AStateThatCannotBeReadIsForgottenAndTheOneWhoAsksIsTold) {
   make(150, 1000);
   put("s", numbers(1, 100));
