@@ -410,7 +410,7 @@ TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(again.usage.tier, Tier::warm);
   EXPECT_EQ(again.usage.reuse_reason, "warm");
   EXPECT_EQ(again.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()) - 1);
-  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none) << "it lives in the context now";
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
 TEST_F(StoreLaneTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
@@ -440,7 +440,7 @@ TEST_F(StoreLaneTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
   clock_.advance(std::chrono::minutes(5));
   ask(4, "first other", "t");
   ask(5, "second other", "u");
-  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none);
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
   EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
 }
 

@@ -317,7 +317,12 @@ SessionInfo Router::info_of(const Session& session) const {
   info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
   info.turns = static_cast<std::int32_t>(record.turns.size());
   info.busy = session.running != RequestId{};
-  info.tier = !lanes_.empty() && lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
+  const kv::SessionStates states = store_.states_of(record.id);
+  const bool is_hot = !lanes_.empty() && lanes_[session.lane]->holds(record.id);
+  info.tier = is_hot ? Tier::hot : states.tier;
+  info.hot_bytes = is_hot ? lanes_[session.lane]->bytes_of(record.id) : 0;
+  info.warm_bytes = states.warm_bytes;
+  info.cold_bytes = states.cold_bytes;
   if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = record.created_s;
   info.last_used_s = record.last_used_s;

@@ -299,13 +299,18 @@ void StateStore::forget(const SessionId& session) {
   for (const StateId id : ids) remove(id);
 }
 
-Tier StateStore::tier_of(const SessionId& session) const {
+SessionStates StateStore::states_of(const SessionId& session) const {
   const MutexLock lock(mutex_);
   const auto owned = of_session_.find(session);
-  if (owned == of_session_.end()) return Tier::none;
-  const Entry& entry = entries_.at(owned->second.back());
-  if (entry.identity != identity_ || entry.is_forgotten) return Tier::none;
-  return entry.image ? Tier::warm : Tier::cold;
+  if (owned == of_session_.end()) return {};
+  SessionStates states;
+  for (const StateId id : owned->second) {
+    states.warm_bytes += entries_.at(id).warm_bytes();
+    states.cold_bytes += entries_.at(id).file_bytes;
+  }
+  const Entry& newest = entries_.at(owned->second.back());
+  if (newest.identity == identity_ && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
+  return states;
 }
 
 // --- Room

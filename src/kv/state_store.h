@@ -64,6 +64,13 @@ struct StoredMatch {
   bool is_own = false;  // of the session that asks
 };
 
+// What is stored of a session.
+struct SessionStates {
+  Tier tier = Tier::none;  // where its newest state is; none: it has none that can be used
+  std::uint64_t warm_bytes = 0;
+  std::uint64_t cold_bytes = 0;  // those of other settings too
+};
+
 // For whom a state is looked for.
 struct Asker {
   TenantId tenant;
@@ -117,8 +124,8 @@ class StateStore {
   [[nodiscard]] BytePool& pool() { return pool_; }
   // The session has ended.
   void forget(const SessionId& session);
-  // Where the session's state is; `none`: it has no entry.
-  [[nodiscard]] Tier tier_of(const SessionId& session) const;
+  // What is stored of a session.
+  [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
   // Ends the loop around step(); later puts are dropped.
   void close() { inbox_.close(); }

@@ -68,7 +68,7 @@ class StateStoreTest : public ::testing::Test {
   std::optional<StoredMatch> match(const Tokens& chain) {
     return store_->find({.tenant = TenantId{tenant_}, .session = {}, .forked_from = {}}, chain);
   }
-  Tier tier(const std::string& session) { return store_->tier_of(SessionId{session}); }
+  Tier tier(const std::string& session) { return store_->states_of(SessionId{session}).tier; }
 
   testing::SimClock clock_;
   FakeColdStore* cold_ = nullptr;  // the store's own
@@ -113,7 +113,10 @@ TEST_F(StateStoreTest, WhatMemoryHasNoRoomForGoesToDiskAndComesBack) {
   work();
   ASSERT_TRUE(fetched);
   EXPECT_EQ(fetched->tokens, numbers(1000, 100));
-  EXPECT_EQ(tier("old"), Tier::warm);
+  const SessionStates states = store_->states_of(SessionId{"old"});
+  EXPECT_EQ(states.tier, Tier::warm);
+  EXPECT_EQ(states.warm_bytes, 10'000u);
+  EXPECT_EQ(states.cold_bytes, 10'000u);
 }
 
 TEST_F(StateStoreTest, ANewStateOfASessionTakesThePlaceOfTheFormer) {

@@ -120,6 +120,8 @@ SessionInfo sample_session() {
   session.turns = 2;
   session.busy = true;
   session.tier = Tier::warm;
+  session.warm_bytes = 4096;
+  session.cold_bytes = 8192;
   session.worker = 1;
   session.created_s = 1'700'000'000;
   session.last_used_s = 1'700'000'009;
@@ -128,7 +130,7 @@ SessionInfo sample_session() {
 
 constexpr const char* kSampleFields =
     R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"busy":true,)"
-    R"("tier":"warm","worker":1,"created_s":1700000000,"last_used_s":1700000009)";
+    R"("tier":"warm","hot_bytes":0,"warm_bytes":4096,"cold_bytes":8192,"worker":1,"created_s":1700000000,"last_used_s":1700000009)";
 
 TEST(EventCodec, SessionRepliesCarryTheSession) {
   const std::string fields = kSampleFields;
@@ -223,6 +225,11 @@ TEST(EventCodec, MetricsHaveTheNamesOfTheProtocol) {
                            "warm_sessions",
                            "warm_bytes",
                            "warm_hits_total",
+                           "warm_restore_ms_avg",
+                           "cold_sessions",
+                           "cold_bytes",
+                           "cold_hits_total",
+                           "cold_restore_ms_avg",
                            "restore_ms_avg"}) {
     EXPECT_TRUE(shown.contains(name)) << name;
   }
