@@ -459,7 +459,8 @@ void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_toke
     return;
   }
   usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
-  const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
+  // What another had computed may have come into the session's slot.
+  const bool is_own = is_here ? is_session && had_tokens && source.slot == sequence.slot : source.stored.is_own;
   usage.reuse_reason = is_own ? tier_name(usage.tier) : "prefix";
   if (!is_here) return;  // counted when it has come
   stats_.reused_tokens_total.add(static_cast<std::uint64_t>(usage.reused_tokens));

@@ -197,6 +197,19 @@ TEST_P(StoredState, WhatOthersHaveComputedIsSharedAndClose) {
   EXPECT_GT(distance(ask("", other).first, alone.first), kRounding) << "a wrong token in the middle is seen";
 }
 
+TEST_P(StoredState, AReceiptSaysWhoHadComputedWhatIsReused) {
+  make_store(std::uint64_t{1} << 30);
+  make_lane();
+  ask("s", random_tokens(1, 100));
+  ask("", random_tokens(2, 200));
+  std::vector<Token> chain = random_tokens(2, 200);
+  for (const Token token : random_tokens(3, 5)) chain.push_back(token);
+  const Answer answer = ask("s", chain);
+  EXPECT_EQ(answer.usage.tier, Tier::hot);
+  EXPECT_EQ(answer.usage.reused_tokens, 200);
+  EXPECT_EQ(answer.usage.reuse_reason, "prefix") << "its own slot held something else";
+}
+
 TEST_P(StoredState, TenantsShareNothingButWhatIsPublic) {
   make_store(std::uint64_t{1} << 30);
   make_lane();
