@@ -140,8 +140,15 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 12;
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
-  store_options_ = {
-      .warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000), .cold_tokens_min = 1};
+  if (random_.next_below(4) == 0) {
+    router_options_.limits.tenant_sessions_max = 8;
+    router_options_.limits.tenant_tokens_max = 600;
+  }
+  store_options_ = {.warm_bytes_max = random_.next_below(100'000),
+                    .cold_bytes_max = random_.next_below(200'000),
+                    .tenant_bytes_max = random_.next_below(2) * (1 + random_.next_below(150'000)),
+                    .ttl = std::chrono::milliseconds(random_.next_below(2) * 1000),
+                    .cold_tokens_min = 1};
   lanes_count_ = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   lane_options_.threads = 2;
