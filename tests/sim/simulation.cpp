@@ -9,7 +9,7 @@
 namespace uma::sim {
 namespace {
 
-const TenantId kTenant{"simulated"};
+const TenantId kTenants[] = {{"one"}, {"another"}};
 
 std::string text_of(std::span<const Token> tokens) {
   std::string text;
@@ -231,12 +231,15 @@ void Simulation::crash_and_start_again() {
   start_machine();
   if (has_faults_) inject_faults();
 
-  // Every session that a client was told of is there.
-  router_->list_sessions(kTenant, expect_reply<std::vector<SessionInfo>>([this](const Expected<std::vector<SessionInfo>>& all) {
-                           for (const auto& [id, session] : known_) {
-                             UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id));
-                           }
-                         }));
+  // Every session that a client was told of is there, and its own tenant's.
+  for (const TenantId& tenant : kTenants) {
+    router_->list_sessions(
+        tenant, expect_reply<std::vector<SessionInfo>>([this, tenant](const Expected<std::vector<SessionInfo>>& all) {
+          for (const auto& [id, session] : known_) {
+            UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
+          }
+        }));
+  }
 }
 
 void Simulation::count_lanes() {
@@ -393,21 +396,28 @@ std::string Simulation::pick_session() {
   return picked->first;
 }
 
+// Of a session that nobody knows, anybody.
+TenantId Simulation::tenant_of(const std::string& session) {
+  const auto known = known_.find(session);
+  return known != known_.end() ? known->second.tenant : kTenants[random_.next_below(2)];
+}
+
 void Simulation::create_session() {
+  const TenantId tenant = tenant_of("");
   CreateSessionRequest request;
   request.mode = SessionMode::text;
   if (random_.next_below(3) == 0) request.system = new_text();
   if (random_.next_below(20) == 0) request.ttl_s = 1;
   const bool can_expire = request.ttl_s > 0;
-  router_->create_session(kTenant, request, expect_reply<SessionInfo>([this, can_expire](Expected<SessionInfo> made) {
-                            if (made && !can_expire) known_[made->id.value] = {};
+  router_->create_session(tenant, request, expect_reply<SessionInfo>([this, tenant, can_expire](Expected<SessionInfo> made) {
+                            if (made && !can_expire) known_[made->id.value].tenant = tenant;
                           }));
 }
 
 void Simulation::append() {
   const std::string session = pick_session();
   const std::string text = new_text();
-  router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}},
+  router_->append_input(tenant_of(session), {.session = session, .input = {.text = text, .messages = {}}},
                         expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
                           if (done && known_.contains(session)) known_[session].inputs.push_back(text);
                         }));
@@ -434,7 +444,8 @@ void Simulation::generate(bool in_session) {
   sink->id = RequestId{++last_request_};
   sinks_.push_back(sink);
   ++outcome_.generations;
-  router_->generate(sink->id, kTenant, std::move(request), sink);
+  const TenantId tenant = tenant_of(request.session);
+  router_->generate(sink->id, tenant, std::move(request), sink);
 }
 
 void Simulation::cancel() {
@@ -443,31 +454,34 @@ void Simulation::cancel() {
   if (random_.next_below(2) == 0) {
     router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   } else {
-    router_->cancel_session(kTenant, pick_session(),
+    const std::string session = pick_session();
+    router_->cancel_session(tenant_of(session), session,
                             expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   }
 }
 
 void Simulation::end_session() {
   const std::string session = pick_session();
+  const TenantId tenant = tenant_of(session);
   const bool was_known = known_.erase(session) > 0;
-  router_->end_session(kTenant, session, expect_reply<Unit>([this, session, was_known](const Expected<Unit>& done) {
+  router_->end_session(tenant, session, expect_reply<Unit>([this, session, tenant, was_known](const Expected<Unit>& done) {
                          // What cannot be forgotten is there as before; what was said to it meanwhile nobody has noted.
                          const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
                          UMA_CHECK(is_kept == (!done && done.error().code == ErrorCode::io_short_write));
-                         if (was_known && is_kept) known_[session].was_cut = true;
+                         if (was_known && is_kept) known_[session] = {.tenant = tenant, .inputs = {}, .was_cut = true};
                        }));
 }
 
 void Simulation::fork_or_rewind() {
   const std::string session = pick_session();
+  const TenantId tenant = tenant_of(session);
   if (random_.next_below(2) == 0) {
-    router_->fork_session(kTenant, session, "", expect_reply<SessionInfo>([this](const Expected<SessionInfo>& made) {
-                            if (made) known_[made->id.value] = {};
+    router_->fork_session(tenant, session, "", expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
+                            if (made) known_[made->id.value].tenant = tenant;
                           }));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
-    router_->rewind_session(kTenant, session, static_cast<std::int32_t>(random_.next_below(3)),
+    router_->rewind_session(tenant, session, static_cast<std::int32_t>(random_.next_below(3)),
                             expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}));
   }
 }
