@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <format>
+#include <string_view>
 
 namespace uma::cli {
 
@@ -15,6 +16,18 @@ std::string human_bytes(double bytes) {
     ++unit;
   }
   return unit == 0 ? std::format("{:.0f} B", bytes) : std::format("{:.1f} {}", bytes, kUnits[unit]);
+}
+
+std::string short_bytes(double bytes) {
+  static constexpr std::string_view kUnits = "KMGTP";
+  if (bytes < 1000) return std::format("{:.0f}", bytes);
+  std::size_t unit = 0;
+  bytes /= 1024;
+  while (bytes >= 999.5 && unit + 1 < kUnits.size()) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return bytes < 9.95 ? std::format("{:.1f}{}", bytes, kUnits[unit]) : std::format("{:.0f}{}", bytes, kUnits[unit]);
 }
 
 std::string human_age(std::int64_t seconds) {

@@ -1,6 +1,7 @@
 #include "uma-cli/sessions.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <format>
 #include <utility>
@@ -28,6 +29,28 @@ std::vector<const json::object*> by_last_use(const json::array& sessions) {
   std::ranges::stable_sort(sorted, std::ranges::greater(),
                            [](const json::object* session) { return int_field(*session, "last_used_s"); });
   return sorted;
+}
+
+struct Tier {
+  const char* header;
+  const char* bytes;  // the field
+  const char* name;
+};
+constexpr std::array kTiers = {Tier{"HOT", "hot_bytes", "hot"}, Tier{"WARM", "warm_bytes", "warm"},
+                               Tier{"COLD", "cold_bytes", "cold"}};
+
+std::string last_use(const json::object& session, std::int64_t now_s) {
+  return bool_field(session, "busy") ? "now" : human_age(now_s - int_field(session, "last_used_s")) + " ago";
+}
+
+// "hot 1.4 MiB, cold 1.4 MiB"; "none".
+std::string kv_text(const json::object& session) {
+  std::string text;
+  for (const Tier& tier : kTiers) {
+    const double bytes = number_field(session, tier.bytes);
+    if (bytes > 0) text += std::format("{}{} {}", text.empty() ? "" : ", ", tier.name, human_bytes(bytes));
+  }
+  return text.empty() ? "none" : text;
 }
 
 // The conversation as it was said, one paragraph per message; the whole text where the session has no messages.
@@ -84,20 +107,27 @@ Result<void> end_session(Client& client, std::string_view session) {
 }
 
 std::string session_table(const json::array& sessions, std::int64_t now_s) {
-  Table table({{"SESSION"},
-               {"NAME"},
-               {"MODEL"},
-               {"MODE"},
-               {"TURNS", Align::right},
-               {"TOKENS", Align::right},
-               {"TIER"},
-               {"STATE"},
-               {"LAST USED", Align::right}});
-  for (const json::object* session : by_last_use(sessions)) {
-    table.add({text_field(*session, "session_id"), text_field(*session, "name"), text_field(*session, "model"),
-               text_field(*session, "mode"), std::to_string(int_field(*session, "turns")),
-               std::to_string(int_field(*session, "tokens")), text_field(*session, "tier"),
-               bool_field(*session, "busy") ? "busy" : "idle", human_age(now_s - int_field(*session, "last_used_s"))});
+  const std::vector<const json::object*> sorted = by_last_use(sessions);
+  // Ids are long: a tier in which nobody has anything takes no column.
+  std::vector<Tier> tiers;
+  for (const Tier& tier : kTiers) {
+    const auto has_some = [&](const json::object* session) { return number_field(*session, tier.bytes) > 0; };
+    if (std::ranges::any_of(sorted, has_some)) tiers.push_back(tier);
+  }
+  std::vector<Column> columns = {{"SESSION"}};
+  for (const Tier& tier : tiers) columns.push_back({tier.header, Align::right});
+  columns.insert(columns.end(), {{"TOKENS", Align::right}, {"TURNS", Align::right}, {"MODE"}, {"LAST USED"}});
+  Table table(std::move(columns));
+  for (const json::object* session : sorted) {
+    const std::string name = text_field(*session, "name");
+    std::vector<std::string> cells = {name.empty() ? text_field(*session, "session_id") : name};
+    for (const Tier& tier : tiers) {
+      const double bytes = number_field(*session, tier.bytes);
+      cells.push_back(bytes > 0 ? short_bytes(bytes) : "-");
+    }
+    cells.insert(cells.end(), {std::to_string(int_field(*session, "tokens")), std::to_string(int_field(*session, "turns")),
+                               text_field(*session, "mode"), last_use(*session, now_s)});
+    table.add(std::move(cells));
   }
   return table.text();
 }
@@ -114,9 +144,10 @@ std::string session_text(const json::object& session, std::int64_t now_s) {
     tokens += std::format(" and {} pending", pending);
   table.add({"tokens", tokens});
   table.add({"tier", text_field(session, "tier")});
+  table.add({"KV", kv_text(session)});
   table.add({"state", bool_field(session, "busy") ? "busy" : "idle"});
   table.add({"created", human_age(now_s - int_field(session, "created_s")) + " ago"});
-  table.add({"last used", human_age(now_s - int_field(session, "last_used_s")) + " ago"});
+  table.add({"last used", last_use(session, now_s)});
   return table.text() + transcript(session);
 }
 

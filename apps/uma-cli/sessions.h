@@ -34,7 +34,7 @@ Result<boost::json::object> fork_session(Client& client, std::string_view sessio
 Result<boost::json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn);
 Result<void> end_session(Client& client, std::string_view session);
 
-// Rows for people, the most recently used session first.
+// Rows for people, the most recently used session first: its name, or its id where it has none, and its KV by tier.
 [[nodiscard]] std::string session_table(const boost::json::array& sessions, std::int64_t now_s);
 [[nodiscard]] std::string session_text(const boost::json::object& session, std::int64_t now_s);
 

@@ -44,6 +44,13 @@ TEST(Format, WritesNumbersForPeople) {
   EXPECT_EQ(human_bytes(512), "512 B");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");
   EXPECT_EQ(human_bytes(3.5 * 1024 * 1024 * 1024), "3.5 GiB");
+  EXPECT_EQ(short_bytes(0), "0");
+  EXPECT_EQ(short_bytes(999), "999");
+  EXPECT_EQ(short_bytes(1000), "1.0K");
+  EXPECT_EQ(short_bytes(10'200), "10K");
+  EXPECT_EQ(short_bytes(1'023'900), "1.0M");
+  EXPECT_EQ(short_bytes(1.44 * 1024 * 1024), "1.4M");
+  EXPECT_EQ(short_bytes(2.5e12), "2.3T");
   EXPECT_EQ(human_age(-5), "0 s");
   EXPECT_EQ(human_age(59), "59 s");
   EXPECT_EQ(human_age(3599), "59 min");

@@ -11,6 +11,7 @@
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/sessions.h"
+#include "uma-cli/table.h"
 
 namespace uma::cli {
 namespace {
@@ -44,6 +45,17 @@ class FullScreen {
  private:
   Output& output_;
 };
+
+std::string tiers_text(const json::object& metrics) {
+  Table table({{"KV"}, {"STATES", Align::right}, {"SIZE", Align::right}, {"HITS", Align::right}, {"RESTORE", Align::right}});
+  for (const std::string tier : {"hot", "warm", "cold"}) {
+    const double restore_ms = number_field(metrics, tier + "_restore_ms_avg");
+    table.add({tier, std::to_string(int_field(metrics, tier + "_sessions")),
+               human_bytes(number_field(metrics, tier + "_bytes")), std::to_string(int_field(metrics, tier + "_hits_total")),
+               tier == "hot" ? "" : std::format("{:.1f} ms", restore_ms)});
+  }
+  return table.text();
+}
 
 // Takes pictures; remembers what it needs to turn totals into rates.
 class Camera {
@@ -93,7 +105,7 @@ std::string top_text(const json::object& metrics, const json::array& sessions, s
                   number_field(metrics, "ttft_p50_ms"), number_field(metrics, "ttft_p95_ms"));
   out += std::format("tokens {} generated, {} read, {} reused\n\n", int_field(metrics, "tokens_total"),
                      int_field(metrics, "prompt_tokens_total"), int_field(metrics, "reused_tokens_total"));
-  return out + session_table(sessions, now_s);
+  return out + tiers_text(metrics) + '\n' + session_table(sessions, now_s);
 }
 
 std::string fit_to_window(const std::string& text, std::size_t rows, std::size_t columns) {

@@ -25,19 +25,39 @@ TEST(Top, ShowsTheRateOnlyWhenThereIsOne) {
   EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), testing::Not(HasSubstr("tokens/s")));
 }
 
+TEST(Top, ShowsTheTiers) {
+  const json::object metrics = {{"hot_sessions", 2},          {"hot_bytes", 2048},       {"hot_hits_total", 7},
+                                {"cold_sessions", 12},        {"cold_bytes", 1'048'576}, {"cold_hits_total", 3},
+                                {"cold_restore_ms_avg", 4.25}};
+  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), HasSubstr("KV    STATES     SIZE  HITS  RESTORE\n"
+                                                                "hot        2  2.0 KiB     7\n"
+                                                                "warm       0      0 B     0   0.0 ms\n"
+                                                                "cold      12  1.0 MiB     3   4.2 ms\n"));
+}
+
 TEST(Sessions, AreListedByLastUse) {
-  const json::array sessions = {json::object{{"session_id", "older"}, {"last_used_s", 10}, {"busy", true}},
-                                json::object{{"session_id", "newer"}, {"last_used_s", 90}, {"turns", 2}}};
-  const std::string text = session_table(sessions, 100);
-  EXPECT_LT(text.find("newer"), text.find("older"));
-  EXPECT_THAT(text, HasSubstr("10 s"));
-  EXPECT_THAT(text, HasSubstr("busy"));
+  const json::array sessions = {
+      json::object{{"session_id", "0123456789abcdef0123456789abcdef"}, {"last_used_s", 10}, {"busy", true}, {"mode", "chat"}},
+      json::object{{"session_id", "ffff"},
+                   {"name", "tale"},
+                   {"mode", "text"},
+                   {"last_used_s", 90'000},
+                   {"turns", 2},
+                   {"tokens", 1234},
+                   {"hot_bytes", 1'468'006},
+                   {"cold_bytes", 20'480}}};
+  EXPECT_EQ(session_table(sessions, 90'200),
+            "SESSION                            HOT  COLD  TOKENS  TURNS  MODE  LAST USED\n"
+            "tale                              1.4M   20K    1234      2  text  3 min ago\n"
+            "0123456789abcdef0123456789abcdef     -     -       0      0  chat  now\n");
+  EXPECT_EQ(session_table({}, 0), "SESSION  TOKENS  TURNS  MODE  LAST USED\n");
 }
 
 TEST(Sessions, ShowWhatWasSaid) {
   const json::object chat = {{"session_id", "x"},
                              {"messages", json::array{json::object{{"role", "user"}, {"content", "Hi"}},
                                                       json::object{{"role", "assistant"}, {"content", "Hello"}}}}};
+  EXPECT_THAT(session_text({{"hot_bytes", 2048}, {"warm_bytes", 512}}, 0), HasSubstr("hot 2.0 KiB, warm 512 B\n"));
   EXPECT_THAT(session_text(chat, 0), HasSubstr("\n[user]\nHi\n\n[assistant]\nHello\n"));
   EXPECT_THAT(session_text({{"session_id", "x"}, {"text", "Once"}, {"pending_tokens", 3}}, 0),
               testing::AllOf(HasSubstr("\nOnce\n"), HasSubstr("and 3 pending")));

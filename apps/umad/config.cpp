@@ -162,6 +162,9 @@ const std::vector<Setting>& settings() {
       {"ipc", "idle_timeout_s", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.idle_timeout; })},
 
       {"limits", "max_sessions", store(integer(1, 100'000'000), [](Config& c) -> auto& { return c.limits.max_sessions; })},
+      {"limits", "tenant_sessions_max",
+       store(integer(0, 100'000'000), [](Config& c) -> auto& { return c.limits.tenant_sessions_max; })},
+      {"limits", "tenant_tokens_max", store(integer(0, kPiB), [](Config& c) -> auto& { return c.limits.tenant_tokens_max; })},
       {"limits", "max_prompt_bytes", store(byte_count(1, kGiB), [](Config& c) -> auto& { return c.limits.max_prompt_bytes; })},
       {"limits", "max_frame_bytes", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.max_frame_bytes; })},
       {"limits", "tx_bytes_max", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.tx_bytes_max; })},
@@ -190,9 +193,10 @@ const std::vector<Setting>& settings() {
       {"kv", "flash_attention", apply_flash_attention},
       {"kv", "warm_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.warm_bytes_max; })},
       {"kv", "cold_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.cold_bytes_max; })},
+      {"kv", "tenant_bytes_max", store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.tenant_bytes_max; })},
       {"kv", "archive_after", store(duration(), [](Config& c) -> auto& { return c.archive_after; })},
       {"kv", "eviction", apply_eviction},
-      {.section = "kv", .key = "ttl", .apply = check_only(duration_or_none()), .effect = Effect::not_yet},
+      {"kv", "ttl", store(duration_or_none(), [](Config& c) -> auto& { return c.state_ttl; })},
 
       {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},
       {.section = "pool", .key = "queue_depth_warn", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::not_yet},

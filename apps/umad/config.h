@@ -64,9 +64,11 @@ struct Config {
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvType kv_type = llm::KvType::f16;
-  std::int64_t warm_bytes_max = -1;  // of states in memory; -1: a quarter of what is available
-  std::int64_t cold_bytes_max = -1;  // of states on disk; -1: a quarter of what is free, at most 32 GiB
+  std::int64_t warm_bytes_max = -1;    // of states in memory; -1: a quarter of what is available
+  std::int64_t cold_bytes_max = -1;    // of states on disk; -1: a quarter of what is free, at most 32 GiB
+  std::uint64_t tenant_bytes_max = 0;  // of one tenant's states, in memory and on disk together; 0: no quota
   std::chrono::milliseconds archive_after = std::chrono::minutes(60);
+  std::chrono::milliseconds state_ttl{0};  // a state that was unused for so long is removed; 0: never
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;               // measure instead of serving

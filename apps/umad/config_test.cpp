@@ -121,9 +121,9 @@ workers: 2
 policy: time_slice
 data_dir: /tmp/d
 ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
-limits:    {max_sessions: 10, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
+limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
 scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 2.5, weights: replicated, prefill_threads: 3, ubatch: 128}
-kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, archive_after: 90m, eviction: lru, ttl: none, layout: unified}
+kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, tenant_bytes_max: 2G, archive_after: 90m, eviction: lru, ttl: 7d, layout: unified}
 pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
 metrics:   {tick_interval_ms: 1000}
 )",
@@ -160,10 +160,14 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_TRUE(config.replicates_weights);
   EXPECT_EQ(config.warm_bytes_max, -1);
   EXPECT_EQ(config.cold_bytes_max, std::int64_t{1} << 40);
+  EXPECT_EQ(config.tenant_bytes_max, std::uint64_t{2} << 30);
+  EXPECT_EQ(config.limits.tenant_sessions_max, 3u);
+  EXPECT_EQ(config.limits.tenant_tokens_max, 5000u);
   EXPECT_EQ(config.archive_after, std::chrono::minutes(90));
+  EXPECT_EQ(config.state_ttl, std::chrono::days(7));
   EXPECT_EQ(config.eviction, kv::EvictionOrder::lru);
-  EXPECT_THAT(config.keys_without_effect, ElementsAre("kv.ttl", "pool.usable_fraction", "pool.queue_depth_warn",
-                                                      "pool.maintenance_s", "metrics.tick_interval_ms"));
+  EXPECT_THAT(config.keys_without_effect,
+              ElementsAre("pool.usable_fraction", "pool.queue_depth_warn", "pool.maintenance_s", "metrics.tick_interval_ms"));
 }
 
 TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {

@@ -161,7 +161,12 @@ kv::StoreOptions store_options(const Config& config) {
       config.warm_bytes_max < 0 ? available_memory_bytes() / 4 : static_cast<std::uint64_t>(config.warm_bytes_max);
   const auto cold = config.cold_bytes_max < 0 ? std::min(free_bytes(config.data_dir) / 4, kColdAuto)
                                               : static_cast<std::uint64_t>(config.cold_bytes_max);
-  return {.warm_bytes_max = warm, .cold_bytes_max = cold, .eviction = config.eviction, .archive_after = config.archive_after};
+  return {.warm_bytes_max = warm,
+          .cold_bytes_max = cold,
+          .tenant_bytes_max = config.tenant_bytes_max,
+          .eviction = config.eviction,
+          .archive_after = config.archive_after,
+          .ttl = config.state_ttl};
 }
 
 class Daemon {

@@ -8,6 +8,8 @@ namespace uma {
 
 struct Limits {
   std::size_t max_sessions = 100'000;
+  std::size_t tenant_sessions_max = 0;  // of one tenant; 0: no quota
+  std::size_t tenant_tokens_max = 0;    // that the sessions of one tenant keep together; 0: no quota
   std::size_t max_prompt_bytes = 1'048'576;
   std::int32_t max_tokens = 2048;  // of one reply; requests above are clamped
   std::size_t max_frame_bytes = 1'048'576;

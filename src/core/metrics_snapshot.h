@@ -60,10 +60,13 @@ struct MetricsSnapshot {
   std::int64_t warm_sessions = 0;  // of sessions and prompts, in memory
   std::int64_t warm_bytes = 0;
   std::uint64_t warm_hits_total = 0;
+  double warm_restore_ms_avg = 0;
   std::int64_t cold_sessions = 0;  // on disk
   std::int64_t cold_bytes = 0;
   std::uint64_t cold_hits_total = 0;
+  double cold_restore_ms_avg = 0;          // reading from disk included
   std::uint64_t states_dropped_total = 0;  // for want of room
+  std::uint64_t states_expired_total = 0;  // unused for kv.ttl
   std::uint64_t states_failed_total = 0;   // that could not be written or read
   double save_ms_avg = 0;                  // out of a context
   double cold_read_ms_avg = 0;

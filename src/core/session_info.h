@@ -23,7 +23,10 @@ struct SessionInfo {
   OnFull on_full = OnFull::error;
   std::int32_t n_keep = 0;  // shift: first tokens that are never dropped
   bool busy = false;
-  Tier tier = Tier::none;  // where its KV is now
+  Tier tier = Tier::none;       // where its KV is now
+  std::uint64_t hot_bytes = 0;  // of its KV, in each tier
+  std::uint64_t warm_bytes = 0;
+  std::uint64_t cold_bytes = 0;
   std::int32_t worker = -1;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time

@@ -322,7 +322,8 @@ std::vector<ModelInfo> Engine::models() const {
 
 MetricsSnapshot Engine::metrics() const {
   MetricsSnapshot snapshot;
-  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, save, handover;
+  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, warm_restore, cold_restore, save,
+      handover;
   std::uint64_t decode_ticks = 0;
   std::uint64_t decode_rows = 0;
   double bytes_moved = 0;
@@ -378,7 +379,8 @@ MetricsSnapshot Engine::metrics() const {
     decode_call.add(stats.decode_call);
     prefill_call.add(stats.prefill_call);
     sampling.add(stats.sampling);
-    restore.add(stats.restore);
+    for (Merged* merged : {&restore, &warm_restore}) merged->add(stats.warm_restore);
+    for (Merged* merged : {&restore, &cold_restore}) merged->add(stats.cold_restore);
     save.add(stats.save);
     snapshot.workers.push_back({.sequences_active = stats.sequences_active.value(),
                                 .queue_depth = stats.queue_depth.value(),
@@ -393,6 +395,7 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.cold_sessions = stored.cold_states.value();
   snapshot.cold_bytes = stored.cold_bytes.value();
   snapshot.states_dropped_total = stored.dropped_total.value();
+  snapshot.states_expired_total = stored.expired_total.value();
   snapshot.states_failed_total = stored.failed_total.value();
   snapshot.save_ms_avg = save.mean_ms();
   snapshot.cold_read_ms_avg = mean(stored.read.sum_ms(), stored.read.count());
@@ -409,6 +412,8 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.sample_ms_avg = sampling.mean_ms();
   snapshot.queue_wait_ms_avg = queue_wait.mean_ms();
   snapshot.restore_ms_avg = restore.mean_ms();
+  snapshot.warm_restore_ms_avg = warm_restore.mean_ms();
+  snapshot.cold_restore_ms_avg = cold_restore.mean_ms();
   snapshot.bmt_mb_per_token = bytes_moved / 1e6;
   snapshot.bmt_gbps = calls_s > 0 ? bytes_moved_total / calls_s / 1e9 : 0;
   snapshot.handovers_total = handover.count;

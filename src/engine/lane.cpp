@@ -967,13 +967,20 @@ void Lane::publish_residents() {
   const MutexLock lock(residents_mutex_);
   residents_.clear();
   for (const Slot& slot : slots_) {
-    if (!slot.owner.session.empty() && (slot.is_running || !slot.tokens.empty())) residents_.insert(slot.owner.session);
+    if (!slot.owner.session.empty() && (slot.is_running || !slot.tokens.empty()))
+      residents_[slot.owner.session] = slot.tokens.size();
   }
 }
 
 bool Lane::holds(const SessionId& session) const {
   const MutexLock lock(residents_mutex_);
   return residents_.contains(session);
+}
+
+std::uint64_t Lane::bytes_of(const SessionId& session) const {
+  const MutexLock lock(residents_mutex_);
+  const auto found = residents_.find(session);
+  return found == residents_.end() ? 0 : found->second * shape().kv_bytes_per_token;
 }
 
 TimePoint Lane::next_wake() const {

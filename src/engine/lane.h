@@ -20,7 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -161,6 +161,8 @@ class Lane {
 
   // Any thread. Whether the session runs here or its tokens are cached, as of the last step.
   [[nodiscard]] bool holds(const SessionId& session) const;
+  // Bytes of the session's cached tokens, as of the beginning or end of its last request here.
+  [[nodiscard]] std::uint64_t bytes_of(const SessionId& session) const;
   // The lane beside this one, which runs on a thread of its own; null: none.
   [[nodiscard]] PrefillLane* prefill_lane() const { return prefill_.get(); }
   [[nodiscard]] const LaneStats& stats() const { return stats_; }
@@ -365,7 +367,7 @@ class Lane {
   sched::BandwidthBudget bandwidth_;
   std::unique_ptr<PrefillLane> prefill_;
   mutable Mutex residents_mutex_;
-  std::unordered_set<SessionId> residents_ GUARDED_BY(residents_mutex_);
+  std::unordered_map<SessionId, std::size_t> residents_ GUARDED_BY(residents_mutex_);  // their cached tokens
   Mutex prefilled_mutex_;
   std::vector<RequestId> prefilled_ GUARDED_BY(prefilled_mutex_);  // whose prompts the running call computes
 };

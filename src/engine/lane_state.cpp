@@ -140,6 +140,7 @@ void Lane::leave_slot(const Sequence& sequence) {
   Slot& slot = slots_[sequence.slot];
   slot.is_running = false;
   slot.last_used = clock_.now();
+  residents_changed_ = true;
   const bool stays = options_.store != nullptr && !slot.is_ephemeral && !options_.is_reproducible &&
                      size_of(slot.tokens) >= options_.stored_tokens_min;
   if (sequence.task.session.empty() && !stays) {
@@ -519,7 +520,8 @@ void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_toke
     return;
   }
   usage.tier = is_here ? Tier::hot : source.kind == Source::Kind::image ? Tier::cold : Tier::warm;
-  const bool is_own = is_here ? is_session && had_tokens : source.stored.is_own;
+  // What another had computed may have come into the session's slot.
+  const bool is_own = is_here ? is_session && had_tokens && source.slot == sequence.slot : source.stored.is_own;
   const bool is_moved = is_here && slots_[sequence.slot].was_moved();
   // Its slot has what came after it, which cannot be cut off.
   const bool is_checkpoint = !is_here && is_own && had_tokens && !shape().can_truncate;
@@ -629,8 +631,9 @@ void Lane::end_arrival(Sequence& sequence) {
     sequence.usage.restore_ms = arrival.ms;
     stats_.reused_tokens_total.add(static_cast<std::uint64_t>(arrival.tokens_wanted));
   }
-  (sequence.usage.tier == Tier::cold ? stats_.cold_hits_total : stats_.warm_hits_total).add();
-  stats_.restore.record_ms(arrival.ms);
+  const bool was_cold = sequence.usage.tier == Tier::cold;
+  (was_cold ? stats_.cold_hits_total : stats_.warm_hits_total).add();
+  (was_cold ? stats_.cold_restore : stats_.warm_restore).record_ms(arrival.ms);
   const double megabytes = static_cast<double>(arrival.stored->bytes()) / kMegabyte;
   load_ms_per_mb_ += ((arrival.ms - sequence.image_ms) / std::max(megabytes, 1e-3) - load_ms_per_mb_) / 8;
   if (arrival.id != 0) options_.store->settle(arrival.id, asker_of(sequence));

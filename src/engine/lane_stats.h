@@ -43,7 +43,8 @@ struct LaneStats {
   LatencyHistogram decode_call;
   LatencyHistogram prefill_call;
   LatencyHistogram sampling;
-  LatencyHistogram restore;                      // of stored states: reading them, where they were on disk, and loading them
+  LatencyHistogram warm_restore;                 // of states that were in memory: loading them
+  LatencyHistogram cold_restore;                 // of states that were on disk: reading and loading them
   LatencyHistogram save;                         // of states that left the context
   LatencyHistogram handover;                     // of finished prompts into the decode lane's context
   std::atomic<double> bytes_moved_per_token{0};  // of the last decode call, estimated

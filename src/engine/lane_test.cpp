@@ -446,7 +446,7 @@ TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(again.usage.tier, Tier::warm);
   EXPECT_EQ(again.usage.reuse_reason, "warm");
   EXPECT_EQ(again.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()) - 1);
-  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none) << "it lives in the context now";
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
 TEST_F(StoreLaneTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
@@ -476,7 +476,7 @@ TEST_F(StoreLaneTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
   clock_.advance(std::chrono::minutes(5));
   ask(4, "first other", "t");
   ask(5, "second other", "u");
-  EXPECT_EQ(store_.tier_of(SessionId{"s"}), Tier::none);
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
   EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
 }
 
@@ -1061,8 +1061,8 @@ TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
     EXPECT_NE(eos(4).usage.reuse_reason, "shifted");
     lane_->close();
     lane_->cancel_all();
-    EXPECT_EQ(store.tier_of({"s"}), Tier::none) << "it is computed again from its tokens";
-    EXPECT_EQ(store.tier_of({"fork"}), Tier::warm);
+    EXPECT_EQ(store.states_of({"s"}).tier, Tier::none) << "it is computed again from its tokens";
+    EXPECT_EQ(store.states_of({"fork"}).tier, Tier::warm);
   }
 }
 

@@ -13,6 +13,11 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
+constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
+
+std::size_t tokens_of(const kv::SessionRecord& record) {
+  return record.chain.size() + record.pending.size();
+}
 
 Error unknown_session(const std::string& session) {
   return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
@@ -130,7 +135,35 @@ void Router::adopt(kv::RecordPtr record) {
     next_expiry_ = std::min(next_expiry_, session.expires);
   }
   session.record = std::move(record);
+  count(*session.record, true);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+}
+
+// Of the account of its tenant.
+void Router::count(const kv::SessionRecord& record, bool has_come) {
+  const auto found = accounts_.try_emplace(record.tenant).first;
+  Account& account = found->second;
+  account.sessions = has_come ? account.sessions + 1 : account.sessions - 1;
+  account.tokens = has_come ? account.tokens + tokens_of(record) : account.tokens - tokens_of(record);
+  if (account.sessions == 0) accounts_.erase(found);
+}
+
+Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
+  const auto found = accounts_.find(tenant);
+  const Account account = found == accounts_.end() ? Account() : found->second;
+  const Limits& limits = options_.limits;
+  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && account.sessions + sessions_added > limits.tenant_sessions_max) {
+    return fail(ErrorCode::limit_quota,
+                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", account.sessions));
+  }
+  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && account.tokens + tokens_added > limits.tenant_tokens_max) {
+    return fail(
+        ErrorCode::limit_quota,
+        std::format("your sessions keep {} tokens, {} more are beyond limits.tenant_tokens_max, which is {}: end or rewind "
+                    "some",
+                    account.tokens, tokens_added, limits.tenant_tokens_max));
+  }
+  return Unit{};
 }
 
 // Whether the model that is loaded is the session's. Its name may stand for another file by now: then the tokens tell.
@@ -156,10 +189,11 @@ std::size_t Router::least_loaded_lane() const {
 
 void Router::unlock(const SessionId& id) {
   Session* session = find_session(id);
-  if (session == nullptr) return;
+  UMA_CHECK(session != nullptr && session->is_locked);
   session->is_locked = false;
-  // Commands may lock it again, or end it.
-  while ((session = find_session(id)) != nullptr && !session->is_locked && !session->waiting.empty()) {
+  end_when_idle(*session);
+  // Commands may lock it again. Those of a session that is to end wait until it has, or could not.
+  while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
     Command next = std::move(session->waiting.front());
     session->waiting.pop_front();
     next();
@@ -167,12 +201,19 @@ void Router::unlock(const SessionId& id) {
 }
 
 // Commits `record` in the place of `before` (null: a new session), then runs `then` on this thread. The session is locked
-// meanwhile.
+// meanwhile. It is counted at once, so that what is committed at the same time does not pass a quota together.
 void Router::commit(kv::RecordPtr record, kv::RecordPtr before, Commit then) {
-  const kv::RecordPtr committed = record;
-  catalog_.commit(std::move(record), std::move(before), [this, committed, then = std::move(then)](Expected<Unit> done) mutable {
-    post([this, committed, done = std::move(done), then = std::move(then)]() mutable {
-      if (Session* session = find_session(committed->id); session != nullptr && done) session->record = committed;
+  if (before) count(*before, false);
+  count(*record, true);
+  catalog_.commit(record, before, [this, record, before, then = std::move(then)](Expected<Unit> done) mutable {
+    post([this, record = std::move(record), before = std::move(before), done = std::move(done),
+          then = std::move(then)]() mutable {
+      if (done) {
+        find_session(record->id)->record = std::move(record);
+      } else {
+        count(*record, false);
+        if (before) count(*before, true);
+      }
       then(std::move(done));
     });
   });
@@ -183,14 +224,7 @@ void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) 
   const SessionId id = next.id;
   commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
          [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-           Session* changed = find_session(id);
-           if (!done) {
-             reply(std::unexpected(done.error()));
-           } else if (changed == nullptr) {
-             reply(std::unexpected(unknown_session(id.value)));
-           } else {
-             reply(info_of(*changed));
-           }
+           reply(done ? Expected<SessionInfo>(info_of(*find_session(id))) : std::unexpected(done.error()));
            unlock(id);
          });
 }
@@ -230,10 +264,33 @@ void Router::expire() {
     }
   }
   for (const SessionId& id : expired) {
-    log_info("session {}: ended, unused for its ttl of {} s", id.value, find_session(id)->record->ttl_s);
-    erase_session(id);
-    catalog_.remove(id, [](const Expected<Unit>&) {});
+    Session& session = *find_session(id);
+    log_info("session {}: ends, unused for its ttl of {} s", id.value, session.record->ttl_s);
+    remove_session(session);
   }
+}
+
+void Router::end_when_idle(Session& session) {
+  if (!session.ends.empty() && !session.is_locked && session.running == RequestId{}) remove_session(session);
+}
+
+// Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
+void Router::remove_session(Session& session) {
+  session.is_locked = true;
+  const SessionId id = session.record->id;
+  catalog_.remove(id, [this, id](Expected<Unit> done) {
+    post([this, id, done = std::move(done)] {
+      if (done) {
+        count(*find_session(id)->record, false);
+        return erase_session(id);
+      }
+      Session& kept = *find_session(id);
+      for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
+      if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
+      next_expiry_ = std::min(next_expiry_, kept.expires);
+      unlock(id);
+    });
+  });
 }
 
 void Router::erase_session(const SessionId& id) {
@@ -245,6 +302,7 @@ void Router::erase_session(const SessionId& id) {
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   for (Lane* lane : lanes_) lane->post(ForgetCommand{id});
   store_.forget(id);
+  for (Reply<Unit>& reply : session.ends) reply(Unit{});
   for (Command& command : session.waiting) command();  // each finds that the session is gone
 }
 
@@ -262,7 +320,12 @@ SessionInfo Router::info_of(const Session& session) const {
   info.on_full = record.on_full;
   info.n_keep = record.n_keep;
   info.busy = session.running != RequestId{};
-  info.tier = !lanes_.empty() && lanes_[session.lane]->holds(record.id) ? Tier::hot : store_.tier_of(record.id);
+  const kv::SessionStates states = store_.states_of(record.id);
+  const bool is_hot = !lanes_.empty() && lanes_[session.lane]->holds(record.id);
+  info.tier = is_hot ? Tier::hot : states.tier;
+  info.hot_bytes = is_hot ? lanes_[session.lane]->bytes_of(record.id) : 0;
+  info.warm_bytes = states.warm_bytes;
+  info.cold_bytes = states.cold_bytes;
   if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = record.created_s;
   info.last_used_s = record.last_used_s;
@@ -275,6 +338,7 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
     return reply(fail(ErrorCode::limit_sessions,
                       std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size())));
   }
+  if (auto within = check_quota(made.tenant, 1, tokens_of(made)); !within) return reply(std::unexpected(within.error()));
   if (!made.name.empty() && find_session(made.tenant, made.name) != nullptr) {
     return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
   }
@@ -289,17 +353,11 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
   commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-    Session* added = find_session(id);
     if (!done) {
-      if (added != nullptr) erase_session(id);
-      reply(std::unexpected(done.error()));
-      return;
+      erase_session(id);
+      return reply(std::unexpected(done.error()));
     }
-    if (added == nullptr) {
-      reply(std::unexpected(unknown_session(id.value)));  // ended while it was being committed
-      return;
-    }
-    reply(info_of(*added));
+    reply(info_of(*find_session(id)));
     unlock(id);
   });
 }
@@ -381,17 +439,17 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
       [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
         auto appended = append_to_record(*model, *record, input);
         post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-          Session* target = find_session(id);
-          if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
+          const Session* target = find_session(id);
           const auto finish_with_error = [&](Error error) {
             reply(std::unexpected(std::move(error)));
             unlock(id);
           };
           if (!appended) return finish_with_error(appended.error());
-          const std::size_t known = target->record->chain.size() + target->record->pending.size();
-          const std::size_t total = appended->chain.size() + appended->pending.size();
+          const std::size_t known = tokens_of(*target->record);
+          const std::size_t total = tokens_of(*appended);
           const std::size_t added = total > known ? total - known : 0;
           if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
+          if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
           appended->last_used_s = clock_.unix_s();
           commit_and_reply(std::move(*appended), std::move(reply));
         });
@@ -401,13 +459,13 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
   Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
-  const SessionId id = found->record->id;
-  // A request that no lane has yet ends here; one in a lane is cancelled there by the forget command.
-  if (found->running != RequestId{}) cancel(found->running, [](const Expected<bool>&) {});
-  if (find_session(id) != nullptr) erase_session(id);
-  catalog_.remove(id, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
-    post([done = std::move(done), reply = std::move(reply)]() mutable { reply(std::move(done)); });
-  });
+  std::vector<RequestId> open;
+  for (const auto& [id, request] : requests_) {
+    if (request.session == found->record->id) open.push_back(id);
+  }
+  for (const RequestId id : open) cancel(id, [](const Expected<bool>&) {});
+  found->ends.push_back(std::move(reply));
+  end_when_idle(*found);
 }
 
 void Router::fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply) {
@@ -665,14 +723,11 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     session->is_locked = true;
     auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
     commit(std::move(reopened), session->record, [this, id, session_id, request](Expected<Unit> done) {
-      Session* target = find_session(session_id);
       if (requests_.contains(id)) {
-        if (target == nullptr) {
-          refuse(id, unknown_session(request.session));
-        } else if (!done) {
-          refuse(id, done.error());
+        if (done) {
+          start_session_task(id, *find_session(session_id), request);
         } else {
-          start_session_task(id, *target, request);
+          refuse(id, done.error());
         }
       }
       unlock(session_id);
@@ -682,12 +737,8 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
   if (request.input.empty()) return start_session_task(id, *session, request);
   append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
-    Session* target = find_session(session_id);
-    if (!appended) {
-      refuse(id, appended.error());
-    } else {
-      start_session_task(id, *target, request);
-    }
+    if (!appended) return refuse(id, appended.error());
+    start_session_task(id, *find_session(session_id), request);
   });
 }
 
@@ -697,6 +748,7 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
     return refuse(id, {ErrorCode::proto_field, "the session is empty: append input before generating"});
   }
   if (auto fits = check_record_fits(record, record.pending.size()); !fits) return refuse(id, fits.error());
+  if (auto within = check_quota(record.tenant, 0, 1); !within) return refuse(id, within.error());
   session.running = id;
   touch(session);
   GenerateRequest adjusted;
@@ -783,6 +835,11 @@ void Router::cancel_all() {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
+  for (auto& [id, session] : sessions_) {
+    for (Reply<Unit>& reply : std::exchange(session.ends, {})) {
+      reply(fail(ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"));
+    }
+  }
 }
 
 // The record after a turn: what was pending and generated joins the chain, what it went on without is gone from it.
@@ -817,7 +874,11 @@ void Router::on_result(TaskResult result) {
   const auto* eos = std::get_if<EosEvent>(&result.terminal);
   // A turn that the model ended at once is a turn; one that never came to its first token leaves its input pending.
   const bool is_turn = eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
-  if (session == nullptr || !is_turn) return end_request(result.id, result.terminal);
+  if (session == nullptr || !is_turn) {
+    end_request(result.id, result.terminal);
+    if (session != nullptr) end_when_idle(*session);
+    return;
+  }
 
   const SessionId id = result.session;
   touch(*session);
@@ -837,10 +898,14 @@ void Router::on_result(TaskResult result) {
 }
 
 void Router::check_invariants() const {
+  std::size_t counted = 0;
+  for (const auto& [tenant, account] : accounts_) counted += account.sessions;
+  UMA_CHECK(counted == sessions_.size());
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.record != nullptr && session.record->id == id);
     UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));
-    UMA_CHECK(session.is_locked || session.waiting.empty());
+    UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
+    UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
     std::int32_t before = 0;
     for (const kv::Turn& turn : session.record->turns) {
       UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);

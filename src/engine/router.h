@@ -3,8 +3,9 @@
 // from it. Tokens go from the lane to the door directly.
 //
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
-// under way. (3) A session's record is replaced only after the catalog has committed the new one. (4) A session is pinned to
-// one lane for its whole life.
+// under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
+// after the catalog has forgotten it. (4) A session is pinned to one lane for its whole life. (5) A session that is locked, or
+// has a request running, stays in the table.
 #pragma once
 
 #include <atomic>
@@ -100,6 +101,7 @@ class Router {
     RequestId running;       // zero: none
     bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
     std::deque<Command> waiting;
+    std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
     TimePoint last_used{};
     TimePoint expires = kNever;
   };
@@ -113,6 +115,11 @@ class Router {
     bool wants_progress = false;
     std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
   };
+  // What a tenant keeps, with what is being committed.
+  struct Account {
+    std::size_t sessions = 0;
+    std::size_t tokens = 0;
+  };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
   // Runs `command` at once or when the model is loaded.
@@ -121,9 +128,13 @@ class Router {
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
   void adopt(kv::RecordPtr record);
+  void count(const kv::SessionRecord& record, bool has_come);
+  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
   [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
   void unlock(const SessionId& id);
   void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
+  void end_when_idle(Session& session);
+  void remove_session(Session& session);
   void erase_session(const SessionId& id);
   void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
@@ -164,6 +175,7 @@ class Router {
   std::vector<Command> waiting_for_model_;
   std::unordered_map<SessionId, Session> sessions_;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
+  std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;

@@ -36,6 +36,26 @@ class Sink final : public EventSink {
   std::optional<Event> terminal;
 };
 
+// Keeps records, but while the disk is full.
+class DiskCatalog final : public kv::Catalog {
+ public:
+  [[nodiscard]] std::vector<kv::RecordPtr> load() override { return kept.load(); }
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    if (is_full) return done(full());
+    kept.commit(std::move(record), std::move(before), std::move(done));
+  }
+  void remove(const SessionId& id, Done done) override {
+    if (is_full) return done(full());
+    kept.remove(id, std::move(done));
+  }
+
+  kv::MemoryCatalog kept;
+  bool is_full = false;
+
+ private:
+  static Expected<Unit> full() { return fail(ErrorCode::io_short_write, "the disk is full"); }
+};
+
 class RouterTest : public ::testing::Test {
  protected:
   RouterTest() { init_log(LogLevel::error); }
@@ -59,7 +79,8 @@ class RouterTest : public ::testing::Test {
     RouterOptions options;
     options.model_name = "fake";
     options.seed = seed;
-    router_ = std::make_unique<Router>(options, catalog_, store_, preparer_, clock_);
+    options.limits = limits_;
+    router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
     std::vector<Lane*> made;
@@ -92,14 +113,29 @@ class RouterTest : public ::testing::Test {
     return std::move(values.at(0));
   }
   std::vector<SessionInfo> list() {
-    return ask<std::vector<SessionInfo>>([&](auto reply) { router_->list_sessions(kTenant, std::move(reply)); }).value();
+    std::vector<SessionInfo> sessions;
+    router_->list_sessions(kTenant, [&](const Expected<std::vector<SessionInfo>>& all) { sessions = all.value(); });
+    return sessions;
   }
   Expected<SessionDetail> get(const std::string& session) {
     return ask<SessionDetail>([&](auto reply) { router_->get_session(kTenant, session, std::move(reply)); });
   }
-  Expected<SessionInfo> append(const std::string& session) {
+  Expected<SessionInfo> create(const TenantId& tenant, const std::string& name = "", const std::string& system = "") {
+    CreateSessionRequest request;
+    request.name = name;
+    request.system = system;
+    request.mode = SessionMode::text;
+    return ask<SessionInfo>([&](auto reply) { router_->create_session(tenant, request, std::move(reply)); });
+  }
+  Expected<Unit> end(const std::string& session, const TenantId& tenant = kTenant) {
+    return ask<Unit>([&](auto reply) { router_->end_session(tenant, session, std::move(reply)); });
+  }
+  Expected<SessionInfo> fork(const std::string& session) {
+    return ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, session, "", std::move(reply)); });
+  }
+  Expected<SessionInfo> append(const std::string& session, const std::string& text = "more") {
     return ask<SessionInfo>([&](auto reply) {
-      router_->append_input(kTenant, {.session = session, .input = {.text = "more", .messages = {}}}, std::move(reply));
+      router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}}, std::move(reply));
     });
   }
   std::shared_ptr<Sink> generate(const std::string& session, std::int32_t max_tokens = 5) {
@@ -114,7 +150,9 @@ class RouterTest : public ::testing::Test {
 
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
-  kv::MemoryCatalog catalog_;
+  Limits limits_;
+  DiskCatalog disk_;
+  kv::MemoryCatalog& catalog_ = disk_.kept;
   kv::StateStore store_{{}, nullptr, clock_};
   std::map<std::string, kv::SessionRecord> records_;
   Preparer preparer_;
@@ -185,6 +223,147 @@ TEST_F(RouterTest, TheirTimeToLiveHasGoneOn) {
   settle();
   EXPECT_EQ(catalog_.find(SessionId{"c"}), nullptr);
   EXPECT_EQ(catalog_.size(), 1u);
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeForgottenIsWhole) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  disk_.is_full = true;
+  const auto refused = end("tale");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::io_short_write);
+  ASSERT_EQ(list().size(), 1u);
+  EXPECT_EQ(get("tale")->text, "once");
+  disk_.is_full = false;
+  EXPECT_EQ(generate("tale")->tokens.size(), 5u);
+  EXPECT_TRUE(end("tale"));
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(catalog_.size(), 0u);
+  EXPECT_EQ(end("tale").error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  auto sink = std::make_shared<Sink>();
+  GenerateRequest request;
+  request.session = "a";
+  request.options.max_tokens = 500;
+  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+  router_->step();
+  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  ASSERT_FALSE(sink->tokens.empty());
+  std::vector<bool> ended;
+  for (int i = 0; i < 2; ++i)
+    router_->end_session(kTenant, "a", [&](const Expected<Unit>& done) { ended.push_back(done.has_value()); });
+  EXPECT_TRUE(ended.empty()) << "its reply has not ended";
+  settle();
+  EXPECT_EQ(ended, (std::vector<bool>{true, true}));
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::cancelled);
+  EXPECT_EQ(catalog_.size(), 0u);
+}
+
+TEST_F(RouterTest, AnEndThatFailsLeavesTheReplyThatItCancelled) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  auto sink = std::make_shared<Sink>();
+  GenerateRequest request;
+  request.session = "a";
+  request.options.max_tokens = 500;
+  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+  router_->step();
+  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  std::optional<Expected<Unit>> ended;
+  router_->end_session(kTenant, "a", [&](Expected<Unit> done) { ended = std::move(done); });
+  for (int i = 0; i < 20 && catalog_.find(SessionId{"a"})->turns.empty(); ++i) {
+    lanes_[0]->step();
+    router_->step();
+  }
+  disk_.is_full = true;
+  settle();
+  ASSERT_TRUE(ended && !*ended);
+  EXPECT_EQ(catalog_.find(SessionId{"a"})->chain.size(), 2 + sink->tokens.size());
+  EXPECT_EQ(get("a")->info.turns, 1);
+}
+
+TEST_F(RouterTest, ATimeToLiveThatCouldNotBeKeptIsTriedAgain) {
+  left_behind("a").ttl_s = 60;
+  start();
+  load();
+  disk_.is_full = true;
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_EQ(list().size(), 1u);
+  disk_.is_full = false;
+  settle();
+  EXPECT_EQ(catalog_.size(), 1u);
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(catalog_.size(), 0u);
+}
+
+TEST_F(RouterTest, SessionsBeyondTheDaemonsLimitAndATenantsQuotaAreRefused) {
+  const TenantId other{"other"};
+  limits_ = {.max_sessions = 4, .tenant_sessions_max = 3};
+  left_behind("a");
+  start();
+  load();
+  EXPECT_TRUE(create(kTenant, "b"));
+  disk_.is_full = true;
+  EXPECT_EQ(create(kTenant).error().code, ErrorCode::io_short_write) << "what is not kept does not count";
+  disk_.is_full = false;
+  EXPECT_TRUE(fork("a"));
+  EXPECT_EQ(create(kTenant).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create(other, "b"));
+  EXPECT_EQ(create(other).error().code, ErrorCode::limit_sessions) << "all tenants' together";
+  EXPECT_FALSE(end("a", other)) << "another tenant's";
+  EXPECT_TRUE(end("b"));
+  EXPECT_TRUE(create(kTenant));
+  EXPECT_EQ(list().size(), 3u);
+}
+
+TEST_F(RouterTest, TokensBeyondATenantsQuotaAreRefused) {
+  limits_.tenant_tokens_max = 100;
+  left_behind("a").chain = std::vector<Token>(60, 'x');
+  left_behind("b").chain = std::vector<Token>(20, 'x');
+  records_["a"].turns = records_["b"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  EXPECT_EQ(append("b", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(create(kTenant, "", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create(kTenant)) << "it keeps no tokens";
+  EXPECT_TRUE(create(TenantId{"other"}, "", std::string(90, 'y')));
+  EXPECT_TRUE(append("b", std::string(15, 'y')));
+  // A reply that begins below the quota is kept whole; the next one does not begin.
+  EXPECT_EQ(generate("b", 20)->tokens.size(), 20u);
+  const auto refused = generate("b");
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(*refused->terminal));
+  EXPECT_EQ(std::get<FailureEvent>(*refused->terminal).error.code, ErrorCode::limit_quota);
+  EXPECT_TRUE(end("a"));
+  EXPECT_EQ(generate("b")->tokens.size(), 5u);
+}
+
+TEST_F(RouterTest, InputsOfOneMomentDoNotPassAQuotaTogether) {
+  limits_.tenant_tokens_max = 100;
+  for (const char* id : {"a", "b"}) left_behind(id).chain = std::vector<Token>(10, 'x');
+  start();
+  load();
+  int kept = 0;
+  for (const char* id : {"a", "b"}) {
+    router_->append_input(kTenant, {.session = id, .input = {.text = std::string(60, 'y'), .messages = {}}},
+                          [&](const Expected<SessionInfo>& appended) { kept += appended ? 1 : 0; });
+  }
+  settle();
+  EXPECT_EQ(kept, 1);
 }
 
 TEST_F(RouterTest, ATouchIsKept) {

@@ -79,7 +79,8 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
     task.id = RequestId{++last_id_};
     task.session = SessionId{session};
     task.forked_from = SessionId{forked_from};
-    task.flow.tenant = "a";
+    task.flow.tenant = tenant_;
+    task.is_public = is_public_;
     task.tokens = std::move(chain);
     task.tokens_max = 12;
     task.sampling.ignore_eos = true;
@@ -123,6 +124,8 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
   std::unique_ptr<kv::StateStore> store_;
   std::unique_ptr<Lane> lane_;
   std::map<std::uint64_t, Answer> answers_;
+  std::string tenant_ = "a";
+  bool is_public_ = false;
   std::uint64_t last_id_ = 0;
   int ended_ = 0;
 };
@@ -192,6 +195,53 @@ TEST_P(StoredState, WhatOthersHaveComputedIsSharedAndClose) {
   std::vector<Token> other = with_end(12);
   ++other[100];
   EXPECT_GT(distance(ask("", other).first, alone.first), kRounding) << "a wrong token in the middle is seen";
+}
+
+TEST_P(StoredState, AReceiptSaysWhoHadComputedWhatIsReused) {
+  make_store(std::uint64_t{1} << 30);
+  make_lane();
+  ask("s", random_tokens(1, 100));
+  ask("", random_tokens(2, 200));
+  std::vector<Token> chain = random_tokens(2, 200);
+  for (const Token token : random_tokens(3, 5)) chain.push_back(token);
+  const Answer answer = ask("s", chain);
+  EXPECT_EQ(answer.usage.tier, Tier::hot);
+  EXPECT_EQ(answer.usage.reused_tokens, 200);
+  EXPECT_EQ(answer.usage.reuse_reason, "prefix") << "its own slot held something else";
+}
+
+TEST_P(StoredState, TenantsShareNothingButWhatIsPublic) {
+  make_store(std::uint64_t{1} << 30);
+  make_lane();
+  const auto chain = [&](bool is_public, std::uint64_t end) {
+    std::vector<Token> tokens = random_tokens(is_public ? 21 : 22, 200);
+    for (const Token token : random_tokens(end, 30)) tokens.push_back(token);
+    return tokens;
+  };
+  // Of each tenant: a one-shot request and a session, then the same for everybody.
+  for (const bool is_public : {false, true}) {
+    is_public_ = is_public;
+    ask(is_public ? "p" : "s", chain(is_public, 31));
+    if (!is_public) ask("", chain(is_public, 32));
+  }
+  is_public_ = false;
+  tenant_ = "b";
+  for (const Tier tier : {Tier::hot, Tier::warm}) {
+    if (tier == Tier::warm) restart_lane();
+    const std::uint64_t end = tier == Tier::hot ? 40 : 50;
+    const Answer others = ask(tier == Tier::hot ? "" : "mine", chain(false, 31));
+    if (tier == Tier::hot) {
+      EXPECT_EQ(others.usage.reused_tokens, 0);
+    } else {
+      EXPECT_EQ(others.usage.reused_tokens, 229) << "by now it has computed the same itself";
+    }
+    const Answer shared = ask("", chain(true, end));
+    EXPECT_EQ(shared.usage.tier, tier);
+    EXPECT_EQ(shared.usage.reused_tokens, 200);
+    EXPECT_EQ(shared.usage.reuse_reason, "prefix");
+  }
+  tenant_ = "c";
+  EXPECT_EQ(ask("", chain(false, 31)).usage.reused_tokens, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, StoredState, ::testing::Values(llm::KvLayout::split, llm::KvLayout::unified),

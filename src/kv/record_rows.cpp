@@ -83,7 +83,6 @@ struct RecordRows::Counts {
 
 RecordRows::RecordRows(const Database& db)
     : add_tenant_(db, "INSERT INTO tenants (name) VALUES (?1) ON CONFLICT DO NOTHING"),
-      free_name_(db, "DELETE FROM sessions WHERE tenant = ?1 AND name = ?2"),
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
@@ -116,10 +115,6 @@ RecordRows::RecordRows(const Database& db)
 SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
   if (before == nullptr) {
     if (auto done = add_tenant_.run(record.tenant.value); !done) return done;
-    if (!record.name.empty()) {
-      // Whoever still has the name has ended, and removing it failed then.
-      if (auto done = free_name_.run(record.tenant.value, record.name); !done) return done;
-    }
   }
   static const SessionRecord kNothing;
   const SessionRecord& old = before == nullptr ? kNothing : *before;

@@ -22,8 +22,7 @@ class RecordRows {
   // The database outlives it.
   explicit RecordRows(const Database& database);
 
-  // Writes the rows in which `record` differs from `before`, which is what the tables have of this session; null: nothing. A
-  // name goes to the session that is written last: the router gives one away only after its owner has ended.
+  // Writes the rows in which `record` differs from `before`, which is what the tables have of this session; null: nothing.
   SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> remove(const SessionId& id);
 
@@ -43,7 +42,6 @@ class RecordRows {
   SqlExpected<std::vector<Turn>> read_turns(std::int64_t key);
 
   Statement add_tenant_;
-  Statement free_name_;
   Statement put_session_;
   Statement put_turn_;
   Statement put_message_;

@@ -201,20 +201,20 @@ TEST_F(SqliteCatalogTest, ForgetsWhatWasRemoved) {
       "(SELECT key FROM sessions)");
 }
 
-TEST_F(SqliteCatalogTest, ANameGoesToTheLastOneThatGetsIt) {
+TEST_F(SqliteCatalogTest, ANameIsUniqueInsideATenant) {
   open();
-  for (const char* id : {"a", "b"}) {
-    SessionRecord record = text_session(id);
-    record.name = "diary";
-    ASSERT_TRUE(commit(share(record)));
-  }
-  SessionRecord other_tenant = text_session("c");
-  other_tenant.name = "diary";
-  other_tenant.tenant.value = "another";
-  ASSERT_TRUE(commit(share(other_tenant)));
+  SessionRecord record = text_session("a");
+  record.name = "diary";
+  ASSERT_TRUE(commit(share(record)));
+  SessionRecord same_name = text_session("b");
+  same_name.name = "diary";
+  EXPECT_FALSE(commit(share(same_name)));
+  same_name.tenant.value = "another";
+  ASSERT_TRUE(commit(share(same_name)));
   const auto loaded = open();
   ASSERT_EQ(loaded.size(), 2u);
-  EXPECT_TRUE(loaded.contains("b") && loaded.contains("c"));
+  EXPECT_EQ(loaded.at("a"), record);
+  EXPECT_EQ(loaded.at("b"), same_name);
 }
 
 TEST_F(SqliteCatalogTest, WritesOnlyWhatChanged) {

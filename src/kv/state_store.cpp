@@ -41,7 +41,7 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
     : options_(options),
       cold_(std::move(cold)),
       clock_(clock),
-      maintenance_at_(clock.now() + kMaintenance),
+      maintenance_at_(clock.now()),
       pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)) {}
 
 StateStore::~StateStore() = default;
@@ -58,7 +58,7 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
   const MutexLock lock(mutex_);
   identity_ = std::move(identity);
   can_cut_ = can_cut;
-  const std::int64_t now_s = unix_time_s();
+  const std::int64_t now_s = clock_.unix_s();
   std::size_t foreign = 0;
   for (ColdHead& head : heads) {
     if (!head.owner.session.empty() && !sessions.contains(head.owner.session)) {
@@ -79,18 +79,31 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
     log_info("kv: {} of {} stored states are of another model or other settings: they are kept until their room is needed",
              foreign, heads.size());
   }
+  // The quota may be smaller than it was.
+  std::vector<TenantId> tenants;
+  for (const auto& [tenant, bytes] : tenants_) tenants.push_back(tenant);
+  for (const TenantId& tenant : tenants) make_tenant_room(tenant);
 }
 
 // --- Entries
 // --------------------------------------------------------------------------------------------------------------------
 
+void StateStore::count_for_tenant(const Entry& entry, std::uint64_t TenantBytes::* tier, std::uint64_t bytes, bool has_come) {
+  const auto tenant = tenants_.try_emplace(entry.owner.tenant).first;
+  TenantBytes& taken = tenant->second;
+  taken.*tier = has_come ? taken.*tier + bytes : taken.*tier - bytes;
+  if (taken.warm + taken.cold == 0) tenants_.erase(tenant);
+}
+
 void StateStore::count_image(const Entry& entry, bool has_come) {
+  count_for_tenant(entry, &TenantBytes::warm, entry.warm_bytes(), has_come);
   warm_bytes_ = has_come ? warm_bytes_ + entry.warm_bytes() : warm_bytes_ - entry.warm_bytes();
   stats_.warm_bytes.set(static_cast<std::int64_t>(warm_bytes_));
   stats_.warm_states.add(has_come ? 1 : -1);
 }
 
 void StateStore::count_file(const Entry& entry, bool has_come) {
+  count_for_tenant(entry, &TenantBytes::cold, entry.file_bytes, has_come);
   cold_bytes_ = has_come ? cold_bytes_ + entry.file_bytes : cold_bytes_ - entry.file_bytes;
   stats_.cold_bytes.set(static_cast<std::int64_t>(cold_bytes_));
   stats_.cold_states.add(has_come ? 1 : -1);
@@ -262,7 +275,12 @@ void StateStore::put(StateOwner owner, StateImage image) {
   const MutexLock lock(mutex_);
   UMA_CHECK(image.identity == identity_);
   if (is_redundant(owner, image.tokens)) return;
+  if (options_.tenant_bytes_max > 0 && image.bytes() > options_.tenant_bytes_max) {
+    stats_.dropped_total.add();
+    return;
+  }
   supersede(owner, image.tokens);
+  const TenantId tenant = owner.tenant;
   Entry entry;
   entry.owner = std::move(owner);
   entry.identity = image.identity;
@@ -270,6 +288,7 @@ void StateStore::put(StateOwner owner, StateImage image) {
   entry.last_used = clock_.now();
   entry.image = share_image(std::move(image), pool_);
   add(std::move(entry));
+  make_tenant_room(tenant);
   make_warm_room();
 }
 
@@ -287,13 +306,18 @@ void StateStore::forget(const SessionId& session) {
   for (const StateId id : ids) remove(id);
 }
 
-Tier StateStore::tier_of(const SessionId& session) const {
+SessionStates StateStore::states_of(const SessionId& session) const {
   const MutexLock lock(mutex_);
   const auto owned = of_session_.find(session);
-  if (owned == of_session_.end()) return Tier::none;
-  const Entry& entry = entries_.at(owned->second.back());
-  if (entry.identity != identity_ || entry.is_forgotten) return Tier::none;
-  return entry.image ? Tier::warm : Tier::cold;
+  if (owned == of_session_.end()) return {};
+  SessionStates states;
+  for (const StateId id : owned->second) {
+    states.warm_bytes += entries_.at(id).warm_bytes();
+    states.cold_bytes += entries_.at(id).file_bytes;
+  }
+  const Entry& newest = entries_.at(owned->second.back());
+  if (newest.identity == identity_ && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
+  return states;
 }
 
 // --- Room
@@ -305,19 +329,68 @@ StateView StateStore::view_of(StateId id, const Entry& entry, std::uint64_t byte
           .tokens_count = entry.tokens.size(),
           .uses = entry.uses,
           .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
-          .is_foreign = entry.identity != identity_};
+          .is_foreign = entry.identity != identity_,
+          .is_over_share = false};
+}
+
+// What a place has for each tenant that has states there.
+std::uint64_t StateStore::share_of(Place place) const {
+  const auto uses_it = [place](const auto& tenant) {
+    return (place == Place::memory ? tenant.second.warm : tenant.second.cold) > 0;
+  };
+  const auto count = static_cast<std::uint64_t>(std::ranges::count_if(tenants_, uses_it));
+  return (place == Place::memory ? options_.warm_bytes_max : options_.cold_bytes_max) / std::max<std::uint64_t>(1, count);
+}
+
+bool StateStore::is_over_share(const TenantId& tenant, Place place, std::uint64_t share) const {
+  const TenantBytes& taken = tenants_.at(tenant);
+  return (place == Place::memory ? taken.warm : taken.cold) > share;
 }
 
 // Of those that are not busy.
 std::optional<StateView> StateStore::least_valuable_in(Place place) const {
   std::vector<StateView> views;
   views.reserve(entries_.size());
+  const std::uint64_t share = share_of(place);
   for (const auto& [id, entry] : entries_) {
     const std::uint64_t bytes = place == Place::memory ? entry.warm_bytes() : entry.file_bytes;
-    if (!entry.is_busy && bytes > 0) views.push_back(view_of(id, entry, bytes));
+    if (entry.is_busy || bytes == 0) continue;
+    views.push_back(view_of(id, entry, bytes));
+    views.back().is_over_share = is_over_share(entry.owner.tenant, place, share);
   }
   const StateView* least = least_valuable(views, options_.eviction);
   return least == nullptr ? std::nullopt : std::optional(*least);
+}
+
+// Of a tenant's states that are not busy. What is in memory and on disk as well comes before all others.
+std::optional<StateView> StateStore::least_valuable_of(const TenantId& tenant) const {
+  std::vector<StateView> views;
+  std::vector<StateView> copies;
+  for (const auto& [id, entry] : entries_) {
+    if (entry.is_busy || entry.owner.tenant != tenant) continue;
+    const bool is_copy = entry.image && !entry.file.empty();
+    (is_copy ? copies : views).push_back(view_of(id, entry, entry.warm_bytes() + entry.file_bytes));
+  }
+  const StateView* least = least_valuable(copies.empty() ? views : copies, options_.eviction);
+  return least == nullptr ? std::nullopt : std::optional(*least);
+}
+
+// Keeps a tenant within its quota, by giving up its own states.
+void StateStore::make_tenant_room(const TenantId& tenant) {
+  if (options_.tenant_bytes_max == 0) return;
+  for (auto found = tenants_.find(tenant);
+       found != tenants_.end() && found->second.warm + found->second.cold > options_.tenant_bytes_max;
+       found = tenants_.find(tenant)) {
+    const auto least = least_valuable_of(tenant);
+    if (!least) return;
+    const Entry& entry = entries_.at(least->id);
+    if (entry.image && !entry.file.empty()) {
+      drop_image(least->id);
+    } else {
+      stats_.dropped_total.add();
+      remove(least->id);
+    }
+  }
 }
 
 bool StateStore::can_write(const Entry& entry) const {
@@ -349,21 +422,32 @@ void StateStore::make_warm_room() {
 
 // So that the file of a state fits, for which only less valuable ones make room. False: it does not.
 bool StateStore::make_cold_room(StateId incoming) {
-  const StateView arrives = view_of(incoming, entries_.at(incoming), entries_.at(incoming).warm_bytes());
-  while (cold_bytes_ + arrives.bytes > options_.cold_bytes_max) {
+  const Entry& entry = entries_.at(incoming);
+  StateView arrives = view_of(incoming, entry, entry.warm_bytes());
+  if (arrives.bytes > options_.cold_bytes_max) return false;
+  // Its tenant is judged as if it were there already.
+  tenants_.at(entry.owner.tenant).cold += arrives.bytes;
+  bool has_room = true;
+  while (has_room && cold_bytes_ + arrives.bytes > options_.cold_bytes_max) {
+    arrives.is_over_share = is_over_share(entry.owner.tenant, Place::disk, share_of(Place::disk));
     const auto least = least_valuable_in(Place::disk);
-    if (!least) return false;
-    const StateView both[] = {*least, arrives};
-    if (least_valuable(both, options_.eviction)->id == incoming) return false;
-    Entry& entry = entries_.at(least->id);
-    if (entry.image) {
-      drop_file(entry);
-    } else {
-      stats_.dropped_total.add();
-      remove(least->id);
-    }
+    const StateView both[] = {arrives, least.value_or(arrives)};
+    has_room = least && least_valuable(both, options_.eviction)->id != incoming;
+    if (has_room) drop_from_disk(least->id);
   }
-  return true;
+  tenants_.at(entry.owner.tenant).cold -= arrives.bytes;
+  return has_room;
+}
+
+// Removes the file of a state that is not busy; one without an image is gone.
+void StateStore::drop_from_disk(StateId id) {
+  Entry& entry = entries_.at(id);
+  if (entry.image) {
+    drop_file(entry);
+  } else {
+    stats_.dropped_total.add();
+    remove(id);
+  }
 }
 
 // --- The store's thread
@@ -407,14 +491,24 @@ void StateStore::prepare() {
   wanted.next = clock_.now() + (options_.is_busy && options_.is_busy() ? kPause : Duration(0));
 }
 
-// What nobody has used for long goes to disk.
+// What nobody has used for long goes to disk, and in the end away.
 void StateStore::maintain() {
   maintenance_at_ = clock_.now() + kMaintenance;
   const MutexLock lock(mutex_);
+  std::vector<StateId> expired;
   std::vector<StateId> idle;
   for (const auto& [id, entry] : entries_) {
-    if (entry.image && !entry.is_busy && clock_.now() - entry.last_used >= options_.archive_after) idle.push_back(id);
+    if (entry.is_busy) continue;
+    const Duration unused = clock_.now() - entry.last_used;
+    if (options_.ttl > Duration(0) && unused >= options_.ttl) {
+      expired.push_back(id);
+    } else if (entry.image && unused >= options_.archive_after) {
+      idle.push_back(id);
+    }
   }
+  for (const StateId id : expired) remove(id);
+  stats_.expired_total.add(expired.size());
+  if (!expired.empty()) log_info("kv: {} states that nobody had used for kv.ttl were removed", expired.size());
   for (const StateId id : idle) {
     Entry& entry = entries_.at(id);
     if (!entry.file.empty()) {
@@ -453,12 +547,14 @@ void StateStore::run(Job job) {
 // The store's thread is done with an entry. `leaves_memory`: it is on disk and was not used meanwhile.
 void StateStore::end_busy(StateId id, bool leaves_memory) {
   Entry& entry = entries_.at(id);
+  const TenantId tenant = entry.owner.tenant;
   entry.is_busy = false;
   if (entry.is_forgotten) {
     remove(id);
   } else if (leaves_memory) {
     drop_image(id);
   }
+  make_tenant_room(tenant);
   make_warm_room();
 }
 
@@ -554,6 +650,10 @@ void StateStore::save_all(TimePoint deadline) {
       unsaved.emplace_back(value_of(view_of(id, entry, entry.warm_bytes())), id);
     }
   }
+  {
+    const MutexLock lock(mutex_);
+    writes_from_ = clock_.now();  // a disk that was full may have room by now, and later is too late
+  }
   std::ranges::sort(unsaved, std::greater());
   std::size_t saved = 0;
   for (const auto& [value, id] : unsaved) {
@@ -575,7 +675,12 @@ void StateStore::check_invariants() const {
   std::uint64_t warm = 0;
   std::uint64_t leaving = 0;
   std::uint64_t cold = 0;
+  std::map<TenantId, TenantBytes> taken;
+  std::map<TenantId, std::size_t> at_rest;
   for (const auto& [id, entry] : entries_) {
+    taken[entry.owner.tenant].warm += entry.warm_bytes();
+    taken[entry.owner.tenant].cold += entry.file_bytes;
+    at_rest[entry.owner.tenant] += entry.is_busy ? 0 : 1;
     UMA_CHECK(entry.image || !entry.file.empty());
     UMA_CHECK(!entry.image || entry.image->tokens == entry.tokens);
     UMA_CHECK(!entry.is_forgotten || entry.is_busy);
@@ -586,6 +691,12 @@ void StateStore::check_invariants() const {
   }
   UMA_CHECK(warm == warm_bytes_ && leaving == leaving_bytes_ && cold == cold_bytes_);
   UMA_CHECK(warm - leaving <= options_.warm_bytes_max);
+  UMA_CHECK(taken.size() == tenants_.size());
+  for (const auto& [tenant, bytes] : tenants_) {
+    UMA_CHECK(bytes.warm == taken.at(tenant).warm && bytes.cold == taken.at(tenant).cold);
+    UMA_CHECK(options_.tenant_bytes_max == 0 || bytes.warm + bytes.cold <= options_.tenant_bytes_max ||
+              at_rest.at(tenant) == 0);
+  }
   for (const auto& [session, ids] : of_session_) {
     UMA_CHECK(!ids.empty());
     for (const StateId id : ids) UMA_CHECK(entries_.at(id).owner.session == session);

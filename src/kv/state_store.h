@@ -7,12 +7,17 @@
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
 // has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Warm bytes
 // exceed their limit only by what is on its way to disk: one state, or at most a quarter of the limit. (4) A session has one
-// entry, or, where states cannot be cut, a few.
+// entry, or, where states cannot be cut, a few. (5) A tenant's states take no more than its quota, but for those that the
+// store's thread has.
+//
+// Tenants share a tier equally: where room is needed, it comes from those that have more than the tier's limit divided by the
+// number of tenants with states there, and among these from the least valuable state (docs/decisions/0020).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,8 +44,10 @@ namespace uma::kv {
 struct StoreOptions {
   std::uint64_t warm_bytes_max = 0;
   std::uint64_t cold_bytes_max = 0;
+  std::uint64_t tenant_bytes_max = 0;  // of one tenant, in both tiers together; 0: no quota
   EvictionOrder eviction = EvictionOrder::value;
   Duration archive_after = std::chrono::minutes(60);  // unused for so long: to disk
+  Duration ttl{0};                                    // unused for so long: removed; 0: never
   std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
 };
@@ -57,6 +64,13 @@ struct StoredMatch {
   bool is_own = false;  // of the session that asks
 };
 
+// What is stored of a session.
+struct SessionStates {
+  Tier tier = Tier::none;  // where its newest state is; none: it has none that can be used
+  std::uint64_t warm_bytes = 0;
+  std::uint64_t cold_bytes = 0;  // those of other settings too
+};
+
 // For whom a state is looked for.
 struct Asker {
   TenantId tenant;
@@ -70,7 +84,8 @@ struct StoreStats {
   Gauge warm_bytes;
   Gauge cold_states;
   Gauge cold_bytes;
-  Counter dropped_total;  // states given up for want of room
+  Counter dropped_total;  // states given up for want of room, or beyond their tenant's quota
+  Counter expired_total;  // states removed because nobody had used them for StoreOptions::ttl
   Counter failed_total;   // reads and writes that failed
   LatencyHistogram read;
   LatencyHistogram write;
@@ -109,8 +124,8 @@ class StateStore {
   [[nodiscard]] BytePool& pool() { return pool_; }
   // The session has ended.
   void forget(const SessionId& session);
-  // Where the session's state is; `none`: it has no entry.
-  [[nodiscard]] Tier tier_of(const SessionId& session) const;
+  // What is stored of a session.
+  [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
   // Ends the loop around step(); later puts are dropped.
   void close() { inbox_.close(); }
@@ -151,10 +166,17 @@ class StateStore {
     OnFetched on_fetched = nullptr;  // read
   };
   using Entries = std::unordered_map<StateId, Entry>;
+  // What the states of a tenant take.
+  struct TenantBytes {
+    std::uint64_t warm = 0;
+    std::uint64_t cold = 0;
+  };
 
   // Count what has come into a tier; what leaves it, before it does.
   void count_image(const Entry& entry, bool has_come) REQUIRES_LOCK(mutex_);
   void count_file(const Entry& entry, bool has_come) REQUIRES_LOCK(mutex_);
+  void count_for_tenant(const Entry& entry, std::uint64_t TenantBytes::* tier, std::uint64_t bytes, bool has_come)
+      REQUIRES_LOCK(mutex_);
   void add(Entry entry) REQUIRES_LOCK(mutex_);
   void remove(StateId id) REQUIRES_LOCK(mutex_);
   void drop_image(StateId id) REQUIRES_LOCK(mutex_);
@@ -164,12 +186,17 @@ class StateStore {
   [[nodiscard]] bool is_redundant(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
   void supersede(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
   void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
+  void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
   void make_warm_room() REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
+  void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool can_write(const Entry& entry) const REQUIRES_LOCK(mutex_);
   enum class Place : std::uint8_t { memory, disk };
+  [[nodiscard]] bool is_over_share(const TenantId& tenant, Place place, std::uint64_t share) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::uint64_t share_of(Place place) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] StateView view_of(StateId id, const Entry& entry, std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::optional<StateView> least_valuable_in(Place place) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::optional<StateView> least_valuable_of(const TenantId& tenant) const REQUIRES_LOCK(mutex_);
   void end_busy(StateId id, bool leaves_memory) REQUIRES_LOCK(mutex_);
   void maintain();
   void prepare();
@@ -209,7 +236,8 @@ class StateStore {
   std::uint64_t warm_bytes_ GUARDED_BY(mutex_) = 0;
   std::uint64_t leaving_bytes_ GUARDED_BY(mutex_) = 0;  // of them, on their way to disk
   std::uint64_t cold_bytes_ GUARDED_BY(mutex_) = 0;
-  TimePoint writes_from_ GUARDED_BY(mutex_){};  // after a failed write none is tried for a while
+  std::map<TenantId, TenantBytes> tenants_ GUARDED_BY(mutex_);  // that have states
+  TimePoint writes_from_ GUARDED_BY(mutex_){};                  // after a failed write none is tried for a while
   double read_ms_per_mb_ GUARDED_BY(mutex_) = 1;
   std::uint64_t queued_bytes_ GUARDED_BY(mutex_) = 0;  // of reads that have been asked for
 };

@@ -37,14 +37,16 @@ StateImage image_of(const Tokens& tokens, const std::string& identity = "model")
 class StateStoreTest : public ::testing::Test {
  protected:
   // Room for so many tokens' states in each tier.
-  void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true) {
+  void make(std::size_t warm_tokens, std::size_t cold_tokens, bool can_cut = true, Duration ttl = Duration(0)) {
     auto cold = std::make_unique<FakeColdStore>();
     if (cold_ != nullptr) cold->files = std::move(cold_->files);
     cold_ = cold.get();
-    store_ = std::make_unique<StateStore>(
-        StoreOptions{
-            .warm_bytes_max = warm_tokens * kTokenBytes, .cold_bytes_max = cold_tokens * kTokenBytes, .cold_tokens_min = 1},
-        std::move(cold), clock_);
+    store_ = std::make_unique<StateStore>(StoreOptions{.warm_bytes_max = warm_tokens * kTokenBytes,
+                                                       .cold_bytes_max = cold_tokens * kTokenBytes,
+                                                       .tenant_bytes_max = tenant_tokens_ * kTokenBytes,
+                                                       .ttl = ttl,
+                                                       .cold_tokens_min = 1},
+                                          std::move(cold), clock_);
     store_->open("model", can_cut, sessions_);
   }
 
@@ -66,12 +68,13 @@ class StateStoreTest : public ::testing::Test {
   std::optional<StoredMatch> match(const Tokens& chain) {
     return store_->find({.tenant = TenantId{tenant_}, .session = {}, .forked_from = {}}, chain);
   }
-  Tier tier(const std::string& session) { return store_->tier_of(SessionId{session}); }
+  Tier tier(const std::string& session) { return store_->states_of(SessionId{session}).tier; }
 
   testing::SimClock clock_;
   FakeColdStore* cold_ = nullptr;  // the store's own
   std::unique_ptr<StateStore> store_;
   std::string tenant_ = "a";
+  std::size_t tenant_tokens_ = 0;                               // whose states a tenant may have; 0: no quota
   std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // at the start
 };
 
@@ -110,7 +113,10 @@ TEST_F(StateStoreTest, WhatMemoryHasNoRoomForGoesToDiskAndComesBack) {
   work();
   ASSERT_TRUE(fetched);
   EXPECT_EQ(fetched->tokens, numbers(1000, 100));
-  EXPECT_EQ(tier("old"), Tier::warm);
+  const SessionStates states = store_->states_of(SessionId{"old"});
+  EXPECT_EQ(states.tier, Tier::warm);
+  EXPECT_EQ(states.warm_bytes, 10'000u);
+  EXPECT_EQ(states.cold_bytes, 10'000u);
 }
 
 TEST_F(StateStoreTest, ANewStateOfASessionTakesThePlaceOfTheFormer) {
@@ -149,6 +155,79 @@ TEST_F(StateStoreTest, TenantsShareOnlyWhatIsPublic) {
   tenant_ = "b";
   EXPECT_EQ(found(numbers(1, 50)), 0);
   EXPECT_EQ(found(numbers(500, 50)), 50);
+}
+
+TEST_F(StateStoreTest, ATenantBeyondItsQuotaGivesUpItsOwnLeastValuable) {
+  tenant_tokens_ = 250;
+  make(1000, 1000);
+  tenant_ = "b";
+  put("other", numbers(9000, 100));
+  clock_.advance(std::chrono::hours(1));
+  tenant_ = "a";
+  for (int i = 0; i < 4; ++i) {
+    put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+    clock_.advance(std::chrono::seconds(10));
+  }
+  EXPECT_EQ(tier("s0"), Tier::none);
+  EXPECT_EQ(tier("s1"), Tier::none);
+  EXPECT_EQ(tier("s2"), Tier::warm);
+  EXPECT_EQ(tier("s3"), Tier::warm);
+  EXPECT_EQ(tier("other"), Tier::warm) << "the oldest of all, and another tenant's";
+  EXPECT_EQ(store_->stats().dropped_total.value(), 2u);
+  // One that alone is too large drives out nothing.
+  put("s4", numbers(5000, 300));
+  EXPECT_EQ(tier("s4"), Tier::none);
+  EXPECT_EQ(tier("s3"), Tier::warm);
+}
+
+TEST_F(StateStoreTest, AQuotaCountsMemoryAndDiskTogetherAndCopiesGoFirst) {
+  tenant_tokens_ = 250;
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  put("t", numbers(500, 100));
+  store_->save_all(kNever);
+  work();
+  ASSERT_EQ(cold_->files.size(), 2u);
+  EXPECT_EQ(store_->stats().cold_bytes.value(), 20'000);
+  // In memory as well one of them is beyond the quota, and its copy in memory is all that goes.
+  ImagePtr fetched;
+  store_->fetch(match(numbers(1, 100))->id, [&](Expected<ImagePtr> image) { fetched = std::move(image).value(); });
+  work();
+  EXPECT_TRUE(fetched);
+  EXPECT_EQ(tier("s"), Tier::cold);
+  EXPECT_EQ(tier("t"), Tier::cold);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u);
+  // A start with a smaller quota keeps to it.
+  tenant_tokens_ = 150;
+  sessions_.insert({"t"});
+  make(1000, 1000);
+  work();
+  EXPECT_EQ(cold_->files.size(), 1u);
+}
+
+TEST_F(StateStoreTest, ATenantThatFillsATierTakesNoOthersShare) {
+  make(600, 600);
+  tenant_ = "b";
+  for (int i = 0; i < 2; ++i) put("b" + std::to_string(i), numbers(10'000 + 1000 * i, 100));
+  clock_.advance(std::chrono::hours(10));  // worth less than everything that comes
+  tenant_ = "a";
+  for (int i = 0; i < 30; ++i) {
+    put("a" + std::to_string(i), numbers(20'000 + 1000 * i, 100));
+    clock_.advance(std::chrono::seconds(1));
+    work();
+  }
+  EXPECT_NE(tier("b0"), Tier::none);
+  EXPECT_NE(tier("b1"), Tier::none);
+  EXPECT_GT(store_->stats().dropped_total.value(), 10u);
+  EXPECT_GE(store_->stats().warm_bytes.value() + store_->stats().cold_bytes.value(), 110'000)
+      << "alone, a tenant may use it all";
+  // A third that comes gets room from the one that has most.
+  tenant_ = "c";
+  for (int i = 0; i < 4; ++i) {
+    put("c" + std::to_string(i), numbers(60'000 + 1000 * i, 100));
+    work();
+  }
+  for (const char* kept : {"b0", "b1", "c0", "c1", "c2", "c3"}) EXPECT_NE(tier(kept), Tier::none) << kept;
 }
 
 TEST_F(StateStoreTest, WhereBitsCountOnlyTheSessionsOwnAndItsParentsAreFound) {
@@ -241,6 +320,18 @@ TEST_F(StateStoreTest, AFullDiskLosesWhatHasNoRoomAndNothingElse) {
   EXPECT_EQ(cold_->files.size(), 1u);
 }
 
+TEST_F(StateStoreTest, TheEndTriesADiskThatWasFullOnceMore) {
+  make(150, 1000);
+  cold_->fails = [] { return true; };
+  put("s", numbers(1, 100));
+  put("t", numbers(500, 100));
+  work();
+  ASSERT_EQ(store_->stats().failed_total.value(), 1u);
+  cold_->fails = nullptr;
+  store_->save_all(kNever);
+  EXPECT_EQ(cold_->files.size(), 1u);
+}
+
 TEST_F(StateStoreTest, AStateThatCannotBeReadIsForgottenAndTheOneWhoAsksIsTold) {
   make(150, 1000);
   put("s", numbers(1, 100));
@@ -263,6 +354,40 @@ TEST_F(StateStoreTest, WhatIsIdleForLongIsArchived) {
   store_->step();
   work();
   EXPECT_EQ(tier("s"), Tier::cold);
+}
+
+TEST_F(StateStoreTest, WhatIsNotUsedForItsTimeToLiveIsRemoved) {
+  make(250, 1000, true, std::chrono::hours(2));
+  for (Token first : {1000, 2000, 3000}) put("s" + std::to_string(first), numbers(first, 100));
+  work();
+  clock_.advance(std::chrono::minutes(100));
+  ASSERT_TRUE(store_->take(match(numbers(3000, 100))->id));
+  clock_.advance(std::chrono::minutes(21));
+  store_->step();
+  work();
+  EXPECT_EQ(tier("s1000"), Tier::none);
+  EXPECT_EQ(tier("s2000"), Tier::none);
+  EXPECT_EQ(tier("s3000"), Tier::warm);
+  EXPECT_TRUE(cold_->files.empty());
+  EXPECT_EQ(store_->stats().expired_total.value(), 2u);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u);
+}
+
+TEST_F(StateStoreTest, AStartRemovesWhatHasExpiredMeanwhile) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  put("foreign", numbers(500, 100));
+  store_->save_all(kNever);
+  const std::int64_t now_s = clock_.unix_s();
+  for (auto& [name, file] : cold_->files) {
+    file.head.last_used_s = file.head.owner.session.value == "s" ? now_s - 7200 : now_s - 7100;
+  }
+  make(1000, 1000, true, std::chrono::hours(2));
+  store_->step();
+  work();
+  EXPECT_EQ(tier("s"), Tier::none);
+  EXPECT_EQ(tier("foreign"), Tier::cold);
+  EXPECT_EQ(cold_->files.size(), 1u);
 }
 
 TEST_F(StateStoreTest, ASessionsStateThatLivesInAContextLeavesMemory) {
@@ -308,11 +433,13 @@ TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);
     cold_ = nullptr;
+    tenant_tokens_ = random.next_below(2) == 0 ? 0 : 50 + random.next_below(300);
     make(100 + random.next_below(300), random.next_below(600), random.next_below(4) != 0);
     cold_->fails = [&] { return random.next_below(8) == 0; };
     std::int64_t owed = 0;
     for (int i = 0; i < 400; ++i) {
       const std::string session = random.next_below(4) == 0 ? "" : "s" + std::to_string(random.next_below(6));
+      tenant_ = session.empty() || session < "s3" ? "a" : "b";
       const Tokens tokens = numbers(static_cast<Token>(1000 * random.next_below(5)), 1 + random.next_below(80));
       switch (random.next_below(8)) {
         case 0:
@@ -338,7 +465,7 @@ TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
             if (const ImagePtr image = store_->take(stored->id)) {
               EXPECT_GE(common_prefix(image->tokens, tokens), 1u);
             }
-            store_->settle(stored->id, {.tenant = TenantId{"a"}, .session = SessionId{session}, .forked_from = {}});
+            store_->settle(stored->id, {.tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}});
           }
           break;
         case 5:

@@ -21,7 +21,7 @@ double value_of(const StateView& state) {
 const StateView* least_valuable(std::span<const StateView> states, EvictionOrder order) {
   const auto rank = [order](const StateView& state) {
     const double worth = state.is_foreign || order == EvictionOrder::lru ? -state.idle_s : value_of(state);
-    return std::tuple(!state.is_foreign, worth, state.id);
+    return std::tuple(!state.is_foreign, !state.is_over_share, worth, state.id);
   };
   const auto least = std::ranges::min_element(states, {}, rank);
   return least == states.end() ? nullptr : &*least;

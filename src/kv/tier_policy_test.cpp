@@ -41,5 +41,15 @@ TEST(TierPolicy, TakesWhatIsOfNoUseFirst) {
   EXPECT_EQ(first_to_go({state(2, 100, 5000), foreign}), 1u);
 }
 
+TEST(TierPolicy, TakesFromThoseWhoHaveMoreThanTheirShare) {
+  StateView greedy = state(1, 8000, 1);
+  greedy.is_over_share = true;
+  StateView foreign = state(3, 8000, 1);
+  foreign.is_foreign = true;
+  EXPECT_EQ(first_to_go({state(2, 100, 5000), greedy}), 1u);
+  EXPECT_EQ(first_to_go({state(2, 100, 5000), greedy}, EvictionOrder::lru), 1u);
+  EXPECT_EQ(first_to_go({state(2, 100, 5000), greedy, foreign}), 3u);
+}
+
 }  // namespace
 }  // namespace uma::kv

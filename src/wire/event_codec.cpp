@@ -120,6 +120,9 @@ void write_session_fields(ObjectWriter& object, const SessionInfo& session) {
   object.field("n_keep", session.n_keep);
   object.field("busy", session.busy);
   object.field("tier", tier_name(session.tier));
+  object.field("hot_bytes", session.hot_bytes);
+  object.field("warm_bytes", session.warm_bytes);
+  object.field("cold_bytes", session.cold_bytes);
   object.field("worker", session.worker);
   object.field("created_s", session.created_s);
   object.field("last_used_s", session.last_used_s);
@@ -208,10 +211,13 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("warm_sessions", metrics.warm_sessions);
   object.field("warm_bytes", metrics.warm_bytes);
   object.field("warm_hits_total", metrics.warm_hits_total);
+  object.field("warm_restore_ms_avg", metrics.warm_restore_ms_avg);
   object.field("cold_sessions", metrics.cold_sessions);
   object.field("cold_bytes", metrics.cold_bytes);
   object.field("cold_hits_total", metrics.cold_hits_total);
+  object.field("cold_restore_ms_avg", metrics.cold_restore_ms_avg);
   object.field("states_dropped_total", metrics.states_dropped_total);
+  object.field("states_expired_total", metrics.states_expired_total);
   object.field("states_failed_total", metrics.states_failed_total);
   object.field("save_ms_avg", metrics.save_ms_avg);
   object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);

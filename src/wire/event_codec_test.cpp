@@ -130,6 +130,8 @@ SessionInfo sample_session() {
   session.n_keep = 6;
   session.busy = true;
   session.tier = Tier::warm;
+  session.warm_bytes = 4096;
+  session.cold_bytes = 8192;
   session.worker = 1;
   session.created_s = 1'700'000'000;
   session.last_used_s = 1'700'000'009;
@@ -139,7 +141,7 @@ SessionInfo sample_session() {
 constexpr const char* kSampleFields =
     R"("session_id":"00ff","name":"notes","model":"tiny","mode":"chat","tokens":40,"pending_tokens":5,"turns":2,"dropped_turns":1,)"
     R"("on_full":"shift","n_keep":6,"busy":true,)"
-    R"("tier":"warm","worker":1,"created_s":1700000000,"last_used_s":1700000009)";
+    R"("tier":"warm","hot_bytes":0,"warm_bytes":4096,"cold_bytes":8192,"worker":1,"created_s":1700000000,"last_used_s":1700000009)";
 
 TEST(EventCodec, SessionRepliesCarryTheSession) {
   const std::string fields = kSampleFields;
@@ -234,6 +236,11 @@ TEST(EventCodec, MetricsHaveTheNamesOfTheProtocol) {
                            "warm_sessions",
                            "warm_bytes",
                            "warm_hits_total",
+                           "warm_restore_ms_avg",
+                           "cold_sessions",
+                           "cold_bytes",
+                           "cold_hits_total",
+                           "cold_restore_ms_avg",
                            "restore_ms_avg"}) {
     EXPECT_TRUE(shown.contains(name)) << name;
   }

@@ -108,8 +108,8 @@ metrics:
                 self.assertIn("superseded", daemon.log())
 
     def test_keys_whose_feature_comes_later_are_named_in_the_log(self):
-        with uma.Daemon(config="kv: {ttl: 1d}\npool: {maintenance_s: 10}\n") as daemon:
-            self.assertRegex(daemon.log(), r"no effect.*kv\.ttl, pool\.maintenance_s")
+        with uma.Daemon(config="pool: {queue_depth_warn: 5, maintenance_s: 10}\n") as daemon:
+            self.assertRegex(daemon.log(), r"no effect.*pool\.queue_depth_warn, pool\.maintenance_s")
 
     def test_flags_win_over_the_environment_and_that_over_the_file(self):
         config = "slots: 2\nworkers: 1\nlimits: {max_tokens: 7}\n"

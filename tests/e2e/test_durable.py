@@ -27,7 +27,8 @@ WORDS = (" and", " then", " one day", " the girl", " saw a", " big", " dog.", " 
 
 def shown(detail):
     """What get_session or list_sessions says of a session that a restart does not change."""
-    return {name: value for name, value in detail.items() if name not in ("id", "tier", "worker", "event")}
+    moves = ("id", "tier", "hot_bytes", "warm_bytes", "cold_bytes", "worker", "event")
+    return {name: value for name, value in detail.items() if name not in moves}
 
 
 def stored_sessions(data_dir):

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import shutil
+import time
 import unittest
 
 import uma
@@ -159,6 +160,28 @@ class Tiers(unittest.TestCase):
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             self.assertEqual("cold", self.go_on(client, session).usage["tier"])
+
+    def test_what_nobody_used_for_its_time_to_live_is_removed_and_its_session_stays(self):
+        with self.daemon.client() as client:
+            session = self.begin(client)
+            before = client.session(session)
+        self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
+        config = self.daemon.folder / "umad.yaml"
+        config.write_text(config.read_text().replace("}", ", ttl: 2h}"))
+        (path,) = self.files
+        for used_hours_ago, tier, count in ((1, "cold", 1), (3, "none", 0)):
+            used_s = time.time() - used_hours_ago * 3600
+            os.utime(path, (used_s, used_s))
+            self.daemon.start().wait_ready()
+            uma.until(lambda wanted=count: len(self.files) == wanted, f"{count} files after {used_hours_ago} h")
+            with self.daemon.client() as client:
+                after = client.session(session)
+                self.assertEqual(1 - count, client.metrics()["states_expired_total"])
+                self.assertEqual((tier, before["tokens"], before["text"]), (after["tier"], after["tokens"], after["text"]))
+            if count == 1:
+                self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
+        with self.daemon.client() as client:
+            self.assertEqual("not_cached", self.go_on(client, session).usage["reuse_reason"])
 
     def test_after_a_kill_what_was_not_saved_is_computed_again(self):
         tokens = self.expected()

@@ -9,7 +9,7 @@
 namespace uma::sim {
 namespace {
 
-const TenantId kTenant{"simulated"};
+const TenantId kTenants[] = {{"one"}, {"another"}};
 
 std::string text_of(std::span<const Token> tokens) {
   std::string text;
@@ -211,8 +211,15 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 12;
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
-  store_options_ = {
-      .warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000), .cold_tokens_min = 1};
+  if (random_.next_below(4) == 0) {
+    router_options_.limits.tenant_sessions_max = 8;
+    router_options_.limits.tenant_tokens_max = 600;
+  }
+  store_options_ = {.warm_bytes_max = random_.next_below(100'000),
+                    .cold_bytes_max = random_.next_below(200'000),
+                    .tenant_bytes_max = random_.next_below(2) * (1 + random_.next_below(150'000)),
+                    .ttl = std::chrono::milliseconds(random_.next_below(2) * 1000),
+                    .cold_tokens_min = 1};
   lanes_count_ = 1 + random_.next_below(2);
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   lane_options_.threads = 2;
@@ -295,12 +302,15 @@ void Simulation::crash_and_start_again() {
   start_machine();
   if (has_faults_) inject_faults();
 
-  // Every session that a client was told of is there.
-  router_->list_sessions(kTenant, expect_reply<std::vector<SessionInfo>>([this](const Expected<std::vector<SessionInfo>>& all) {
-                           for (const auto& [id, session] : known_) {
-                             UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id));
-                           }
-                         }));
+  // Every session that a client was told of is there, and its own tenant's.
+  for (const TenantId& tenant : kTenants) {
+    router_->list_sessions(
+        tenant, expect_reply<std::vector<SessionInfo>>([this, tenant](const Expected<std::vector<SessionInfo>>& all) {
+          for (const auto& [id, session] : known_) {
+            UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
+          }
+        }));
+  }
 }
 
 void Simulation::count_lanes() {
@@ -463,7 +473,14 @@ std::string Simulation::pick_session() {
   return picked->first;
 }
 
+// Of a session that nobody knows, anybody.
+TenantId Simulation::tenant_of(const std::string& session) {
+  const auto known = known_.find(session);
+  return known != known_.end() ? known->second.tenant : kTenants[random_.next_below(2)];
+}
+
 void Simulation::create_session() {
+  const TenantId tenant = tenant_of("");
   CreateSessionRequest request;
   request.mode = SessionMode::text;
   if (random_.next_below(3) == 0) request.system = new_text();
@@ -473,16 +490,19 @@ void Simulation::create_session() {
     request.n_keep = random_.next_below(2) == 0 ? 0 : static_cast<std::int32_t>(random_.next_below(30));
   }
   const bool can_expire = request.ttl_s > 0;
-  router_->create_session(kTenant, request,
-                          expect_reply<SessionInfo>([this, can_expire, system = request.system](Expected<SessionInfo> made) {
-                            if (made && !can_expire) known_[made->id.value].system = system;
-                          }));
+  router_->create_session(
+      tenant, request,
+      expect_reply<SessionInfo>([this, tenant, can_expire, system = request.system](Expected<SessionInfo> made) {
+        if (!made || can_expire) return;
+        known_[made->id.value].tenant = tenant;
+        known_[made->id.value].system = system;
+      }));
 }
 
 void Simulation::append() {
   const std::string session = pick_session();
   const std::string text = new_text();
-  router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}},
+  router_->append_input(tenant_of(session), {.session = session, .input = {.text = text, .messages = {}}},
                         expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
                           if (done && known_.contains(session)) known_[session].inputs.push_back(text);
                         }));
@@ -509,7 +529,8 @@ void Simulation::generate(bool in_session) {
   sink->id = RequestId{++last_request_};
   sinks_.push_back(sink);
   ++outcome_.generations;
-  router_->generate(sink->id, kTenant, std::move(request), sink);
+  const TenantId tenant = tenant_of(request.session);
+  router_->generate(sink->id, tenant, std::move(request), sink);
 }
 
 void Simulation::cancel() {
@@ -518,26 +539,40 @@ void Simulation::cancel() {
   if (random_.next_below(2) == 0) {
     router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   } else {
-    router_->cancel_session(kTenant, pick_session(),
+    const std::string session = pick_session();
+    router_->cancel_session(tenant_of(session), session,
                             expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
   }
 }
 
 void Simulation::end_session() {
   const std::string session = pick_session();
-  known_.erase(session);
-  router_->end_session(kTenant, session, expect_reply<Unit>([](const Expected<Unit>&) {}));
+  const TenantId tenant = tenant_of(session);
+  std::optional<KnownSession> known;
+  if (const auto found = known_.find(session); found != known_.end()) {
+    known = std::move(found->second);
+    known_.erase(found);
+    // If it cannot be forgotten it is there as before, but what was said to it meanwhile nobody has noted.
+    known->inputs.clear();
+    known->was_cut = true;
+  }
+  router_->end_session(tenant, session, expect_reply<Unit>([this, session, known](const Expected<Unit>& done) {
+                         const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
+                         UMA_CHECK(is_kept == (!done && done.error().code == ErrorCode::io_short_write));
+                         if (known && is_kept) known_[session] = *known;
+                       }));
 }
 
 void Simulation::fork_or_rewind() {
   const std::string session = pick_session();
+  const TenantId tenant = tenant_of(session);
   if (random_.next_below(2) == 0) {
-    router_->fork_session(kTenant, session, "", expect_reply<SessionInfo>([this](const Expected<SessionInfo>& made) {
-                            if (made) known_[made->id.value] = {};
+    router_->fork_session(tenant, session, "", expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
+                            if (made) known_[made->id.value].tenant = tenant;
                           }));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
-    router_->rewind_session(kTenant, session, static_cast<std::int32_t>(random_.next_below(3)),
+    router_->rewind_session(tenant, session, static_cast<std::int32_t>(random_.next_below(3)),
                             expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}));
   }
 }

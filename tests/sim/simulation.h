@@ -75,7 +75,8 @@ class Simulation {
   class Sink;
   // What a client knows of a session it made.
   struct KnownSession {
-    std::string system;               // what it begins with
+    std::string system;  // what it begins with
+    TenantId tenant;
     std::vector<std::string> inputs;  // acknowledged, in order
     bool was_cut = false;             // rewound or regenerated: inputs may be gone
   };
@@ -98,6 +99,7 @@ class Simulation {
   void inject_faults();
   void check_session_texts();
   [[nodiscard]] std::string pick_session();
+  [[nodiscard]] TenantId tenant_of(const std::string& session);
   [[nodiscard]] std::string new_text();
   template <class T>
   Reply<T> expect_reply(std::move_only_function<void(Expected<T>)> then);
