@@ -120,7 +120,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
     const llm::ContextShape shape = loaded->workers.front().decode->shape();
-    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, sessions_at_start_);
+    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, std::exchange(sessions_at_start_, {}));
     store_thread_ = std::thread([this] { run_store(); });
     std::vector<Lane*> lanes;
     const MutexLock lock(workers_mutex_);

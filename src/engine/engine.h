@@ -95,7 +95,7 @@ class Engine final : public Service {
   kv::StateStore store_;
   Preparer preparer_;
   Router router_;
-  std::unordered_set<SessionId> sessions_at_start_;  // constant after construction
+  std::unordered_set<SessionId> sessions_at_start_;  // the loading thread's, until the store has been opened
   std::atomic<std::uint64_t> last_request_{0};
   std::atomic<double> load_progress_{0};
   bool started_ = false;  // owned by the thread that calls start() and stop()

@@ -33,6 +33,18 @@ class Sink final : public EventSink {
   std::optional<Event> terminal;
 };
 
+// A catalog in memory that cannot be read for a while.
+class FlakyCatalog final : public kv::MemoryCatalog {
+ public:
+  void read(const SessionId& id, OnRead on_read) override {
+    if (fails) return on_read(fail(ErrorCode::io_short_write, "the disk cannot be read"));
+    ++readings;
+    kv::MemoryCatalog::read(id, std::move(on_read));
+  }
+  bool fails = false;
+  int readings = 0;
+};
+
 class RouterTest : public ::testing::Test {
  protected:
   RouterTest() { init_log(LogLevel::error); }
@@ -56,6 +68,7 @@ class RouterTest : public ::testing::Test {
     RouterOptions options;
     options.model_name = "fake";
     options.seed = seed;
+    options.record_bytes_max = record_bytes_max_;
     router_ = std::make_unique<Router>(options, catalog_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
@@ -110,7 +123,8 @@ class RouterTest : public ::testing::Test {
 
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
-  kv::MemoryCatalog catalog_;
+  FlakyCatalog catalog_;
+  std::size_t record_bytes_max_ = RouterOptions().record_bytes_max;
   kv::StateStore store_{{}, nullptr, clock_};
   std::map<std::string, kv::SessionRecord> records_;
   Preparer preparer_;
@@ -221,6 +235,64 @@ TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   EXPECT_EQ(catalog_.size(), 3u);
   EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, "a", std::move(reply)); }));
   EXPECT_EQ(catalog_.size(), 2u);
+}
+
+TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) {
+  // The catalog has one reference, and this test the other.
+  const auto in_memory = [&](const char* id) { return catalog_.find(SessionId{id}).use_count() > 2; };
+  for (const char* id : {"a", "b", "c"}) left_behind(id).chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  for (auto& [id, record] : records_) record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record_bytes_max_ = 2 * kv::bytes_of(records_["a"]);
+  start();
+  load();
+  EXPECT_EQ(list()[0].tokens, 5);
+  EXPECT_EQ(catalog_.readings, 0) << "a listing reads nothing";
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(get("b")->text, "once");
+  EXPECT_TRUE(in_memory("a") && in_memory("b"));
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(catalog_.readings, 2) << "what was used of late is there";
+  EXPECT_EQ(get("c")->text, "once");
+  EXPECT_TRUE(!in_memory("a") && in_memory("b") && in_memory("c"));
+  record_bytes_max_ = 0;
+  start();
+  load();
+  const auto sink = generate("a");
+  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, {testing::kFakeBos, 'o', 'n', 'c', 'e'}, 5));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_TRUE(append("a"));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  EXPECT_EQ(catalog_.find(SessionId{"a"})->turns.size(), 2u) << "the first one was continued";
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  records_["a"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  catalog_.fails = true;
+  const auto sink = generate("a");
+  EXPECT_EQ(std::get<FailureEvent>(*sink->terminal).error.code, ErrorCode::io_short_write);
+  EXPECT_EQ(append("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(get("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(list().size(), 1u);
+  catalog_.fails = false;
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  catalog_.fails = true;
+  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, "a", std::move(reply)); })) << "needs no reading";
+}
+
+TEST_F(RouterTest, WhoWaitsForAReadingHearsWhenTheSessionEnds) {
+  left_behind("a");
+  start();
+  load();
+  std::optional<Expected<SessionDetail>> detail;
+  router_->get_session(kTenant, "a", [&](Expected<SessionDetail> got) { detail = std::move(got); });
+  router_->end_session(kTenant, "a", [](const Expected<Unit>&) {});
+  ASSERT_TRUE(detail);
+  EXPECT_EQ(detail->error().code, ErrorCode::session_unknown);
+  settle();
 }
 
 TEST_F(RouterTest, NewIdsAreNoneThatExist) {

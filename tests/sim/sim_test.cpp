@@ -57,13 +57,14 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.warm_hits += outcome.warm_hits;
     total.cold_hits += outcome.cold_hits;
     total.shared += outcome.shared;
+    total.readings += outcome.readings;
   }
   std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
                                   "handovers {}, reused tokens {}, "
-                                  "restored from memory {}, from disk {}, shared {}",
+                                  "restored from memory {}, from disk {}, shared {}, records read {}",
                                   total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
                                   total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
-                                  total.shared)
+                                  total.shared, total.readings)
                           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
@@ -71,6 +72,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.warm_hits, seeds / 10);
   EXPECT_GT(total.cold_hits, seeds / 10);
   EXPECT_GT(total.shared, seeds / 10);
+  EXPECT_GT(total.readings, seeds);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

@@ -33,9 +33,14 @@ void SlowCatalog::remove(const SessionId& id, Done done) {
   calls_.push_back({nullptr, nullptr, id, std::move(done)});
 }
 
+void SlowCatalog::read(const SessionId& id, OnRead on_read) {
+  calls_.push_back({nullptr, nullptr, id, nullptr, std::move(on_read)});
+}
+
 void SlowCatalog::crash(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     calls_[i].done = [](const Expected<Unit>&) {};
+    if (calls_[i].on_read) calls_[i].on_read = [](const Expected<kv::RecordPtr>&) {};
   }
   calls_.resize(count);
   while (answer_one(false)) {
@@ -46,7 +51,12 @@ bool SlowCatalog::answer_one(bool with_failure) {
   if (calls_.empty()) return false;
   Call call = std::move(calls_.front());
   calls_.erase(calls_.begin());
-  if (with_failure) {
+  if (call.on_read && with_failure) {
+    call.on_read(fail(ErrorCode::io_short_write, "the simulated disk cannot be read"));
+  } else if (call.on_read) {
+    ++readings_count_;
+    kept_.read(call.id, std::move(call.on_read));
+  } else if (with_failure) {
     call.done(fail(ErrorCode::io_short_write, "the simulated disk is full"));
   } else if (call.record != nullptr) {
     kept_.commit(std::move(call.record), std::move(call.before), std::move(call.done));
@@ -139,6 +149,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
 
   router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 12;
+  router_options_.record_bytes_max = random_.next_below(3) * 1000;  // none, or a few sessions' records
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   store_options_ = {
       .warm_bytes_max = random_.next_below(100'000), .cold_bytes_max = random_.next_below(200'000), .cold_tokens_min = 1};
@@ -342,6 +353,7 @@ Outcome Simulation::run(int actions) {
     UMA_CHECK(lane->stats().swapped_bytes.value() == 0 && lane->stats().swapped_sequences.value() == 0);
   }
   count_lanes();
+  outcome_.readings = catalog_.readings_count();
   return outcome_;
 }
 
