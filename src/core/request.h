@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
 
@@ -67,6 +68,11 @@ struct CreateSessionRequest {
   bool is_public = false;                     // other tenants' requests may begin with what it has computed
   bool is_ephemeral = false;                  // its KV is kept in the context only
   std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
+};
+
+struct ImportRequest {
+  std::string name;  // of the new session; empty: the one it had
+  Bytes file;        // docs/SESSION_FILE.md; not checked yet
 };
 
 struct AppendRequest {

@@ -310,6 +310,18 @@ void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> repl
   });
 }
 
+void Engine::export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.export_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.import_session(std::move(tenant), std::move(request), std::move(reply));
+  });
+}
+
 // --- What is known without asking anybody
 // ---------------------------------------------------------------------------------------
 

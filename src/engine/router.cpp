@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/portable_session.h"
 
 namespace uma::engine {
 namespace {
@@ -539,11 +540,7 @@ void Router::get_session(const TenantId& tenant, const std::string& session, Rep
     if (record.mode != SessionMode::chat) {
       if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
       if (auto known = check_record(record); !known) return reply(std::unexpected(known.error()));
-      llm::Detokenizer detokenizer(model_->vocab());
-      for (const Token token : record.chain) detokenizer.push(token, detail.text);
-      detokenizer.finish(detail.text);
-      // The tokenizer's own space at the start of the chain is not part of what was said.
-      if (model_->vocab().adds_space_prefix() && detail.text.starts_with(' ')) detail.text.erase(0, 1);
+      detail.text = text_of(model_->vocab(), record.chain);
     }
     reply(std::move(detail));
   });
@@ -558,6 +555,58 @@ void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo
     return std::tie(a.created_s, a.id) < std::tie(b.created_s, b.id);
   });
   reply(std::move(sessions));
+}
+
+void Router::export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply) {
+  // What its tokens are and say only their model knows.
+  when_loaded([this, tenant, session, reply = std::move(reply)]() mutable {
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+      if (!found) return reply(std::unexpected(found.error()));
+      const Session& exported = **found;
+      if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
+      preparer_.post(
+          [this, model = model_, record = exported.record, info = info_of(exported), reply = std::move(reply)]() mutable {
+            Bytes file = export_record(*model, *record);
+            post([info = std::move(info), file = std::move(file), reply = std::move(reply)]() mutable {
+              if (file.size() > kSessionFileBytesMax) {
+                return reply(
+                    fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                              file.size(), kSessionFileBytesMax)));
+              }
+              reply(ExportedSession{.info = std::move(info), .file = std::move(file)});
+            });
+          });
+    });
+  });
+}
+
+void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    preparer_.post(
+        [this, model = model_, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+          auto imported = import_record(*model, request.file, options_.limits.max_prompt_bytes);
+          post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
+                reply = std::move(reply)]() mutable {
+            if (!imported) return reply(std::unexpected(imported.error()));
+            kv::SessionRecord& record = imported->record;
+            if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) {
+              return reply(std::unexpected(fits.error()));
+            }
+            record.id = new_session_id();
+            record.tenant = std::move(tenant);
+            if (!name.empty()) record.name = std::move(name);
+            record.model = options_.model_name;
+            record.last_used_s = clock_.unix_s();
+            add_session(std::move(record), least_loaded_lane(), {},
+                        [kept = imported->are_tokens_kept, reply = std::move(reply)](Expected<SessionInfo> added) mutable {
+                          if (!added) return reply(std::unexpected(added.error()));
+                          reply(ImportedSession{.info = std::move(*added), .are_tokens_kept = kept});
+                        });
+          });
+        });
+  });
 }
 
 // --- Generations

@@ -90,6 +90,8 @@ class Router {
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
+  void export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply);
+  void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
 
   // For the simulator: every session's invariants hold.
   void check_invariants() const;

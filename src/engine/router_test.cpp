@@ -295,6 +295,61 @@ TEST_F(RouterTest, WhoWaitsForAReadingHearsWhenTheSessionEnds) {
   settle();
 }
 
+TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record.pending = {'!'};
+  record.ttl_s = 60;
+  record.is_public = true;
+  start();
+  load();
+  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "tale", std::move(reply)); });
+  ASSERT_TRUE(exported);
+  EXPECT_EQ(exported->info.tokens, 5);
+  const auto import = [&](const std::string& name, const Bytes& file) {
+    return ask<ImportedSession>(
+        [&](auto reply) { router_->import_session(TenantId{"another"}, {name, file}, std::move(reply)); });
+  };
+  const auto imported = import("", exported->file);
+  ASSERT_TRUE(imported);
+  EXPECT_TRUE(imported->are_tokens_kept);
+  EXPECT_EQ(imported->info.name, "tale") << "a name is a tenant's";
+  const kv::RecordPtr kept = catalog_.find(imported->info.id);
+  const kv::RecordPtr original = catalog_.find(SessionId{"a"});
+  EXPECT_EQ(kept->chain, original->chain);
+  EXPECT_EQ(kept->pending, original->pending);
+  EXPECT_EQ(kept->turns, original->turns);
+  EXPECT_EQ(kept->tenant.value, "another");
+  EXPECT_FALSE(kept->is_public) << "rights do not travel";
+  EXPECT_EQ(kept->ttl_s, 0);
+  EXPECT_EQ(import("", exported->file).error().message, "field \"name\": a session \"tale\" exists already");
+  EXPECT_TRUE(import("copy", exported->file));
+  Bytes damaged = exported->file;
+  damaged[50] ^= std::byte{1};
+  EXPECT_EQ(import("third", damaged).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(catalog_.size(), 3u) << "what is refused leaves nothing";
+  EXPECT_EQ(ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "copy", std::move(reply)); }).error().code,
+            ErrorCode::session_unknown)
+      << "another tenant's";
+}
+
+TEST_F(RouterTest, AnImportThatDoesNotFitTheContextIsRefused) {
+  kv::SessionRecord& record = left_behind("a");
+  record.chain.assign(static_cast<std::size_t>(FakeContext(kOptions).shape().sequence_cells_max), 'x');
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "a", std::move(reply)); });
+  ASSERT_TRUE(exported);
+  const auto imported =
+      ask<ImportedSession>([&](auto reply) { router_->import_session(kTenant, {"", exported->file}, std::move(reply)); });
+  ASSERT_FALSE(imported);
+  EXPECT_EQ(imported.error().code, ErrorCode::limit_context);
+  EXPECT_EQ(catalog_.size(), 1u);
+}
+
 TEST_F(RouterTest, NewIdsAreNoneThatExist) {
   const auto create = [&] {
     return ask<SessionInfo>([&](auto reply) { router_->create_session(kTenant, {}, std::move(reply)); })->id;

@@ -58,6 +58,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.cold_hits += outcome.cold_hits;
     total.shared += outcome.shared;
     total.readings += outcome.readings;
+    total.imports += outcome.imports;
   }
   std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
                                   "handovers {}, reused tokens {}, "
@@ -73,6 +74,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.cold_hits, seeds / 10);
   EXPECT_GT(total.shared, seeds / 10);
   EXPECT_GT(total.readings, seeds);
+  EXPECT_GT(total.imports, seeds / 4);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

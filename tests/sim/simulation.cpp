@@ -472,6 +472,22 @@ void Simulation::fork_or_rewind() {
   }
 }
 
+void Simulation::export_and_import() {
+  router_->export_session(kTenant, pick_session(), expect_reply<ExportedSession>([this](Expected<ExportedSession> exported) {
+                            if (!exported) return;
+                            const std::int32_t tokens = exported->info.tokens;
+                            ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
+                            router_->import_session(
+                                kTenant, std::move(request),
+                                expect_reply<ImportedSession>([this, tokens](const Expected<ImportedSession>& made) {
+                                  if (!made) return;
+                                  UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
+                                  known_[made->info.id.value] = {};
+                                  ++outcome_.imports;
+                                }));
+                          }));
+}
+
 void Simulation::act() {
   if (!is_loaded_ && (random_.next_below(4) == 0 || last_request_ > 20)) {
     is_loaded_ = true;
@@ -480,7 +496,7 @@ void Simulation::act() {
     router_->on_loaded(model_, lanes);
     return;
   }
-  switch (random_.next_below(16)) {
+  switch (random_.next_below(17)) {
     case 0:
     case 1:
       create_session();
@@ -509,6 +525,9 @@ void Simulation::act() {
       break;
     case 14:
       fork_or_rewind();
+      break;
+    case 15:
+      export_and_import();
       break;
     default:
       clock_.advance(std::chrono::milliseconds(random_.next_below(30)));

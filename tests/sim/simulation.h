@@ -62,6 +62,7 @@ struct Outcome {
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
+  std::uint64_t imports = 0;   // of exported sessions
   std::uint64_t readings = 0;  // of sessions from the catalog
   std::uint64_t shared = 0;    // requests that began with what another had computed
 };
@@ -97,6 +98,7 @@ class Simulation {
   void cancel();
   void end_session();
   void fork_or_rewind();
+  void export_and_import();
   void inject_faults();
   void check_session_texts();
   [[nodiscard]] std::string pick_session();
