@@ -21,6 +21,7 @@
 #include "uma-cli/one_shot.h"
 #include "uma-cli/print.h"
 #include "uma-cli/pull.h"
+#include "uma-cli/session_files.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/top.h"
 
@@ -51,6 +52,7 @@ struct Flags {
   ChatOptions chat;
   std::string session;
   std::string name;
+  std::string file;
   std::int64_t turn = 0;
   bool as_json = false;
   double interval_s = 1;
@@ -135,11 +137,22 @@ void add_sessions(CLI::App& app, Flags& flags, Action& action) {
   CLI::App& fork = add_command(sessions, flags, action, "fork", "Copy a session", [](const Flags& given, Tools& tools) {
     return print_forked(tools.client, given.session, given.name, tools.output);
   });
-  for (CLI::App* command : {&show, &end, &rewind, &fork}) {
+  CLI::App& save = add_command(sessions, flags, action, "export", "Write a session to a file, to be taken elsewhere",
+                               [](const Flags& given, Tools& tools) {
+                                 return export_session(tools.client, given.session, given.file, tools.output, tools.interrupts);
+                               });
+  CLI::App& load =
+      add_command(sessions, flags, action, "import", "Make a session from such a file", [](const Flags& given, Tools& tools) {
+        return import_session(tools.client, given.file, given.name, tools.output, tools.interrupts);
+      });
+  for (CLI::App* command : {&show, &end, &rewind, &fork, &save}) {
     command->add_option("session", flags.session, "Id or name")->required();
   }
   rewind.add_option("turn", flags.turn, "The last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
   fork.add_option("name", flags.name, "Name of the copy");
+  save.add_option("file", flags.file, "File (standard output)");
+  load.add_option("file", flags.file, "File (standard input)");
+  load.add_option("--name", flags.name, "Name of the session (the one it had)");
 }
 
 void add_views(CLI::App& app, Flags& flags, Action& action) {

@@ -6,6 +6,8 @@
 
 namespace uma {
 
+inline constexpr std::size_t kSessionFileBytesMax = 16ul << 20;  // of an exported session: a million tokens and their text
+
 struct Limits {
   std::size_t max_sessions = 100'000;
   std::size_t tenant_sessions_max = 0;  // of one tenant; 0: no quota

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
 
@@ -75,6 +76,11 @@ struct CreateSessionRequest {
   std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
   OnFull on_full = OnFull::error;
   std::int32_t n_keep = 0;  // shift: so many first tokens are never dropped, and never the system prompt
+};
+
+struct ImportRequest {
+  std::string name;  // of the new session; empty: the one it had
+  Bytes file;        // docs/SESSION_FILE.md; not checked yet
 };
 
 struct AppendRequest {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/ids.h"
 #include "core/request.h"
 #include "core/usage.h"
@@ -36,6 +37,16 @@ struct SessionDetail {
   SessionInfo info;
   std::vector<ChatMessage> messages;  // chat mode
   std::string text;                   // text mode: the whole chain as text
+};
+
+struct ExportedSession {
+  SessionInfo info;
+  Bytes file;  // docs/SESSION_FILE.md
+};
+
+struct ImportedSession {
+  SessionInfo info;
+  bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
 };
 
 enum class ModelState : std::uint8_t { loading, ready, failed };

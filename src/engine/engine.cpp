@@ -120,7 +120,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
     const llm::ContextShape shape = loaded->workers.front().decode->shape();
-    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, sessions_at_start_);
+    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, std::exchange(sessions_at_start_, {}));
     store_thread_ = std::thread([this] { run_store(); });
     std::vector<Lane*> lanes;
     const MutexLock lock(workers_mutex_);
@@ -307,6 +307,18 @@ void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDeta
 void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
   router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
     router_.list_sessions(tenant, std::move(reply));
+  });
+}
+
+void Engine::export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
+    router_.export_session(tenant, session, std::move(reply));
+  });
+}
+
+void Engine::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.import_session(std::move(tenant), std::move(request), std::move(reply));
   });
 }
 

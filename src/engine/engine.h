@@ -68,6 +68,8 @@ class Engine final : public Service {
   void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
   void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
   void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) override;
+  void export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) override;
+  void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
@@ -95,7 +97,7 @@ class Engine final : public Service {
   kv::StateStore store_;
   Preparer preparer_;
   Router router_;
-  std::unordered_set<SessionId> sessions_at_start_;  // constant after construction
+  std::unordered_set<SessionId> sessions_at_start_;  // the loading thread's, until the store has been opened
   std::atomic<std::uint64_t> last_request_{0};
   std::atomic<double> load_progress_{0};
   bool started_ = false;  // owned by the thread that calls start() and stop()

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "engine/portable_session.h"
 
 namespace uma::engine {
 namespace {
@@ -36,7 +37,7 @@ Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& stor
       preparer_(preparer),
       clock_(clock),
       random_(options_.seed) {
-  for (kv::RecordPtr& record : catalog_.load()) adopt(std::move(record));
+  for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
 }
 
 Router::~Router() = default;
@@ -114,7 +115,35 @@ Router::Session* Router::find_session(const SessionId& id) {
 Router::Session* Router::find_session(const TenantId& tenant, const std::string& session) {
   if (const auto name = names_.find({tenant, session}); name != names_.end()) return find_session(name->second);
   Session* found = find_session(SessionId{session});
-  return found != nullptr && found->record->tenant == tenant ? found : nullptr;
+  return found != nullptr && found->summary.tenant == tenant ? found : nullptr;
+}
+
+// Runs `then` with the session once nothing changes it and its record is in memory.
+void Router::with_session(const TenantId& tenant, const std::string& name, WithSession then) {
+  Session* session = find_session(tenant, name);
+  if (session == nullptr) return then(std::unexpected(unknown_session(name)));
+  if (session->record == nullptr && !session->is_locked) {
+    lock(*session);
+    catalog_.read(session->summary.id, [this, id = session->summary.id](Expected<kv::RecordPtr> record) mutable {
+      post([this, id = std::move(id), record = std::move(record)]() mutable { on_read(id, std::move(record)); });
+    });
+  }
+  if (session->is_locked) {
+    session->waiting.push_back(std::move(then));
+  } else {
+    then(session);
+  }
+}
+
+void Router::on_read(const SessionId& id, Expected<kv::RecordPtr> record) {
+  Session* session = find_session(id);
+  if (record) {
+    session->record = std::move(*record);
+    return unlock(id);
+  }
+  session->is_locked = false;
+  for (WithSession& next : std::exchange(session->waiting, {})) next(std::unexpected(record.error()));
+  end_when_idle(*session);
 }
 
 SessionId Router::new_session_id() {
@@ -126,25 +155,26 @@ SessionId Router::new_session_id() {
 }
 
 // A session of an earlier life. Its time to live has gone on by the wall clock; one that is over ends with the first step.
-void Router::adopt(kv::RecordPtr record) {
-  Session& session = sessions_[record->id];
-  if (!record->name.empty()) names_[{record->tenant, record->name}] = record->id;
-  if (record->ttl_s > 0) {
-    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - record->last_used_s, 0, record->ttl_s);
-    session.expires = clock_.now() + std::chrono::seconds(record->ttl_s - unused_s);
+void Router::adopt(kv::SessionSummary summary) {
+  Session& session = sessions_[summary.id];
+  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
+  if (summary.ttl_s > 0) {
+    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
+    session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
     next_expiry_ = std::min(next_expiry_, session.expires);
   }
-  session.record = std::move(record);
-  count(*session.record, true);
+  session.summary = std::move(summary);
+  count(session.summary, true);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
 }
 
 // Of the account of its tenant.
-void Router::count(const kv::SessionRecord& record, bool has_come) {
-  const auto found = accounts_.try_emplace(record.tenant).first;
+void Router::count(const kv::SessionSummary& summary, bool has_come) {
+  const auto found = accounts_.try_emplace(summary.tenant).first;
   Account& account = found->second;
+  const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
   account.sessions = has_come ? account.sessions + 1 : account.sessions - 1;
-  account.tokens = has_come ? account.tokens + tokens_of(record) : account.tokens - tokens_of(record);
+  account.tokens = has_come ? account.tokens + tokens : account.tokens - tokens;
   if (account.sessions == 0) accounts_.erase(found);
 }
 
@@ -179,12 +209,19 @@ Expected<Unit> Router::check_record(const kv::SessionRecord& record) const {
 }
 
 std::size_t Router::least_loaded_lane() const {
+  if (lanes_.size() == 1) return 0;
   std::vector<std::size_t> load(lanes_.size(), 0);
   for (const auto& [id, open] : requests_) {
     if (open.lane) load[*open.lane] += sessions_.size() + 1;  // a running request outweighs every idle session
   }
   for (const auto& [id, session] : sessions_) ++load[session.lane];
   return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
+}
+
+void Router::lock(Session& session) {
+  UMA_CHECK(!session.is_locked);
+  wake(session);
+  session.is_locked = true;
 }
 
 void Router::unlock(const SessionId& id) {
@@ -194,25 +231,50 @@ void Router::unlock(const SessionId& id) {
   end_when_idle(*session);
   // Commands may lock it again. Those of a session that is to end wait until it has, or could not.
   while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
-    Command next = std::move(session->waiting.front());
-    session->waiting.pop_front();
-    next();
+    WithSession next = std::move(session->waiting.front());
+    session->waiting.erase(session->waiting.begin());
+    next(session);
   }
+  rest(*session);
+}
+
+// The record of a session that is not in use any more stays in memory until there is no room for it.
+void Router::rest(Session& session) {
+  if (session.is_locked || session.running != RequestId{} || session.record == nullptr) return;
+  wake(session);
+  const std::size_t bytes = kv::bytes_of(*session.record);
+  session.resting = resting_.insert(resting_.end(), {&session, bytes});
+  resting_bytes_ += bytes;
+  while (resting_bytes_ > options_.record_bytes_max) {
+    Session& oldest = *resting_.front().session;
+    wake(oldest);
+    oldest.record.reset();
+  }
+}
+
+// The session is used: its record stays.
+void Router::wake(Session& session) {
+  if (!session.resting) return;
+  resting_bytes_ -= (*session.resting)->bytes;
+  resting_.erase(*session.resting);
+  session.resting.reset();
 }
 
 // Commits `record` in the place of `before` (null: a new session), then runs `then` on this thread. The session is locked
 // meanwhile. It is counted at once, so that what is committed at the same time does not pass a quota together.
 void Router::commit(kv::RecordPtr record, kv::RecordPtr before, Commit then) {
-  if (before) count(*before, false);
-  count(*record, true);
+  if (before) count(kv::summary_of(*before), false);
+  count(kv::summary_of(*record), true);
   catalog_.commit(record, before, [this, record, before, then = std::move(then)](Expected<Unit> done) mutable {
     post([this, record = std::move(record), before = std::move(before), done = std::move(done),
           then = std::move(then)]() mutable {
       if (done) {
-        find_session(record->id)->record = std::move(record);
+        Session& session = *find_session(record->id);
+        session.summary = kv::summary_of(*record);
+        session.record = std::move(record);
       } else {
-        count(*record, false);
-        if (before) count(*before, true);
+        count(kv::summary_of(*record), false);
+        if (before) count(kv::summary_of(*before), true);
       }
       then(std::move(done));
     });
@@ -230,9 +292,8 @@ void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) 
 }
 
 void Router::touch(Session& session) {
-  session.last_used = clock_.now();
-  const std::int64_t ttl_s = session.record->ttl_s;
-  session.expires = ttl_s > 0 ? session.last_used + std::chrono::seconds(ttl_s) : kNever;
+  const std::int64_t ttl_s = session.summary.ttl_s;
+  session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
   next_expiry_ = std::min(next_expiry_, session.expires);
 }
 
@@ -265,7 +326,7 @@ void Router::expire() {
   }
   for (const SessionId& id : expired) {
     Session& session = *find_session(id);
-    log_info("session {}: ends, unused for its ttl of {} s", id.value, session.record->ttl_s);
+    log_info("session {}: ends, unused for its ttl of {} s", id.value, session.summary.ttl_s);
     remove_session(session);
   }
 }
@@ -276,12 +337,12 @@ void Router::end_when_idle(Session& session) {
 
 // Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
 void Router::remove_session(Session& session) {
-  session.is_locked = true;
-  const SessionId id = session.record->id;
+  lock(session);
+  const SessionId id = session.summary.id;
   catalog_.remove(id, [this, id](Expected<Unit> done) {
     post([this, id, done = std::move(done)] {
       if (done) {
-        count(*find_session(id)->record, false);
+        count(find_session(id)->summary, false);
         return erase_session(id);
       }
       Session& kept = *find_session(id);
@@ -296,39 +357,40 @@ void Router::remove_session(Session& session) {
 void Router::erase_session(const SessionId& id) {
   const auto found = sessions_.find(id);
   UMA_CHECK(found != sessions_.end());
+  wake(found->second);
   Session session = std::move(found->second);
-  if (!session.record->name.empty()) names_.erase({session.record->tenant, session.record->name});
+  if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
   sessions_.erase(found);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   for (Lane* lane : lanes_) lane->post(ForgetCommand{id});
   store_.forget(id);
   for (Reply<Unit>& reply : session.ends) reply(Unit{});
-  for (Command& command : session.waiting) command();  // each finds that the session is gone
+  for (WithSession& next : session.waiting) next(std::unexpected(unknown_session(id.value)));
 }
 
 SessionInfo Router::info_of(const Session& session) const {
-  const kv::SessionRecord& record = *session.record;
+  const kv::SessionSummary& summary = session.summary;
   SessionInfo info;
-  info.id = record.id;
-  info.name = record.name;
-  info.model = record.model;
-  info.mode = record.mode == SessionMode::automatic ? SessionMode::text : record.mode;
-  info.tokens = static_cast<std::int32_t>(record.chain.size());
-  info.pending_tokens = static_cast<std::int32_t>(record.pending.size());
-  info.turns = record.turns_dropped + static_cast<std::int32_t>(record.turns.size());
-  info.dropped_turns = record.turns_dropped;
-  info.on_full = record.on_full;
-  info.n_keep = record.n_keep;
+  info.id = summary.id;
+  info.name = summary.name;
+  info.model = summary.model;
+  info.mode = summary.mode == SessionMode::automatic ? SessionMode::text : summary.mode;
+  info.tokens = summary.tokens_count;
+  info.pending_tokens = summary.pending_tokens_count;
+  info.turns = summary.turns_dropped + summary.turns_count;
+  info.dropped_turns = summary.turns_dropped;
+  info.on_full = summary.on_full;
+  info.n_keep = summary.n_keep;
   info.busy = session.running != RequestId{};
-  const kv::SessionStates states = store_.states_of(record.id);
-  const bool is_hot = !lanes_.empty() && lanes_[session.lane]->holds(record.id);
+  const kv::SessionStates states = store_.states_of(summary.id);
+  const bool is_hot = !lanes_.empty() && lanes_[session.lane]->holds(summary.id);
   info.tier = is_hot ? Tier::hot : states.tier;
-  info.hot_bytes = is_hot ? lanes_[session.lane]->bytes_of(record.id) : 0;
+  info.hot_bytes = is_hot ? lanes_[session.lane]->bytes_of(summary.id) : 0;
   info.warm_bytes = states.warm_bytes;
   info.cold_bytes = states.cold_bytes;
   if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
-  info.created_s = record.created_s;
-  info.last_used_s = record.last_used_s;
+  info.created_s = summary.created_s;
+  info.last_used_s = summary.last_used_s;
   return info;
 }
 
@@ -345,10 +407,11 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
   auto record = std::make_shared<const kv::SessionRecord>(std::move(made));
   const SessionId id = record->id;
   Session& session = sessions_[id];
+  session.summary = kv::summary_of(*record);
   session.record = record;
   session.lane = lane;
   session.forked_from = std::move(forked_from);
-  session.is_locked = true;
+  lock(session);
   if (!record->name.empty()) names_[{record->tenant, record->name}] = id;
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
   touch(session);
@@ -411,18 +474,17 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
 void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
   when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    Session* session = find_session(tenant, request.session);
-    if (session == nullptr) return reply(std::unexpected(unknown_session(request.session)));
-    if (session->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
-    if (auto known = check_record(*session->record); !known) return reply(std::unexpected(known.error()));
-    if (session->is_locked) {
-      session->waiting.emplace_back(
-          [this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-            append_input(std::move(tenant), std::move(request), std::move(reply));
-          });
-      return;
-    }
-    append_locked(session->record->id, std::move(request.input), std::move(reply));
+    const Session* used = find_session(tenant, request.session);
+    if (used != nullptr && used->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
+    const std::string name = request.session;
+    with_session(tenant, name,
+                 [this, request = std::move(request), reply = std::move(reply)](Expected<Session*> found) mutable {
+                   if (!found) return reply(std::unexpected(found.error()));
+                   const Session& session = **found;
+                   if (session.running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
+                   if (auto known = check_record(*session.record); !known) return reply(std::unexpected(known.error()));
+                   append_locked(session.summary.id, std::move(request.input), std::move(reply));
+                 });
   });
 }
 
@@ -433,7 +495,7 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
   }
   Session* session = find_session(id);
-  session->is_locked = true;
+  lock(*session);
   touch(*session);
   preparer_.post(
       [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
@@ -461,7 +523,7 @@ void Router::end_session(const TenantId& tenant, const std::string& session, Rep
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   std::vector<RequestId> open;
   for (const auto& [id, request] : requests_) {
-    if (request.session == found->record->id) open.push_back(id);
+    if (request.session == found->summary.id) open.push_back(id);
   }
   for (const RequestId id : open) cancel(id, [](const Expected<bool>&) {});
   found->ends.push_back(std::move(reply));
@@ -469,14 +531,16 @@ void Router::end_session(const TenantId& tenant, const std::string& session, Rep
 }
 
 void Router::fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply) {
-  Session* parent = find_session(tenant, session);
-  if (parent == nullptr) return reply(std::unexpected(unknown_session(session)));
-  kv::SessionRecord record = *parent->record;
-  record.id = new_session_id();
-  record.name = std::move(name);
-  record.created_s = clock_.unix_s();
-  record.last_used_s = record.created_s;
-  add_session(std::move(record), parent->lane, parent->record->id, std::move(reply));
+  with_session(tenant, session, [this, name = std::move(name), reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    const Session& parent = **found;
+    kv::SessionRecord record = *parent.record;
+    record.id = new_session_id();
+    record.name = std::move(name);
+    record.created_s = clock_.unix_s();
+    record.last_used_s = record.created_s;
+    add_session(std::move(record), parent.lane, parent.summary.id, std::move(reply));
+  });
 }
 
 kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) const {
@@ -493,82 +557,137 @@ kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t t
   return next;
 }
 
-void Router::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
-  Session* found = find_session(tenant, session);
-  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
-  if (found->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
-  if (found->is_locked) {
-    found->waiting.emplace_back(
-        [this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
-          rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
-        });
-    return;
-  }
-  const std::int32_t dropped = found->record->turns_dropped;
-  const std::int32_t turns = dropped + static_cast<std::int32_t>(found->record->turns.size());
-  if (turn >= 0 && turn < dropped) {
-    return reply(fail(ErrorCode::proto_field,
-                      std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
-                                  "has turns {} to {}",
-                                  turn, dropped - 1, dropped, turns - 1)));
-  }
-  if (turn < 0 || turn >= turns) {
-    return reply(fail(ErrorCode::proto_field,
-                      std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)));
-  }
-  found->is_locked = true;
-  touch(*found);
-  commit_and_reply(rewound(*found->record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
+void Router::rewind_session(const TenantId& tenant, const std::string& session, std::int32_t turn, Reply<SessionInfo> reply) {
+  const Session* used = find_session(tenant, session);
+  if (used != nullptr && used->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
+  with_session(tenant, session, [this, session, turn, reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    Session& target = **found;
+    if (target.running != RequestId{}) return reply(std::unexpected(busy_session(session)));
+    const std::int32_t dropped = target.summary.turns_dropped;
+    const std::int32_t turns = dropped + target.summary.turns_count;
+    if (turn >= 0 && turn < dropped) {
+      return reply(
+          fail(ErrorCode::proto_field,
+               std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
+                           "has turns {} to {}",
+                           turn, dropped - 1, dropped, turns - 1)));
+    }
+    if (turn < 0 || turn >= turns) {
+      return reply(fail(ErrorCode::proto_field,
+                        std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)));
+    }
+    lock(target);
+    touch(target);
+    commit_and_reply(rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
+  });
 }
 
 void Router::touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply) {
-  Session* found = find_session(tenant, session);
-  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
-  touch(*found);
-  // It is about to be used.
-  if (info_of(*found).tier == Tier::cold) store_.prefetch(found->record->id);
-  // What goes on with it will be committed, and with it the time.
-  if (found->running != RequestId{} || found->is_locked) return reply(info_of(*found));
-  found->is_locked = true;
-  kv::SessionRecord touched = *found->record;
-  touched.last_used_s = clock_.unix_s();
-  commit_and_reply(std::move(touched), std::move(reply));
+  if (Session* used = find_session(tenant, session)) {
+    touch(*used);
+    // It is about to be used.
+    if (info_of(*used).tier == Tier::cold) store_.prefetch(used->summary.id);
+  }
+  with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    Session& touched = **found;
+    // The turn that runs will be committed, and with it the time.
+    if (touched.running != RequestId{}) return reply(info_of(touched));
+    lock(touched);
+    kv::SessionRecord next = *touched.record;
+    next.last_used_s = clock_.unix_s();
+    commit_and_reply(std::move(next), std::move(reply));
+  });
 }
 
 void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
-  const Session* found = find_session(tenant, session);
-  if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
-  if (found->record->mode != SessionMode::chat) {
+  const Session* listed = find_session(tenant, session);
+  if (listed != nullptr && listed->summary.mode != SessionMode::chat && model_ == nullptr && !load_error_) {
     // Its text is in its tokens.
-    if (model_ == nullptr && !load_error_) {
-      return when_loaded(
-          [this, tenant, session, reply = std::move(reply)]() mutable { get_session(tenant, session, std::move(reply)); });
+    return when_loaded(
+        [this, tenant, session, reply = std::move(reply)]() mutable { get_session(tenant, session, std::move(reply)); });
+  }
+  with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    const kv::SessionRecord& record = *(*found)->record;
+    SessionDetail detail;
+    detail.info = info_of(**found);
+    detail.messages = record.messages;
+    if (record.mode != SessionMode::chat) {
+      if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+      if (auto known = check_record(record); !known) return reply(std::unexpected(known.error()));
+      detail.text = text_of(model_->vocab(), record.chain);
     }
-    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    if (auto known = check_record(*found->record); !known) return reply(std::unexpected(known.error()));
-  }
-  SessionDetail detail;
-  detail.info = info_of(*found);
-  detail.messages = found->record->messages;
-  if (found->record->mode != SessionMode::chat) {
-    llm::Detokenizer detokenizer(model_->vocab());
-    for (const Token token : found->record->chain) detokenizer.push(token, detail.text);
-    detokenizer.finish(detail.text);
-    // The tokenizer's own space at the start of the chain is not part of what was said.
-    if (model_->vocab().adds_space_prefix() && detail.text.starts_with(' ')) detail.text.erase(0, 1);
-  }
-  reply(std::move(detail));
+    reply(std::move(detail));
+  });
 }
 
 void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply) {
   std::vector<SessionInfo> sessions;
   for (const auto& [id, session] : sessions_) {
-    if (session.record->tenant == tenant) sessions.push_back(info_of(session));
+    if (session.summary.tenant == tenant) sessions.push_back(info_of(session));
   }
   std::ranges::sort(sessions, [](const SessionInfo& a, const SessionInfo& b) {
     return std::tie(a.created_s, a.id) < std::tie(b.created_s, b.id);
   });
   reply(std::move(sessions));
+}
+
+void Router::export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply) {
+  // What its tokens are and say only their model knows.
+  when_loaded([this, tenant, session, reply = std::move(reply)]() mutable {
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+      if (!found) return reply(std::unexpected(found.error()));
+      const Session& exported = **found;
+      if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
+      preparer_.post(
+          [this, model = model_, record = exported.record, info = info_of(exported), reply = std::move(reply)]() mutable {
+            Bytes file = export_record(*model, *record);
+            post([info = std::move(info), file = std::move(file), reply = std::move(reply)]() mutable {
+              if (file.size() > kSessionFileBytesMax) {
+                return reply(
+                    fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                              file.size(), kSessionFileBytesMax)));
+              }
+              reply(ExportedSession{.info = std::move(info), .file = std::move(file)});
+            });
+          });
+    });
+  });
+}
+
+void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
+    preparer_.post([this, model = model_, tenant = std::move(tenant), request = std::move(request),
+                    reply = std::move(reply)]() mutable {
+      auto imported = import_record(*model, request.file, options_.limits.max_prompt_bytes);
+      post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
+            reply = std::move(reply)]() mutable {
+        if (!imported) return reply(std::unexpected(imported.error()));
+        kv::SessionRecord& record = imported->record;
+        if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) {
+          return reply(std::unexpected(fits.error()));
+        }
+        if (record.n_keep >= lanes_.front()->shape().sequence_cells_max) {
+          return reply(fail(ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}",
+                                                                  record.n_keep, lanes_.front()->shape().sequence_cells_max)));
+        }
+        record.id = new_session_id();
+        record.tenant = std::move(tenant);
+        if (!name.empty()) record.name = std::move(name);
+        record.model = options_.model_name;
+        record.last_used_s = clock_.unix_s();
+        add_session(std::move(record), least_loaded_lane(), {},
+                    [kept = imported->are_tokens_kept, reply = std::move(reply)](Expected<SessionInfo> added) mutable {
+                      if (!added) return reply(std::unexpected(added.error()));
+                      reply(ImportedSession{.info = std::move(*added), .are_tokens_kept = kept});
+                    });
+      });
+    });
+  });
 }
 
 // --- Generations
@@ -585,7 +704,10 @@ void Router::end_request(RequestId id, const Event& terminal) {
   const std::shared_ptr<EventSink> sink = std::move(found->second.sink);
   const SessionId session = found->second.session;
   requests_.erase(found);
-  if (Session* owner = find_session(session); owner != nullptr && owner->running == id) owner->running = {};
+  if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {
+    owner->running = {};
+    rest(*owner);
+  }
   requests_open_.set(static_cast<std::int64_t>(requests_.size()));
   (void)sink->deliver(terminal);  // terminal events are always taken
 }
@@ -670,7 +792,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
     if (request.session.empty()) {
       generate_one_shot(id, std::move(request));
     } else {
-      generate_in_session(id, std::move(tenant), std::move(request));
+      generate_in_session(id, tenant, std::move(request));
     }
   });
 }
@@ -694,22 +816,25 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
   });
 }
 
-void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest request) {
-  Session* session = find_session(tenant, request.session);
-  if (session == nullptr) return refuse(id, unknown_session(request.session));
-  if (session->running != RequestId{}) return refuse(id, busy_session(request.session));
-  if (auto known = check_record(*session->record); !known) return refuse(id, known.error());
-  const SessionId session_id = session->record->id;
-  requests_.at(id).session = session_id;
-  if (session->is_locked) {
-    session->waiting.emplace_back([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
-      if (requests_.contains(id)) generate_in_session(id, std::move(tenant), std::move(request));
-    });
-    return;
+void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  if (const Session* used = find_session(tenant, request.session)) {
+    if (used->running != RequestId{}) return refuse(id, busy_session(request.session));
+    requests_.at(id).session = used->summary.id;
   }
+  const std::string name = request.session;
+  with_session(tenant, name, [this, id, request = std::move(request)](Expected<Session*> found) {
+    if (!requests_.contains(id)) return;  // cancelled meanwhile
+    if (!found) return refuse(id, found.error());
+    generate_in(**found, id, request);
+  });
+}
 
+void Router::generate_in(Session& session, RequestId id, const GenerateRequest& request) {
+  if (session.running != RequestId{}) return refuse(id, busy_session(request.session));
+  if (auto known = check_record(*session.record); !known) return refuse(id, known.error());
+  const SessionId session_id = session.summary.id;
   if (request.regenerate) {
-    const kv::SessionRecord& record = *session->record;
+    const kv::SessionRecord& record = *session.record;
     if (record.turns.empty()) return refuse(id, {ErrorCode::proto_field, "the session has no reply to regenerate"});
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
@@ -720,9 +845,9 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     for (auto message = static_cast<std::size_t>(last.messages_begin); message + 1 < record.messages.size(); ++message) {
       next.pending_messages.push_back(record.messages[message]);
     }
-    session->is_locked = true;
+    lock(session);
     auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
-    commit(std::move(reopened), session->record, [this, id, session_id, request](Expected<Unit> done) {
+    commit(std::move(reopened), session.record, [this, id, session_id, request](Expected<Unit> done) {
       if (requests_.contains(id)) {
         if (done) {
           start_session_task(id, *find_session(session_id), request);
@@ -734,7 +859,7 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     });
     return;
   }
-  if (request.input.empty()) return start_session_task(id, *session, request);
+  if (request.input.empty()) return start_session_task(id, session, request);
   append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
     if (!appended) return refuse(id, appended.error());
@@ -750,6 +875,7 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   if (auto fits = check_record_fits(record, record.pending.size()); !fits) return refuse(id, fits.error());
   if (auto within = check_quota(record.tenant, 0, 1); !within) return refuse(id, within.error());
   session.running = id;
+  wake(session);
   touch(session);
   GenerateRequest adjusted;
   adjusted.options = request.options;
@@ -824,7 +950,7 @@ void Router::cancel_session(const TenantId& tenant, const std::string& session, 
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return reply(false);
   const auto request =
-      std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->record->id; });
+      std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->summary.id; });
   if (request == requests_.end()) return reply(false);
   cancel(request->first, std::move(reply));
 }
@@ -882,7 +1008,7 @@ void Router::on_result(TaskResult result) {
 
   const SessionId id = result.session;
   touch(*session);
-  session->is_locked = true;
+  lock(*session);
   auto next = std::make_shared<const kv::SessionRecord>(finished_record(*session->record, result));
   commit(std::move(next), session->record, [this, id, result = std::move(result)](Expected<Unit> done) mutable {
     if (!done) {
@@ -901,11 +1027,19 @@ void Router::check_invariants() const {
   std::size_t counted = 0;
   for (const auto& [tenant, account] : accounts_) counted += account.sessions;
   UMA_CHECK(counted == sessions_.size());
+  std::size_t resting_bytes = 0;
   for (const auto& [id, session] : sessions_) {
-    UMA_CHECK(session.record != nullptr && session.record->id == id);
+    UMA_CHECK(session.summary.id == id);
     UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));
     UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
     UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
+    UMA_CHECK(session.record != nullptr || session.running == RequestId{});
+    // What is in memory and not in use can be let go.
+    const bool is_used = session.is_locked || session.running != RequestId{};
+    UMA_CHECK(session.resting.has_value() == (session.record != nullptr && !is_used));
+    if (session.resting) resting_bytes += (*session.resting)->bytes;
+    if (session.record == nullptr) continue;
+    UMA_CHECK(session.summary == kv::summary_of(*session.record));
     std::int32_t before = 0;
     for (const kv::Turn& turn : session.record->turns) {
       UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);
@@ -914,6 +1048,7 @@ void Router::check_invariants() const {
     UMA_CHECK(static_cast<std::size_t>(before) <= session.record->chain.size());
     UMA_CHECK(session.record->turns_dropped == 0 || session.record->on_full == OnFull::shift);
   }
+  UMA_CHECK(resting_bytes == resting_bytes_ && resting_bytes <= options_.record_bytes_max);
   for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
 }
 

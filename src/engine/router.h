@@ -5,12 +5,13 @@
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
 // under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
 // after the catalog has forgotten it. (4) A session is pinned to one lane for its whole life. (5) A session that is locked, or
-// has a request running, stays in the table.
+// has a request running, stays in the table. (6) The record of a session in use is in memory; those of the others as far as
+// record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is needed.
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,7 +41,8 @@ namespace uma::engine {
 struct RouterOptions {
   Limits limits;
   std::string model_name;
-  std::uint64_t seed = 0;  // of session ids and of generations that bring none
+  std::uint64_t seed = 0;                   // of session ids and of generations that bring none
+  std::size_t record_bytes_max = 2u << 20;  // of memory for what was said in sessions that nobody uses at the moment
 };
 
 class Router {
@@ -85,24 +87,36 @@ class Router {
   void append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
   void end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply);
   void fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply);
-  void rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply);
+  void rewind_session(const TenantId& tenant, const std::string& session, std::int32_t turn, Reply<SessionInfo> reply);
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
+  void export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply);
+  void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
 
   // For the simulator: every session's invariants hold.
   void check_invariants() const;
 
  private:
+  struct Session;
+  // A session that is unlocked and whose record is in memory; else why it cannot be used.
+  using WithSession = std::move_only_function<void(Expected<Session*>)>;
+  // A session that nobody uses, with its record in memory.
+  struct Resting {
+    Session* session = nullptr;
+    std::size_t bytes = 0;
+  };
+  // Small: there may be a hundred thousand, most of which do nothing.
   struct Session {
-    kv::RecordPtr record;    // as committed
-    std::size_t lane = 0;    // means something once there are lanes
-    SessionId forked_from;   // empty: none
-    RequestId running;       // zero: none
-    bool is_locked = false;  // input is being prepared or a change committed; commands wait their turn
-    std::deque<Command> waiting;
+    kv::SessionSummary summary;  // as committed
+    kv::RecordPtr record;        // the same with all that was said; null: it is in the catalog only
+    std::size_t lane = 0;        // means something once there are lanes
+    SessionId forked_from;       // empty: none
+    RequestId running;           // zero: none
+    bool is_locked = false;      // its record is being read, input prepared or a change committed; commands wait their turn
+    std::vector<WithSession> waiting;
+    std::optional<std::list<Resting>::iterator> resting;
     std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
-    TimePoint last_used{};
     TimePoint expires = kNever;
   };
   // A request that was accepted and has not ended.
@@ -127,11 +141,16 @@ class Router {
   [[nodiscard]] Expected<Unit> check_model(const std::string& name) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
-  void adopt(kv::RecordPtr record);
-  void count(const kv::SessionRecord& record, bool has_come);
+  void with_session(const TenantId& tenant, const std::string& name, WithSession then);
+  void on_read(const SessionId& id, Expected<kv::RecordPtr> record);
+  void adopt(kv::SessionSummary summary);
+  void count(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
   [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
+  void lock(Session& session);
   void unlock(const SessionId& id);
+  void rest(Session& session);
+  void wake(Session& session);
   void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
   void end_when_idle(Session& session);
   void remove_session(Session& session);
@@ -147,7 +166,8 @@ class Router {
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
   void generate_one_shot(RequestId id, GenerateRequest request);
-  void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
+  void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
+  void generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
@@ -174,6 +194,8 @@ class Router {
   std::optional<Error> load_error_;
   std::vector<Command> waiting_for_model_;
   std::unordered_map<SessionId, Session> sessions_;
+  std::list<Resting> resting_;  // the last used one at the end
+  std::size_t resting_bytes_ = 0;
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;

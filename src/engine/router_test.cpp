@@ -36,10 +36,15 @@ class Sink final : public EventSink {
   std::optional<Event> terminal;
 };
 
-// Keeps records, but while the disk is full.
+// Keeps records, but while the disk is full, and gives them back, but while it cannot be read.
 class DiskCatalog final : public kv::Catalog {
  public:
-  [[nodiscard]] std::vector<kv::RecordPtr> load() override { return kept.load(); }
+  [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept.load(); }
+  void read(const SessionId& id, OnRead on_read) override {
+    if (!can_read) return on_read(fail(ErrorCode::io_short_write, "the disk cannot be read"));
+    ++readings;
+    kept.read(id, std::move(on_read));
+  }
   void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
     if (is_full) return done(full());
     kept.commit(std::move(record), std::move(before), std::move(done));
@@ -51,6 +56,8 @@ class DiskCatalog final : public kv::Catalog {
 
   kv::MemoryCatalog kept;
   bool is_full = false;
+  bool can_read = true;
+  int readings = 0;
 
  private:
   static Expected<Unit> full() { return fail(ErrorCode::io_short_write, "the disk is full"); }
@@ -80,6 +87,7 @@ class RouterTest : public ::testing::Test {
     options.model_name = "fake";
     options.seed = seed;
     options.limits = limits_;
+    options.record_bytes_max = record_bytes_max_;
     router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
@@ -153,6 +161,7 @@ class RouterTest : public ::testing::Test {
   Limits limits_;
   DiskCatalog disk_;
   kv::MemoryCatalog& catalog_ = disk_.kept;
+  std::size_t record_bytes_max_ = RouterOptions().record_bytes_max;
   kv::StateStore store_{{}, nullptr, clock_};
   std::map<std::string, kv::SessionRecord> records_;
   Preparer preparer_;
@@ -404,6 +413,119 @@ TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   EXPECT_EQ(catalog_.size(), 3u);
   EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, "a", std::move(reply)); }));
   EXPECT_EQ(catalog_.size(), 2u);
+}
+
+TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) {
+  // The catalog has one reference, and this test the other.
+  const auto in_memory = [&](const char* id) { return catalog_.find(SessionId{id}).use_count() > 2; };
+  for (const char* id : {"a", "b", "c"}) left_behind(id).chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  for (auto& [id, record] : records_) record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record_bytes_max_ = 2 * kv::bytes_of(records_["a"]);
+  start();
+  load();
+  EXPECT_EQ(list()[0].tokens, 5);
+  EXPECT_EQ(disk_.readings, 0) << "a listing reads nothing";
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(get("b")->text, "once");
+  EXPECT_TRUE(in_memory("a") && in_memory("b"));
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(disk_.readings, 2) << "what was used of late is there";
+  EXPECT_EQ(get("c")->text, "once");
+  EXPECT_TRUE(!in_memory("a") && in_memory("b") && in_memory("c"));
+  record_bytes_max_ = 0;
+  start();
+  load();
+  const auto sink = generate("a");
+  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, {testing::kFakeBos, 'o', 'n', 'c', 'e'}, 5));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_TRUE(append("a"));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  EXPECT_EQ(catalog_.find(SessionId{"a"})->turns.size(), 2u) << "the first one was continued";
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  records_["a"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  disk_.can_read = false;
+  const auto sink = generate("a");
+  EXPECT_EQ(std::get<FailureEvent>(*sink->terminal).error.code, ErrorCode::io_short_write);
+  EXPECT_EQ(append("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(get("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(list().size(), 1u);
+  disk_.can_read = true;
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  disk_.can_read = false;
+  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, "a", std::move(reply)); })) << "needs no reading";
+}
+
+TEST_F(RouterTest, WhoWaitsForAReadingHearsWhenTheSessionEnds) {
+  left_behind("a");
+  start();
+  load();
+  std::optional<Expected<SessionDetail>> detail;
+  router_->get_session(kTenant, "a", [&](Expected<SessionDetail> got) { detail = std::move(got); });
+  router_->end_session(kTenant, "a", [](const Expected<Unit>&) {});
+  settle();
+  ASSERT_TRUE(detail);
+  EXPECT_EQ(detail->error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record.pending = {'!'};
+  record.ttl_s = 60;
+  record.is_public = true;
+  start();
+  load();
+  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "tale", std::move(reply)); });
+  ASSERT_TRUE(exported);
+  EXPECT_EQ(exported->info.tokens, 5);
+  const auto import = [&](const std::string& name, const Bytes& file) {
+    return ask<ImportedSession>(
+        [&](auto reply) { router_->import_session(TenantId{"another"}, {name, file}, std::move(reply)); });
+  };
+  const auto imported = import("", exported->file);
+  ASSERT_TRUE(imported);
+  EXPECT_TRUE(imported->are_tokens_kept);
+  EXPECT_EQ(imported->info.name, "tale") << "a name is a tenant's";
+  const kv::RecordPtr kept = catalog_.find(imported->info.id);
+  const kv::RecordPtr original = catalog_.find(SessionId{"a"});
+  EXPECT_EQ(kept->chain, original->chain);
+  EXPECT_EQ(kept->pending, original->pending);
+  EXPECT_EQ(kept->turns, original->turns);
+  EXPECT_EQ(kept->tenant.value, "another");
+  EXPECT_FALSE(kept->is_public) << "rights do not travel";
+  EXPECT_EQ(kept->ttl_s, 0);
+  EXPECT_EQ(import("", exported->file).error().message, "field \"name\": a session \"tale\" exists already");
+  EXPECT_TRUE(import("copy", exported->file));
+  Bytes damaged = exported->file;
+  damaged[50] ^= std::byte{1};
+  EXPECT_EQ(import("third", damaged).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(catalog_.size(), 3u) << "what is refused leaves nothing";
+  EXPECT_EQ(ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "copy", std::move(reply)); }).error().code,
+            ErrorCode::session_unknown)
+      << "another tenant's";
+}
+
+TEST_F(RouterTest, AnImportThatDoesNotFitTheContextIsRefused) {
+  kv::SessionRecord& record = left_behind("a");
+  record.chain.assign(static_cast<std::size_t>(FakeContext(kOptions).shape().sequence_cells_max), 'x');
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "a", std::move(reply)); });
+  ASSERT_TRUE(exported);
+  const auto imported =
+      ask<ImportedSession>([&](auto reply) { router_->import_session(kTenant, {"", exported->file}, std::move(reply)); });
+  ASSERT_FALSE(imported);
+  EXPECT_EQ(imported.error().code, ErrorCode::limit_context);
+  EXPECT_EQ(catalog_.size(), 1u);
 }
 
 TEST_F(RouterTest, NewIdsAreNoneThatExist) {

@@ -1,15 +1,35 @@
 #include "kv/catalog.h"
 
-#include <ranges>
+#include <format>
 #include <utility>
 
 #include "base/check.h"
 
 namespace uma::kv {
 
-std::vector<RecordPtr> MemoryCatalog::load() {
+SessionSummary summary_of(const SessionRecord& record) {
+  return {{static_cast<const SessionHead&>(record)},
+          static_cast<std::int32_t>(record.chain.size()),
+          static_cast<std::int32_t>(record.pending.size()),
+          static_cast<std::int32_t>(record.turns.size())};
+}
+
+std::size_t bytes_of(const SessionRecord& record) {
+  std::size_t total = sizeof record + (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) +
+                      record.turns.capacity() * sizeof(Turn);
+  for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      total += sizeof message + message.role.capacity() + message.content.capacity();
+    }
+  }
+  return total;
+}
+
+std::vector<SessionSummary> MemoryCatalog::load() {
   const MutexLock lock(mutex_);
-  return std::ranges::to<std::vector>(std::views::values(records_));
+  std::vector<SessionSummary> summaries;
+  for (const auto& [id, record] : records_) summaries.push_back(summary_of(*record));
+  return summaries;
 }
 
 void MemoryCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
@@ -28,6 +48,11 @@ void MemoryCatalog::remove(const SessionId& id, Done done) {
     records_.erase(id);
   }
   done(Unit{});
+}
+
+void MemoryCatalog::read(const SessionId& id, OnRead on_read) {
+  if (RecordPtr record = find(id)) return on_read(std::move(record));
+  on_read(fail(ErrorCode::io_short_write, std::format("session {} is not in the catalog", id.value)));
 }
 
 RecordPtr MemoryCatalog::find(const SessionId& id) const {

@@ -101,6 +101,7 @@ RecordRows::RecordRows(const Database& db)
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
       remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
+      get_key_(db, "SELECT key FROM sessions WHERE id = ?1"),
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped
@@ -283,6 +284,16 @@ SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
   });
   if (!done) return std::unexpected(done.error());
   return turns;
+}
+
+SqlExpected<StoredSession> RecordRows::read(const SessionId& id) {
+  get_key_.bind(id.value);
+  const auto row = get_key_.next();
+  if (!row) return std::unexpected(row.error());
+  if (!*row) return StoredSession{};
+  const std::int64_t key = get_key_.integer(0);
+  if (auto end = get_key_.next(); !end) return std::unexpected(end.error());
+  return read(key);
 }
 
 SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {

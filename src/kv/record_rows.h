@@ -30,6 +30,7 @@ class RecordRows {
   SqlExpected<std::vector<std::int64_t>> keys();
   // Reads a session and checks its hashes and offsets. Errors: what is no damage, and damage of the session's own row.
   SqlExpected<StoredSession> read(std::int64_t key);
+  SqlExpected<StoredSession> read(const SessionId& id);
 
  private:
   struct Counts;
@@ -51,6 +52,7 @@ class RecordRows {
   Statement cut_blocks_;
   Statement remove_session_;
   Statement get_keys_;
+  Statement get_key_;
   Statement get_session_;
   Statement get_turns_;
   Statement get_messages_;

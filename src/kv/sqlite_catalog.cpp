@@ -210,7 +210,7 @@ SqlExpected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open_file(const std::
   return catalog;
 }
 
-// Reads every session. One that is damaged is damage of the file.
+// Reads and checks every session. One that is damaged is damage of the file.
 SqlExpected<Unit> SqliteCatalog::read_all() {
   const auto keys = rows_.keys();
   if (!keys) return std::unexpected(keys.error());
@@ -220,7 +220,7 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
     if (stored->record == nullptr || stored->is_damaged) {
       return std::unexpected(SqlError{SQLITE_CORRUPT, std::format("the session with key {} is damaged", key)});
     }
-    loaded_.push_back(std::move(stored->record));
+    loaded_.push_back(summary_of(*stored->record));
   }
   return Unit{};
 }
@@ -230,25 +230,40 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
 
 void SqliteCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   SessionId id = record->id;
-  inbox_.push({std::move(record), std::move(before), std::move(id), std::move(done)});
+  inbox_.push(Change{std::move(record), std::move(before), std::move(id), std::move(done)});
 }
 
 void SqliteCatalog::remove(const SessionId& id, Done done) {
-  inbox_.push({nullptr, nullptr, id, std::move(done)});
+  inbox_.push(Change{nullptr, nullptr, id, std::move(done)});
+}
+
+void SqliteCatalog::read(const SessionId& id, OnRead on_read) {
+  inbox_.push(Reading{id, std::move(on_read)});
 }
 
 bool SqliteCatalog::step() {
   inbox_.drain(taken_);
   if (taken_.empty()) return false;
-  const SqlExpected<Unit> together = keep(taken_);
+  // Nobody reads what is being changed, so readers need not wait for the disk to sync.
+  for (Call& call : taken_) {
+    if (auto* change = std::get_if<Change>(&call)) {
+      changes_.push_back(std::move(*change));
+    } else {
+      auto& reading = std::get<Reading>(call);
+      reading.on_read(read_now(reading.id));
+    }
+  }
+  taken_.clear();
+  if (changes_.empty()) return true;
+  const SqlExpected<Unit> together = keep(changes_);
   std::optional<SqlError> problem;
-  for (Change& change : taken_) {
+  for (Change& change : changes_) {
     SqlExpected<Unit> kept = together;
-    if (!together && taken_.size() > 1) kept = keep({&change, 1});
+    if (!together && changes_.size() > 1) kept = keep({&change, 1});
     if (!kept) problem = kept.error();
     change.done(kept ? Expected<Unit>() : failure(path_, kept.error()));
   }
-  taken_.clear();
+  changes_.clear();
   if (problem && !is_failing_) log_error("{}", failure(path_, *problem).error().message);
   if (!problem && is_failing_) log_info("catalog {}: changes are kept again", path_);
   is_failing_ = problem.has_value();
@@ -269,6 +284,15 @@ SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
 
 SqlExpected<Unit> SqliteCatalog::apply(const Change& change) {
   return change.record == nullptr ? rows_.remove(change.id) : rows_.write(*change.record, change.before.get());
+}
+
+Expected<RecordPtr> SqliteCatalog::read_now(const SessionId& id) {
+  auto stored = rows_.read(id);
+  if (!stored) return failure(path_, stored.error());
+  if (stored->record == nullptr || stored->is_damaged) {
+    return failure(path_, SqlError{SQLITE_CORRUPT, std::format("session {} cannot be read", id.value)});
+  }
+  return std::move(stored->record);
 }
 
 }  // namespace uma::kv

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/mailbox.h"
@@ -20,18 +21,19 @@ namespace uma::kv {
 
 class SqliteCatalog final : public Catalog {
  public:
-  // Opens the file or makes it (mode 0600), checks all of it and reads every session: O(bytes). Where anything is damaged the
+  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). Where anything is damaged the
   // file is moved aside and a new one has what could be read of it, of a damaged session the whole turns before the damage; the
   // log says so. Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version
   // made.
   [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);
 
-  [[nodiscard]] std::vector<RecordPtr> load() override { return std::move(loaded_); }
+  [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
+  void read(const SessionId& id, OnRead on_read) override;
   void close() override { inbox_.close(); }
 
-  // Keeps all that waits, then says so. Blocks on the disk.
+  // Reads what is waited for, then keeps all that waits and says so. Blocks on the disk.
   bool step() override;
   bool wait() override { return inbox_.wait_drain(taken_, kNever); }
 
@@ -46,27 +48,34 @@ class SqliteCatalog final : public Catalog {
     SessionId id;
     Done done;
   };
+  struct Reading {
+    SessionId id;
+    OnRead on_read;
+  };
+  using Call = std::variant<Change, Reading>;
   SqliteCatalog(std::string path, Database database);
 
   [[nodiscard]] static SqlExpected<std::unique_ptr<SqliteCatalog>> open_file(const std::string& path);
   [[nodiscard]] SqlExpected<Unit> read_all();
   [[nodiscard]] SqlExpected<Unit> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<Unit> apply(const Change& change);
+  [[nodiscard]] Expected<RecordPtr> read_now(const SessionId& id);
 
   const std::string path_;
   UniqueFd lock_;  // set once, when the catalog is open; before database_, so that the file is closed before it is let go
   Database database_;
   RecordRows rows_;
-  std::vector<RecordPtr> loaded_;
+  std::vector<SessionSummary> loaded_;
   std::int64_t rows_written_before_ = 0;
 
   // Owned by the thread that calls step().
-  std::vector<Change> taken_;
+  std::vector<Call> taken_;
+  std::vector<Change> changes_;
   std::int64_t transactions_count_ = 0;
   bool is_failing_ = false;
 
   // Shared.
-  Mailbox<Change> inbox_;
+  Mailbox<Call> inbox_;
 };
 
 }  // namespace uma::kv

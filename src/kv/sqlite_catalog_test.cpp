@@ -107,8 +107,18 @@ class SqliteCatalogTest : public ::testing::Test {
     }
     catalog_ = std::move(*opened);
     std::map<std::string, SessionRecord> loaded;
-    for (const RecordPtr& record : catalog_->load()) loaded[record->id.value] = *record;
+    for (const SessionSummary& summary : catalog_->load()) {
+      const RecordPtr record = read(summary.id.value).value();
+      EXPECT_EQ(summary, summary_of(*record));
+      loaded[summary.id.value] = *record;
+    }
     return loaded;
+  }
+  Expected<RecordPtr> read(const std::string& id) {
+    std::optional<Expected<RecordPtr>> read;
+    catalog_->read(SessionId{id}, [&](Expected<RecordPtr> record) { read = std::move(record); });
+    EXPECT_TRUE(catalog_->step());
+    return read.value();
   }
   std::string open_error() {
     catalog_.reset();
@@ -179,6 +189,59 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
   EXPECT_EQ(loaded.at("text"), text);
   EXPECT_EQ(loaded.at("chat"), chat);
   EXPECT_EQ(loaded.at("empty"), empty);
+}
+
+TEST_F(SqliteCatalogTest, ReadsASessionAsItWasLastChanged) {
+  open();
+  const RecordPtr first = share(text_session("a", 2));
+  SessionRecord next = *first;
+  next.name = "diary";
+  next.mode = SessionMode::chat;
+  next.pending = {1, 2, 3};
+  next.pending_messages = {{"user", "hello"}};
+  ASSERT_TRUE(commit(first));
+  EXPECT_EQ(*read("a").value(), *first);
+  ASSERT_TRUE(commit(share(next), first));
+  ASSERT_TRUE(commit(share(text_session("b", 1))));
+  EXPECT_EQ(*read("a").value(), next);
+  ASSERT_TRUE(remove("a"));
+  const auto gone = read("a");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(*read("b").value(), text_session("b", 1)) << "what follows a failure";
+}
+
+TEST_F(SqliteCatalogTest, AReadingWaitsForNoSync) {
+  open();
+  ASSERT_TRUE(commit(share(text_session("a", 1))));
+  std::vector<std::string> order;
+  catalog_->commit(share(text_session("b")), nullptr, [&](const Expected<Unit>&) { order.emplace_back("kept"); });
+  catalog_->read(SessionId{"a"}, [&](const Expected<RecordPtr>&) { order.emplace_back("read"); });
+  EXPECT_TRUE(catalog_->step());
+  EXPECT_EQ(order, (std::vector<std::string>{"read", "kept"}));
+  EXPECT_FALSE(catalog_->step());
+}
+
+TEST_F(SqliteCatalogTest, WhatRotsWhileItIsOpenIsRefused) {
+  open();
+  const SessionRecord rotten = text_session("rotten", 10);
+  ASSERT_TRUE(commit(share(rotten)));
+  ASSERT_TRUE(commit(share(text_session("large", 1, 1'500'000)))) << "more than SQLite keeps in memory";
+  ASSERT_EQ(open().at("rotten"), rotten);
+  std::string bytes = read_file(path_);
+  const auto block = std::as_bytes(block_of(rotten.chain, 3));
+  const std::string_view needle(reinterpret_cast<const char*>(block.data()), block.size());
+  std::size_t found = 0;
+  for (std::size_t at = bytes.find(needle); at != std::string::npos; at = bytes.find(needle, at)) {
+    bytes[at] ^= 1;
+    ++found;
+  }
+  ASSERT_EQ(found, 2u) << "the large session begins like this one";
+  write_file(path_, bytes);
+  const auto read_again = read("rotten");
+  ASSERT_FALSE(read_again);
+  EXPECT_EQ(read_again.error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(read_again.error().message, path_ + ": session rotten cannot be read: restart umad, which saves what can be read");
 }
 
 TEST_F(SqliteCatalogTest, ForgetsWhatWasRemoved) {
@@ -422,7 +485,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
     }
     const auto loaded = open();
     EXPECT_EQ(loaded.size(), model.size());
-    for (const RecordPtr& record : model.load()) EXPECT_EQ(loaded.at(record->id.value), *record);
+    for (const auto& [id, record] : loaded) EXPECT_EQ(*model.find(SessionId{id}), record);
   }
 }
 

@@ -6,8 +6,6 @@
 #include <cstring>
 #include <format>
 
-#include <xxhash.h>
-
 #include "base/check.h"
 
 namespace uma::kv {
@@ -21,11 +19,6 @@ constexpr std::size_t kFixedBytes = 56;
 constexpr std::size_t kPieceEntryBytes = 12;
 constexpr std::size_t kChecksumBytes = 16;
 constexpr std::uint64_t kFileBytesMax = 1ull << 48;  // sums of lengths stay far from overflow
-
-Checksum hash_of(std::span<const std::byte> bytes) {
-  const XXH128_hash_t digest = XXH3_128bits(bytes.data(), bytes.size());
-  return {digest.low64, digest.high64};
-}
 
 class Writer {
  public:

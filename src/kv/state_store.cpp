@@ -68,7 +68,7 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
     foreign += head.identity == identity_ ? 0 : 1;
     Entry entry;
     entry.owner = std::move(head.owner);
-    entry.identity = std::move(head.identity);
+    entry.identity = &*identities_.insert(std::move(head.identity)).first;
     entry.tokens = std::move(head.tokens);
     entry.file = std::move(head.name);
     entry.file_bytes = head.bytes;
@@ -114,7 +114,7 @@ void StateStore::add(Entry entry) {
   const StateId id = ++last_id_;
   const Entry& added = entries_.emplace(id, std::move(entry)).first->second;
   std::string storage;
-  if (added.identity == identity_) index_.add(id, scope_of(added.owner, storage), added.tokens);
+  if (*added.identity == identity_) index_.add(id, scope_of(added.owner, storage), added.tokens);
   if (!added.owner.session.empty()) of_session_[added.owner.session].push_back(id);
   if (added.image) count_image(added, true);
   if (!added.file.empty()) count_file(added, true);
@@ -130,7 +130,7 @@ void StateStore::remove(StateId id) {
   if (!entry.file.empty()) drop_file(entry);
   if (entry.image) count_image(entry, false);
   std::string storage;
-  if (entry.identity == identity_) index_.remove(id, scope_of(entry.owner, storage), entry.tokens);
+  if (*entry.identity == identity_) index_.remove(id, scope_of(entry.owner, storage), entry.tokens);
   if (const auto owned = of_session_.find(entry.owner.session); owned != of_session_.end()) {
     std::erase(owned->second, id);
     if (owned->second.empty()) of_session_.erase(owned);
@@ -163,7 +163,7 @@ std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<Sess
     for (const StateId id : owned->second) {
       const Entry& entry = entries_.at(id);
       const std::size_t common = common_prefix(entry.tokens, chain);
-      const bool is_usable = entry.identity == identity_ && (can_cut_ || common == entry.tokens.size());
+      const bool is_usable = *entry.identity == identity_ && (can_cut_ || common == entry.tokens.size());
       if (is_usable && common > best.tokens_count) best = {id, common};
     }
   }
@@ -283,7 +283,7 @@ void StateStore::put(StateOwner owner, StateImage image) {
   const TenantId tenant = owner.tenant;
   Entry entry;
   entry.owner = std::move(owner);
-  entry.identity = image.identity;
+  entry.identity = &*identities_.insert(image.identity).first;
   entry.tokens = image.tokens;
   entry.last_used = clock_.now();
   entry.image = share_image(std::move(image), pool_);
@@ -316,7 +316,7 @@ SessionStates StateStore::states_of(const SessionId& session) const {
     states.cold_bytes += entries_.at(id).file_bytes;
   }
   const Entry& newest = entries_.at(owned->second.back());
-  if (newest.identity == identity_ && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
+  if (*newest.identity == identity_ && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
   return states;
 }
 
@@ -329,7 +329,7 @@ StateView StateStore::view_of(StateId id, const Entry& entry, std::uint64_t byte
           .tokens_count = entry.tokens.size(),
           .uses = entry.uses,
           .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
-          .is_foreign = entry.identity != identity_,
+          .is_foreign = *entry.identity != identity_,
           .is_over_share = false};
 }
 
@@ -622,7 +622,7 @@ Expected<ImagePtr> StateStore::read(StateId id) {
 
   const MutexLock lock(mutex_);
   Entry& entry = entries_.at(id);
-  if (image && (image->identity != entry.identity || image->tokens != entry.tokens)) {
+  if (image && (image->identity != *entry.identity || image->tokens != entry.tokens)) {
     image = fail(ErrorCode::runtime_decode, std::format("stored state {}: it is not the one that was stored", file));
   }
   if (!image) {

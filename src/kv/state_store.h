@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -144,7 +145,7 @@ class StateStore {
  private:
   struct Entry {
     StateOwner owner;
-    std::string identity;
+    const std::string* identity = nullptr;  // one of identities_
     std::vector<Token> tokens;
     ImagePtr image;    // null: cold
     std::string file;  // empty: warm only
@@ -228,6 +229,7 @@ class StateStore {
   StoreStats stats_;
   mutable Mutex mutex_;
   std::string identity_ GUARDED_BY(mutex_);
+  std::set<std::string> identities_ GUARDED_BY(mutex_);  // of all entries there ever were: a few long texts for many states
   bool can_cut_ GUARDED_BY(mutex_) = true;
   Entries entries_ GUARDED_BY(mutex_);
   PrefixIndex index_ GUARDED_BY(mutex_);

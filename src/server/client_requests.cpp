@@ -1,10 +1,12 @@
 #include "server/client_requests.h"
 
+#include <algorithm>
 #include <atomic>
 #include <format>
 #include <utility>
 #include <variant>
 
+#include "core/limits.h"
 #include "wire/event_codec.h"
 #include "wire/request_codec.h"
 
@@ -67,6 +69,14 @@ void ClientRequests::start(std::string_view frame_body, bool draining) {
 
 void ClientRequests::finish(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) in_flight_.erase(id);
+}
+
+void ClientRequests::end_input() {
+  const auto import = std::ranges::find_if(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); });
+  if (import == in_flight_.end()) return;
+  const std::string id = import->first;
+  in_flight_.erase(import);
+  answer_error(id, {ErrorCode::proto_field, "the end of the session file did not come"});
 }
 
 void ClientRequests::cancel_all() {
@@ -151,6 +161,38 @@ void ClientRequests::run(const std::string& id, wire::GetSessionRequest request)
 
 void ClientRequests::run(const std::string& id, wire::ListSessionsRequest) {
   service_.list_sessions(tenant_, reply_to<std::vector<SessionInfo>>(id, wire::append_sessions));
+}
+
+void ClientRequests::run(const std::string& id, wire::ExportSessionRequest request) {
+  service_.export_session(tenant_, std::move(request.session), reply_to<ExportedSession>(id, wire::append_exported));
+}
+
+void ClientRequests::run(const std::string& id, wire::ImportSessionRequest request) {
+  if (std::ranges::any_of(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); })) {
+    return answer_error(id,
+                        {ErrorCode::limit_wait, "another import is coming on this connection: send its file to the end first"});
+  }
+  in_flight_[id].import = ImportRequest{.name = std::move(request.name), .file = {}};
+}
+
+void ClientRequests::run(const std::string& id, wire::ImportDataRequest request) {
+  const auto target = in_flight_.find(request.target);
+  if (target == in_flight_.end() || !target->second.import) {
+    return answer_error(id,
+                        {ErrorCode::proto_field, "field \"target\" is not the id of an import_session whose file is coming"});
+  }
+  Bytes& file = target->second.import->file;
+  if (request.data.size() > kSessionFileBytesMax - file.size()) {
+    const Error error{ErrorCode::limit_prompt, std::format("a session file has at most {} bytes", kSessionFileBytesMax)};
+    in_flight_.erase(target);
+    answer_error(request.target, error);
+    return answer_error(id, error);
+  }
+  file.insert(file.end(), request.data.begin(), request.data.end());
+  outbox_->append([&](std::string& out) { wire::append_received_ack(out, wire::FrameHead(id), file.size()); });
+  if (!request.is_last) return;
+  ImportRequest import = *std::exchange(target->second.import, std::nullopt);
+  service_.import_session(tenant_, std::move(import), reply_to<ImportedSession>(request.target, wire::append_imported));
 }
 
 void ClientRequests::run(const std::string& id, wire::ModelsRequest) {

@@ -29,6 +29,8 @@ class ClientRequests {
   void start(std::string_view frame_body, bool draining);
   // The requests of these ids were answered (Outbox::take says so).
   void finish(const std::vector<std::string>& ids);
+  // The client sends nothing more: an import whose file is not whole ends with an error.
+  void end_input();
   // The client is gone: ends every generation. Sessions stay.
   void cancel_all();
 
@@ -38,6 +40,7 @@ class ClientRequests {
   class StreamSink;
   struct InFlight {
     std::optional<RequestId> generation;  // absent: a command, which cannot be cancelled
+    std::optional<ImportRequest> import;  // whose file is still coming; at most one
   };
 
   // One function per type of request; `id` is the client's.
@@ -51,6 +54,9 @@ class ClientRequests {
   void run(const std::string& id, wire::TouchRequest request);
   void run(const std::string& id, wire::GetSessionRequest request);
   void run(const std::string& id, wire::ListSessionsRequest request);
+  void run(const std::string& id, wire::ExportSessionRequest request);
+  void run(const std::string& id, wire::ImportSessionRequest request);
+  void run(const std::string& id, wire::ImportDataRequest request);
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::PingRequest request);

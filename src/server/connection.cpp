@@ -113,6 +113,7 @@ void Connection::on_read_end() {
     return;
   }
   read_ended_ = true;
+  requests_->end_input();
   end_if_done();
   if (is_open_) watch_hang_up();
 }

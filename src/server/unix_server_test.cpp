@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/base64.h"
 #include "base/mutex.h"
 #include "server/socket_test_support.h"
 #include "server/unix_listener.h"
@@ -84,6 +85,14 @@ class FakeService final : public Service {
   }
   void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
     reply(std::vector<SessionInfo>{session_named("one")});
+  }
+  void export_session(TenantId, std::string session, Reply<ExportedSession> reply) override {
+    reply(ExportedSession{.info = session_named(session), .file = Bytes(1'000'000, std::byte{'s'})});
+  }
+  // The name of what was imported says how long the file was.
+  void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
+    if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
+    reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
@@ -381,6 +390,78 @@ TEST_F(UnixServerTest, AnswersEveryCommand) {
 }
 
 // --- ends
+
+std::string data_frame(std::string_view id, std::size_t bytes, bool is_last) {
+  std::string text;
+  append_base64(text, Bytes(bytes, std::byte{'x'}));
+  return std::format(R"({{"id":"{}","type":"import_data","target":"i","data":"{}","last":{}}})", id, text, is_last);
+}
+
+TEST_F(UnixServerTest, AnExportedFileComesInParts) {
+  start();
+  TestClient client(path());
+  client.send_json(R"({"id":"e","type":"export_session","session_id":"tale"})");
+  Bytes file;
+  auto frame = client.receive();
+  for (; frame && frame->at("event") == "data"; frame = client.receive()) {
+    EXPECT_EQ(frame->at("id").as_string(), "e");
+    const auto part = decode_base64(std::string_view(frame->at("data").as_string()));
+    ASSERT_TRUE(part);
+    file.insert(file.end(), part->begin(), part->end());
+  }
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->at("event").as_string(), "exported");
+  EXPECT_EQ(frame->at("bytes").as_int64(), 1'000'000);
+  EXPECT_EQ(frame->at("name").as_string(), "tale");
+  EXPECT_EQ(file, Bytes(1'000'000, std::byte{'s'}));
+}
+
+TEST_F(UnixServerTest, AnImportedFileIsTakenInPartsAndAnsweredOnce) {
+  start();
+  TestClient client(path());
+  client.send_json(R"({"id":"i","type":"import_session","name":"copy"})");
+  client.send_json(R"({"id":"other","type":"import_session"})");
+  EXPECT_EQ(client.receive_field("code"), "E_LIMIT_003") << "one at a time on a connection";
+  client.send_json(data_frame("1", 500'000, false));
+  EXPECT_EQ(client.receive_field("received_bytes"), "500000");
+  client.send_json(data_frame("i", 1, false));
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_005");
+  client.send_json(data_frame("2", 7, true));
+  EXPECT_EQ(client.receive_field("received_bytes"), "500007");
+  const auto imported = client.receive();
+  ASSERT_TRUE(imported);
+  EXPECT_EQ(imported->at("id").as_string(), "i");
+  EXPECT_EQ(imported->at("name").as_string(), "500007");
+  EXPECT_FALSE(imported->at("tokens_kept").as_bool());
+  client.send_json(data_frame("3", 1, true));
+  EXPECT_EQ(client.receive_field("message"), "field \"target\" is not the id of an import_session whose file is coming");
+  client.send_json(R"({"id":"i","type":"import_session","name":"bad"})");
+  client.send_json(data_frame("4", 0, true));
+  EXPECT_EQ(client.receive_field("event"), "ack");
+  EXPECT_EQ(client.receive_field("message"), "no session file");
+}
+
+TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
+  start();
+  TestClient client(path());
+  client.send_json(R"({"id":"i","type":"import_session"})");
+  const std::string part = data_frame("d", 700'000, false);
+  for (std::size_t sent = 700'000; sent <= kSessionFileBytesMax; sent += 700'000) {
+    client.send_json(part);
+    ASSERT_EQ(client.receive_field("event"), "ack");
+  }
+  client.send_json(part);
+  for (const char* id : {"i", "d"}) {
+    const auto refused = client.receive();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->at("id").as_string(), id);
+    EXPECT_EQ(refused->at("code").as_string(), "E_LIMIT_001");
+  }
+  client.send_json(R"({"id":"i","type":"import_session"})");
+  client.end_sending();
+  EXPECT_EQ(client.receive_field("message"), "the end of the session file did not come");
+  EXPECT_TRUE(client.has_ended());
+}
 
 TEST_F(UnixServerTest, AClientThatVanishesCancelsWhatItRan) {
   start();

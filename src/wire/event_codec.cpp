@@ -1,5 +1,8 @@
 #include "wire/event_codec.h"
 
+#include <algorithm>
+
+#include "base/base64.h"
 #include "wire/frame.h"
 #include "wire/json_writer.h"
 
@@ -289,6 +292,36 @@ void append_sessions(std::string& out, const FrameHead& head, std::span<const Se
       write_session_fields(object, session);
       object.close();
     });
+  });
+}
+
+void append_exported(std::string& out, const FrameHead& head, const ExportedSession& session) {
+  constexpr std::size_t kPartBytes = 384ul << 10;  // 512 KiB as base64: within a frame of the usual limit
+  std::span<const std::byte> left(session.file);
+  while (!left.empty()) {
+    const auto part = left.first(std::min(kPartBytes, left.size()));
+    left = left.subspan(part.size());
+    append_reply(out, head, "data", [&](ObjectWriter& object) {
+      std::string& text = object.begin("data");
+      text += '"';
+      append_base64(text, part);
+      text += '"';
+    });
+  }
+  append_reply(out, head, "exported", [&](ObjectWriter& object) {
+    object.field("bytes", session.file.size());
+    write_session_fields(object, session.info);
+  });
+}
+
+void append_received_ack(std::string& out, const FrameHead& head, std::size_t bytes) {
+  append_reply(out, head, "ack", [&](ObjectWriter& object) { object.field("received_bytes", bytes); });
+}
+
+void append_imported(std::string& out, const FrameHead& head, const ImportedSession& session) {
+  append_reply(out, head, "session", [&](ObjectWriter& object) {
+    write_session_fields(object, session.info);
+    object.field("tokens_kept", session.are_tokens_kept);
   });
 }
 

@@ -39,15 +39,32 @@ struct GetSessionRequest {
   std::string session;
 };
 
+struct ExportSessionRequest {
+  std::string session;
+};
+
+// Begins an import; the file follows.
+struct ImportSessionRequest {
+  std::string name;  // of the new session; empty: the one it had
+};
+
+// A part of a file that is being imported.
+struct ImportDataRequest {
+  std::string target;  // the id of the import_session
+  Bytes data;
+  bool is_last = false;
+};
+
 struct ListSessionsRequest {};
 struct ModelsRequest {};
 struct MetricsRequest {};
 struct PingRequest {};
 
 // generate, generate_stream and regenerate are all a core GenerateRequest.
-using RequestBody = std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
-                                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
-                                 ModelsRequest, MetricsRequest, PingRequest>;
+using RequestBody =
+    std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest, ForkSessionRequest,
+                 RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest, ExportSessionRequest,
+                 ImportSessionRequest, ImportDataRequest, ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL

@@ -14,6 +14,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/base64.h"
 #include "wire/field_reader.h"
 
 namespace uma::wire {
@@ -309,6 +310,26 @@ RequestBody decode_get_session(FieldReader& fields) {
   return GetSessionRequest{session_field(fields)};
 }
 
+RequestBody decode_export_session(FieldReader& fields) {
+  return ExportSessionRequest{session_field(fields)};
+}
+
+RequestBody decode_import_session(FieldReader& fields) {
+  return ImportSessionRequest{fields.text("name", kSessionBytes).value_or("")};
+}
+
+RequestBody decode_import_data(FieldReader& fields) {
+  ImportDataRequest request;
+  request.target = fields.required_text("target", {1, kIdBytesMax});
+  if (auto data = decode_base64(fields.required_text("data"))) {
+    request.data = std::move(*data);
+  } else {
+    fields.fail_field("data", "is not base64");
+  }
+  request.is_last = fields.boolean("last").value_or(false);
+  return request;
+}
+
 template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
   return BodyT{};
@@ -319,7 +340,7 @@ struct TypeDecoder {
   RequestBody (*decode)(FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 15> kDecoders = {{
+constexpr std::array<TypeDecoder, 18> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -332,6 +353,9 @@ constexpr std::array<TypeDecoder, 15> kDecoders = {{
     {"touch", decode_touch},
     {"get_session", decode_get_session},
     {"list_sessions", decode_plain<ListSessionsRequest>},
+    {"export_session", decode_export_session},
+    {"import_session", decode_import_session},
+    {"import_data", decode_import_data},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
@@ -339,7 +363,7 @@ constexpr std::array<TypeDecoder, 15> kDecoders = {{
 
 constexpr std::array<std::string_view, 5> kCapabilityTypes = {"embed", "rerank", "embed_image", "describe_image",
                                                               "generate_image"};
-constexpr std::array<std::string_view, 4> kLaterTypes = {"load_model", "unload_model", "export_session", "import_session"};
+constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();

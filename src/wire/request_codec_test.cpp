@@ -111,8 +111,6 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type"},
       {R"("type":"load_model")", "E_PROTO_004 request type \"load_model\" is not served by this version"},
       {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
-      {R"("type":"export_session")", "E_PROTO_004 request type \"export_session\" is not served by this version"},
-      {R"("type":"import_session")", "E_PROTO_004 request type \"import_session\" is not served by this version"},
       {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
       {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
       {R"("type":"embed_image")", "E_MODEL_003 this version serves text generation only, embed_image comes later"},
@@ -125,6 +123,29 @@ TEST(DecodeRequest, IgnoresUnknownFieldsWhateverTheyHold) {
   const GenerateRequest request =
       decode<GenerateRequest>("\"prompt\":\"hi\",\"tool_choice\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
   EXPECT_EQ(request.input.text, "hi");
+}
+
+// --- files of sessions
+
+TEST(DecodeRequest, AFileComesInParts) {
+  EXPECT_EQ(decode<ExportSessionRequest>(R"("type":"export_session","session_id":"tale")").session, "tale");
+  EXPECT_EQ(decode<ImportSessionRequest>(R"("type":"import_session")").name, "");
+  EXPECT_EQ(decode<ImportSessionRequest>(R"("type":"import_session","name":"tale")").name, "tale");
+  const auto part = decode<ImportDataRequest>(R"("type":"import_data","target":"7","data":"AP9h")");
+  EXPECT_EQ(part.target, "7");
+  EXPECT_EQ(part.data, (Bytes{std::byte{0}, std::byte{255}, std::byte{'a'}}));
+  EXPECT_FALSE(part.is_last);
+  const auto last = decode<ImportDataRequest>(R"("type":"import_data","target":"7","data":"","last":true)");
+  EXPECT_TRUE(last.data.empty() && last.is_last);
+  expect_refusals({
+      {R"("type":"export_session")", "E_PROTO_003 field \"session_id\" is required"},
+      {R"("type":"import_session","name":"")", "E_PROTO_003 field \"name\" must not be empty"},
+      {R"("type":"import_data","data":"Zm9v")", "E_PROTO_003 field \"target\" is required"},
+      {R"("type":"import_data","target":"1")", "E_PROTO_003 field \"data\" is required"},
+      {R"("type":"import_data","target":"1","data":"Zm9")", "E_PROTO_003 field \"data\" is not base64"},
+      {R"("type":"import_data","target":"1","data":"Zm9v","last":1)",
+       "E_PROTO_003 field \"last\" must be true or false, got number"},
+  });
 }
 
 // --- input

@@ -491,6 +491,7 @@ class Chat(CliTest):
             (session,) = self.sessions()
             chat.type("\x1b[A\x1b[A\r")
             self.wait_said(session, "caf\u00e9 \U0001F600")
+            chat.prompt()
             chat.type("\x04")
             self.assertEqual(0, chat.wait())
 

@@ -33,6 +33,11 @@ void check_session(std::string_view session) {
   UMA_CHECK(!session.empty());
 }
 
+void check_id(std::string_view id) {
+  check_name(id, wire::kIdBytesMax);
+  UMA_CHECK(!id.empty());
+}
+
 void check_input(const Input& input) {
   check_text(input.text);
   UMA_CHECK(input.text.empty() || input.messages.empty());
@@ -114,14 +119,18 @@ void check(const wire::RewindSessionRequest& request) {
 }
 
 void check(const wire::ListSessionsRequest&) {}
+void check(const wire::ExportSessionRequest& request) {
+  check_session(request.session);
+}
+void check(const wire::ImportSessionRequest& request) {
+  check_name(request.name, wire::kSessionBytesMax);
+}
+void check(const wire::ImportDataRequest& request) {
+  check_id(request.target);
+}
 void check(const wire::ModelsRequest&) {}
 void check(const wire::MetricsRequest&) {}
 void check(const wire::PingRequest&) {}
-
-void check_id(std::string_view id) {
-  check_name(id, wire::kIdBytesMax);
-  UMA_CHECK(!id.empty());
-}
 
 void check(const wire::RejectedRequest& rejected) {
   if (rejected.id) check_id(*rejected.id);

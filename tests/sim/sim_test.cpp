@@ -59,13 +59,15 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.shared += outcome.shared;
     total.shifts += outcome.shifts;
     total.moves += outcome.moves;
+    total.readings += outcome.readings;
+    total.imports += outcome.imports;
   }
   std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
-                                  "handovers {}, reused tokens {}, "
-                                  "restored from memory {}, from disk {}, shared {}, context shifts {}, of them in place {}",
+                                  "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
+                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}",
                                   total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
                                   total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
-                                  total.shared, total.shifts, total.moves)
+                                  total.shared, total.shifts, total.moves, total.readings, total.imports)
                           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
@@ -75,6 +77,8 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.shared, seeds / 10);
   EXPECT_GT(total.shifts, seeds / 4);
   EXPECT_GT(total.moves, seeds / 25);
+  EXPECT_GT(total.readings, seeds);
+  EXPECT_GT(total.imports, seeds / 4);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

@@ -33,9 +33,14 @@ void SlowCatalog::remove(const SessionId& id, Done done) {
   calls_.push_back({nullptr, nullptr, id, std::move(done)});
 }
 
+void SlowCatalog::read(const SessionId& id, OnRead on_read) {
+  calls_.push_back({nullptr, nullptr, id, nullptr, std::move(on_read)});
+}
+
 void SlowCatalog::crash(std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     calls_[i].done = [](const Expected<Unit>&) {};
+    if (calls_[i].on_read) calls_[i].on_read = [](const Expected<kv::RecordPtr>&) {};
   }
   calls_.resize(count);
   while (answer_one(false)) {
@@ -46,7 +51,12 @@ bool SlowCatalog::answer_one(bool with_failure) {
   if (calls_.empty()) return false;
   Call call = std::move(calls_.front());
   calls_.erase(calls_.begin());
-  if (with_failure) {
+  if (call.on_read && with_failure) {
+    call.on_read(fail(ErrorCode::io_short_write, "the simulated disk cannot be read"));
+  } else if (call.on_read) {
+    ++readings_count_;
+    kept_.read(call.id, std::move(call.on_read));
+  } else if (with_failure) {
     call.done(fail(ErrorCode::io_short_write, "the simulated disk is full"));
   } else if (call.record != nullptr) {
     kept_.commit(std::move(call.record), std::move(call.before), std::move(call.done));
@@ -210,6 +220,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
 
   router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 12;
+  router_options_.record_bytes_max = random_.next_below(3) * 1000;  // none, or a few sessions' records
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   if (random_.next_below(4) == 0) {
     router_options_.limits.tenant_sessions_max = 8;
@@ -424,6 +435,7 @@ Outcome Simulation::run(int actions) {
     UMA_CHECK(lane->stats().swapped_bytes.value() == 0 && lane->stats().swapped_sequences.value() == 0);
   }
   count_lanes();
+  outcome_.readings = catalog_.readings_count();
   return outcome_;
 }
 
@@ -577,6 +589,24 @@ void Simulation::fork_or_rewind() {
   }
 }
 
+void Simulation::export_and_import() {
+  const std::string session = pick_session();
+  const TenantId tenant = tenant_of(session);
+  router_->export_session(tenant, session, expect_reply<ExportedSession>([this, tenant](Expected<ExportedSession> exported) {
+                            if (!exported) return;
+                            const std::int32_t tokens = exported->info.tokens;
+                            ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
+                            router_->import_session(
+                                tenant, std::move(request),
+                                expect_reply<ImportedSession>([this, tenant, tokens](const Expected<ImportedSession>& made) {
+                                  if (!made) return;
+                                  UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
+                                  known_[made->info.id.value].tenant = tenant;
+                                  ++outcome_.imports;
+                                }));
+                          }));
+}
+
 void Simulation::act() {
   if (!is_loaded_ && (random_.next_below(4) == 0 || last_request_ > 20)) {
     is_loaded_ = true;
@@ -585,7 +615,7 @@ void Simulation::act() {
     router_->on_loaded(model_, lanes);
     return;
   }
-  switch (random_.next_below(16)) {
+  switch (random_.next_below(17)) {
     case 0:
     case 1:
       create_session();
@@ -614,6 +644,9 @@ void Simulation::act() {
       break;
     case 14:
       fork_or_rewind();
+      break;
+    case 15:
+      export_and_import();
       break;
     default:
       clock_.advance(std::chrono::milliseconds(random_.next_below(30)));

@@ -26,14 +26,16 @@ namespace uma::sim {
 // A catalog whose answers come later, in order, and sometimes are failures. What failed is not kept.
 class SlowCatalog final : public kv::Catalog {
  public:
-  [[nodiscard]] std::vector<kv::RecordPtr> load() override { return kept_.load(); }
+  [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept_.load(); }
   void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
+  void read(const SessionId& id, OnRead on_read) override;
   // Answers the oldest waiting call. False: none waits.
   bool answer_one(bool with_failure);
   // The process dies: of what waits the first `count` calls are kept, and nobody is told.
   void crash(std::size_t count);
   [[nodiscard]] std::size_t waiting_count() const { return calls_.size(); }
+  [[nodiscard]] std::uint64_t readings_count() const { return readings_count_; }
   [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
 
  private:
@@ -42,9 +44,11 @@ class SlowCatalog final : public kv::Catalog {
     kv::RecordPtr before;
     SessionId id;
     Done done;
+    OnRead on_read = nullptr;  // set: neither, but a reading
   };
   kv::MemoryCatalog kept_;
   std::vector<Call> calls_;
+  std::uint64_t readings_count_ = 0;
 };
 
 struct Outcome {
@@ -58,9 +62,11 @@ struct Outcome {
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
-  std::uint64_t shifts = 0;  // of full contexts
-  std::uint64_t moves = 0;   // of them, those that moved cells
-  std::uint64_t shared = 0;  // requests that began with what another had computed
+  std::uint64_t shifts = 0;    // of full contexts
+  std::uint64_t moves = 0;     // of them, those that moved cells
+  std::uint64_t imports = 0;   // of exported sessions
+  std::uint64_t readings = 0;  // of sessions from the catalog
+  std::uint64_t shared = 0;    // requests that began with what another had computed
 };
 
 class Simulation {
@@ -96,6 +102,7 @@ class Simulation {
   void cancel();
   void end_session();
   void fork_or_rewind();
+  void export_and_import();
   void inject_faults();
   void check_session_texts();
   [[nodiscard]] std::string pick_session();

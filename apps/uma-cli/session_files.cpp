@@ -1,0 +1,186 @@
+#include "uma-cli/session_files.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <format>
+#include <functional>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/base64.h"
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "uma-cli/fields.h"
+#include "uma-cli/print.h"
+#include "uma-cli/sessions.h"
+
+namespace uma::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kPartBytes = 384u << 10;  // 512 KiB as base64: within a frame of the usual limit
+
+std::unexpected<Failure> file_failure(const std::string& path, int error_number) {
+  return fail(ExitCode::server, std::format("{}: {}", path, std::strerror(error_number)));
+}
+
+// The next frame of a request that has not ended.
+Result<json::object> next_frame(Client& client, Interrupts& interrupts) {
+  while (true) {
+    auto frame = client.receive();
+    if (!frame) return std::unexpected(frame.error());
+    if (interrupts.pending()) {
+      client.disconnect();
+      return interrupted();
+    }
+    if (!*frame) continue;
+    if (text_field(**frame, "event") == "error") return std::unexpected(failure_of(**frame));
+    return std::move(**frame);
+  }
+}
+
+// A file that gets its name when it is whole.
+class NewFile {
+ public:
+  explicit NewFile(std::string path) : path_(std::move(path)), temporary_(std::format("{}.{}.part", path_, ::getpid())) {}
+  ~NewFile() {
+    if (file_.is_open()) ::unlink(temporary_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  Result<void> open() {
+    struct stat facts{};
+    if (::stat(path_.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode)) {
+      return fail(ExitCode::server, std::format("{}: is no file: leave it out and redirect the output", path_));
+    }
+    file_ = UniqueFd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file_.is_open()) return file_failure(temporary_, errno);
+    return {};
+  }
+  Result<void> write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return file_failure(path_, errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(written));
+    }
+    return {};
+  }
+  Result<void> finish() {
+    if (::fsync(file_.get()) != 0 && errno != EINVAL) return file_failure(path_, errno);
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) return file_failure(path_, errno);
+    file_.reset();
+    return {};
+  }
+
+ private:
+  const std::string path_;
+  const std::string temporary_;
+  UniqueFd file_;
+};
+
+using TakePart = std::function<Result<void>(std::span<const std::byte>)>;
+
+// Asks for the session and gives its parts to `take`. Ensures: all of them came.
+Result<void> receive_file(Client& client, std::string_view session, Interrupts& interrupts, const TakePart& take) {
+  const auto id = client.send({{"type", "export_session"}, {"session_id", session}}, "exported");
+  if (!id) return std::unexpected(id.error());
+  std::size_t received = 0;
+  while (true) {
+    const auto frame = next_frame(client, interrupts);
+    if (!frame) return std::unexpected(frame.error());
+    if (!client.in_flight(*id)) {
+      if (static_cast<std::size_t>(int_field(*frame, "bytes")) == received) return {};
+      return fail(ExitCode::protocol,
+                  std::format("the daemon sent {} bytes and said {}", received, int_field(*frame, "bytes")));
+    }
+    const auto part = decode_base64(text_field(*frame, "data"));
+    if (!part) return fail(ExitCode::protocol, "the daemon sent a part of a file that is not base64");
+    received += part->size();
+    if (auto taken = take(*part); !taken) {
+      client.disconnect();
+      return taken;
+    }
+  }
+}
+
+// The next part of the file, shorter than kPartBytes only at its end.
+Result<Bytes> read_part(int file, const std::string& path, Interrupts& interrupts) {
+  Bytes part(kPartBytes);
+  std::size_t size = 0;
+  while (size < part.size()) {
+    pollfd source{.fd = file, .events = POLLIN, .revents = 0};
+    if (interrupts.wait({&source, 1}) != Wake::ready) {
+      if (interrupts.pending()) return interrupted();
+      continue;
+    }
+    const ssize_t got = ::read(file, part.data() + size, part.size() - size);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got < 0) return file_failure(path, errno);
+    if (got == 0) break;
+    size += static_cast<std::size_t>(got);
+  }
+  part.resize(size);
+  return part;
+}
+
+}  // namespace
+
+Result<void> export_session(Client& client, std::string_view session, const std::string& path, Output& output,
+                            Interrupts& interrupts) {
+  if (path.empty()) {
+    if (output.is_terminal()) return fail(ExitCode::usage, "a session's file is not text: name a FILE, or redirect the output");
+    return receive_file(client, session, interrupts, [&](std::span<const std::byte> part) {
+      return print(output, {reinterpret_cast<const char*>(part.data()), part.size()});
+    });
+  }
+  NewFile file(path);
+  if (auto opened = file.open(); !opened) return opened;
+  const auto received =
+      receive_file(client, session, interrupts, [&](std::span<const std::byte> part) { return file.write(part); });
+  if (!received) return received;
+  return file.finish();
+}
+
+Result<void> import_session(Client& client, const std::string& path, std::string_view name, Output& output,
+                            Interrupts& interrupts) {
+  const std::string shown = path.empty() ? "standard input" : path;
+  UniqueFd opened;
+  if (!path.empty()) {
+    opened = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!opened.is_open()) return file_failure(path, errno);
+  }
+  const int file = path.empty() ? STDIN_FILENO : opened.get();
+  json::object request = {{"type", "import_session"}};
+  if (!name.empty()) request["name"] = name;
+  const auto id = client.send(std::move(request), "session");
+  if (!id) return std::unexpected(id.error());
+  for (bool is_last = false; !is_last;) {
+    const auto part = read_part(file, shown, interrupts);
+    if (!part) {
+      client.disconnect();
+      return std::unexpected(part.error());
+    }
+    is_last = part->size() < kPartBytes;
+    std::string data;
+    append_base64(data, *part);
+    const auto sent = client.send({{"type", "import_data"}, {"target", *id}, {"data", data}, {"last", is_last}}, "ack");
+    if (!sent) return std::unexpected(sent.error());
+    while (client.in_flight(*sent)) {
+      if (auto frame = next_frame(client, interrupts); !frame) return std::unexpected(frame.error());
+    }
+  }
+  const auto session = next_frame(client, interrupts);
+  if (!session) return std::unexpected(session.error());
+  const bool is_made_anew = session->contains("tokens_kept") && !bool_field(*session, "tokens_kept");
+  const std::string note = is_made_anew ? "its model had other tokens: they were made anew from what was said\n" : "";
+  return print(output, session_text(*session, unix_time_s()) + note);
+}
+
+}  // namespace uma::cli

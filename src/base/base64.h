@@ -1,0 +1,20 @@
+// Base64 of RFC 4648, section 4: with padding, without line breaks.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+
+namespace uma {
+
+// Appends the text of `bytes`, 4 characters for every 3.
+void append_base64(std::string& out, std::span<const std::byte> bytes);
+
+// The bytes of `text`; nothing where append_base64 never makes such a text.
+[[nodiscard]] std::optional<Bytes> decode_base64(std::string_view text);
+
+}  // namespace uma

@@ -1,0 +1,36 @@
+// A session's record as a file for another place, and back (docs/SESSION_FILE.md). Pure; any thread. Takes as long as
+// tokenizing all of it, so it is a job for the preparer.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/bytes.h"
+#include "core/error.h"
+#include "kv/catalog.h"
+#include "kv/checksum.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+// Of all that decides which tokens a conversation has: the vocabulary, its special tokens and the chat template. Equal for
+// models of one family in any quantization. O(vocabulary).
+[[nodiscard]] kv::Checksum vocabulary_of(const llm::Model& model);
+
+// REQUIRES: the record's tokens are of this model.
+[[nodiscard]] Bytes export_record(const llm::Model& model, const kv::SessionRecord& record);
+
+struct ImportedRecord {
+  kv::SessionRecord record;     // without id and tenant
+  bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
+};
+// Tokens of another vocabulary are made anew from what was said: of a chat all finished turns become one; a text waits as
+// pending input. That text has at most `text_bytes_max`.
+// Errors: E_PROTO_003 for bytes that are no such file; E_LIMIT_001 for too much text; those of the tokenizer and the template.
+[[nodiscard]] Expected<ImportedRecord> import_record(const llm::Model& model, std::span<const std::byte> file,
+                                                     std::size_t text_bytes_max);
+
+// The chain as text, as a client sees it.
+[[nodiscard]] std::string text_of(const llm::Vocab& vocab, std::span<const Token> chain);
+
+}  // namespace uma::engine

@@ -1,0 +1,224 @@
+#include "kv/session_file.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <format>
+#include <string_view>
+
+#include "base/utf8.h"
+
+namespace uma::kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
+
+constexpr std::array<char, 8> kMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
+constexpr std::size_t kChecksumBytes = 16;
+constexpr std::size_t kNameBytesMax = 128;
+constexpr std::size_t kModelBytesMax = 1024;
+constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
+
+std::unexpected<Error> refused(std::string_view what) {
+  return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", what));
+}
+
+std::uint32_t as_u32(std::size_t size) {
+  return static_cast<std::uint32_t>(size);
+}
+
+template <class Number>
+void add_number(Bytes& out, Number number) {
+  const auto bytes = std::as_bytes(std::span(&number, 1));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+template <class T>
+void add_all(Bytes& out, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+// What is not there reads as zeros, and is_short() says so from then on.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  std::span<const std::byte> take(std::size_t count) {
+    is_short_ = is_short_ || count > left_.size();
+    if (is_short_) return {};
+    const auto taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+  template <class Number>
+  Number take_number() {
+    Number number{};
+    const auto bytes = take(sizeof number);
+    if (!bytes.empty()) std::memcpy(&number, bytes.data(), sizeof number);
+    return number;
+  }
+  std::string take_text(std::size_t count) {
+    const auto bytes = take(count);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+  template <class T>
+  std::vector<T> take_all(std::size_t count) {
+    const auto bytes = take(count * sizeof(T));
+    std::vector<T> values(bytes.size() / sizeof(T));
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  std::vector<ChatMessage> take_messages(std::size_t count) {
+    std::vector<ChatMessage> messages;
+    for (std::size_t i = 0; i < count && !is_short_; ++i) {
+      const auto role_bytes = take_number<std::uint32_t>();
+      const auto content_bytes = take_number<std::uint32_t>();
+      std::string role = take_text(role_bytes);
+      messages.push_back({std::move(role), take_text(content_bytes)});
+    }
+    return messages;
+  }
+  [[nodiscard]] bool is_short() const { return is_short_; }
+  [[nodiscard]] bool is_at_end() const { return left_.empty(); }
+
+ private:
+  std::span<const std::byte> left_;
+  bool is_short_ = false;
+};
+
+bool is_name(std::string_view text, std::size_t bytes_max) {
+  return text.size() <= bytes_max && !text.contains('\0') && is_utf8(text);
+}
+
+bool are_messages(std::span<const ChatMessage> messages) {
+  return std::ranges::all_of(messages, [](const ChatMessage& message) {
+    return std::ranges::contains(kRoles, std::string_view(message.role)) && is_utf8(message.content);
+  });
+}
+
+// Every turn has its part of the tokens and, in chat mode, of the messages: some input and a reply.
+bool are_turns(const SessionRecord& record) {
+  const bool is_chat = record.mode == SessionMode::chat;
+  const bool is_cut = record.turns_dropped > 0;
+  if (is_cut && record.on_full != OnFull::shift) return false;
+  if (record.turns.empty()) return !is_cut && record.chain.empty() && record.messages.empty();
+  // Before the first turn is what is kept when turns are dropped.
+  const Turn& first = record.turns.front();
+  if (first.tokens_begin != (is_cut ? record.n_keep : 0) || first.messages_begin < 0) return false;
+  if (!is_cut && first.messages_begin != 0) return false;
+  for (std::size_t i = 0; i < record.turns.size(); ++i) {
+    const Turn& turn = record.turns[i];
+    const bool is_last = i + 1 == record.turns.size();
+    const auto tokens_end = is_last ? std::ssize(record.chain) : record.turns[i + 1].tokens_begin;
+    const auto messages_end = is_last ? std::ssize(record.messages) : record.turns[i + 1].messages_begin;
+    if (turn.reply_begin < turn.tokens_begin || tokens_end < turn.reply_begin || tokens_end <= turn.tokens_begin) return false;
+    if (!is_chat && messages_end != 0) return false;
+    if (!is_chat) continue;
+    // In this order: what the next turn says of its beginning is not checked yet.
+    if (messages_end < turn.messages_begin + 2 || messages_end > std::ssize(record.messages)) return false;
+    if (record.messages[static_cast<std::size_t>(messages_end) - 1].role != "assistant") return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Bytes encode_session_file(const SessionFile& file) {
+  const SessionRecord& record = file.record;
+  Bytes out;
+  add_all(out, std::span<const char>(kMagic));
+  add_number(out, kSessionFileVersion);
+  add_number(out, static_cast<std::uint32_t>(record.mode));
+  add_number(out, file.vocabulary.low);
+  add_number(out, file.vocabulary.high);
+  add_number(out, record.created_s);
+  for (const std::size_t size :
+       {record.name.size(), record.model.size(), file.text.size(), record.turns.size(), record.chain.size(),
+        record.pending.size(), record.messages.size(), record.pending_messages.size()}) {
+    add_number(out, as_u32(size));
+  }
+  add_number(out, static_cast<std::uint32_t>(record.on_full));
+  add_number(out, record.n_keep);
+  add_number(out, record.turns_dropped);
+  for (const std::string* text : {&record.name, &record.model, &file.text}) add_all(out, std::span<const char>(*text));
+  for (const Turn& turn : record.turns) {
+    for (const std::int32_t offset : {turn.tokens_begin, turn.reply_begin, turn.messages_begin}) add_number(out, offset);
+  }
+  for (const std::vector<Token>* tokens : {&record.chain, &record.pending}) add_all(out, std::span<const Token>(*tokens));
+  for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      add_number(out, as_u32(message.role.size()));
+      add_number(out, as_u32(message.content.size()));
+      for (const std::string* text : {&message.role, &message.content}) add_all(out, std::span<const char>(*text));
+    }
+  }
+  const Checksum hash = hash_of(out);
+  add_number(out, hash.low);
+  add_number(out, hash.high);
+  return out;
+}
+
+Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
+  if (bytes.size() < kMagic.size() || !std::ranges::equal(bytes.first(kMagic.size()), std::as_bytes(std::span(kMagic)))) {
+    return refused("it is none");
+  }
+  Reader in(bytes.subspan(kMagic.size()));
+  const auto version = in.take_number<std::uint32_t>();
+  if (!in.is_short() && version != kSessionFileVersion) {
+    return refused(std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
+  }
+  if (bytes.size() < kMagic.size() + sizeof version + kChecksumBytes) return refused("it is truncated");
+  Reader end(bytes.last(kChecksumBytes));
+  const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
+  const auto content = bytes.first(bytes.size() - kChecksumBytes);
+  if (stored != hash_of(content)) return refused("it is damaged or truncated, its checksum is wrong");
+
+  in = Reader(content.subspan(kMagic.size() + sizeof version));
+  SessionFile file;
+  SessionRecord& record = file.record;
+  const auto mode = in.take_number<std::uint32_t>();
+  file.vocabulary.low = in.take_number<std::uint64_t>();
+  file.vocabulary.high = in.take_number<std::uint64_t>();
+  record.created_s = in.take_number<std::int64_t>();
+  std::array<std::uint32_t, 8> counts{};
+  for (std::uint32_t& count : counts) count = in.take_number<std::uint32_t>();
+  const auto [name, model, text, turns, tokens, pending, messages, pending_messages] = counts;
+  const auto on_full = in.take_number<std::uint32_t>();
+  record.n_keep = in.take_number<std::int32_t>();
+  record.turns_dropped = in.take_number<std::int32_t>();
+  record.name = in.take_text(name);
+  record.model = in.take_text(model);
+  file.text = in.take_text(text);
+  record.turns = in.take_all<Turn>(turns);
+  record.chain = in.take_all<Token>(tokens);
+  record.pending = in.take_all<Token>(pending);
+  record.messages = in.take_messages(messages);
+  record.pending_messages = in.take_messages(pending_messages);
+  if (in.is_short() || !in.is_at_end()) return refused("its lengths do not add up");
+
+  if (mode > static_cast<std::uint32_t>(SessionMode::chat) || record.created_s < 0)
+    return refused("its mode or date is impossible");
+  record.mode = static_cast<SessionMode>(mode);
+  if (on_full > static_cast<std::uint32_t>(OnFull::shift) || record.n_keep < 0 || record.turns_dropped < 0)
+    return refused("what it does when it is full is impossible");
+  record.on_full = static_cast<OnFull>(on_full);
+  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return refused("its name is impossible");
+  if (!is_utf8(file.text) || !are_messages(record.messages) || !are_messages(record.pending_messages)) {
+    return refused("a text in it is not UTF-8, or a role is unknown");
+  }
+  const auto is_token = [](Token token) { return token >= 0; };
+  if (!std::ranges::all_of(record.chain, is_token) || !std::ranges::all_of(record.pending, is_token)) {
+    return refused("a token is negative");
+  }
+  const bool has_input = !record.chain.empty() || !record.pending.empty();
+  const bool is_chat = record.mode == SessionMode::chat;
+  if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && !record.pending_messages.empty()) ||
+      (is_chat && !file.text.empty()) || (is_chat && !record.pending.empty() && record.pending_messages.empty())) {
+    return refused("what it holds does not belong to its mode");
+  }
+  if (!are_turns(record)) return refused("its turns do not fit its tokens or messages");
+  return file;
+}
+
+}  // namespace uma::kv
