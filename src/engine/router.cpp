@@ -69,6 +69,7 @@ void Router::when_loaded(Command command) {
 void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   model_ = std::move(model);
+  chat_ = std::make_shared<const capability::ChatFormat>(model_);
   lanes_ = std::move(lanes);
   loaded_at_ = clock_.now();
   std::size_t next = 0;
@@ -326,9 +327,9 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
     }
     // In a text session the system text is simply how the text begins.
-    preparer_.post([this, model = model_, record = std::move(record),
+    preparer_.post([this, chat = chat_, record = std::move(record),
                     input = Input{.text = std::move(request.system), .messages = {}}, reply = std::move(reply)]() mutable {
-      auto begun = append_to_record(*model, record, input);
+      auto begun = append_to_record(*chat, record, input);
       post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
         if (!begun) return reply(std::unexpected(begun.error()));
         if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
@@ -366,8 +367,8 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
   session->is_locked = true;
   touch(*session);
   preparer_.post(
-      [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
-        auto appended = append_to_record(*model, *record, input);
+      [this, id, record = session->record, chat = chat_, input = std::move(input), reply = std::move(reply)]() mutable {
+        auto appended = append_to_record(*chat, *record, input);
         post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
           Session* target = find_session(id);
           if (target == nullptr) return reply(std::unexpected(unknown_session(id.value)));
@@ -585,9 +586,10 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
-  preparer_.post([this, id, model = model_, request = std::move(request)]() mutable {
+  preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
     kv::SessionRecord empty;
-    auto record = append_to_record(*model, empty, request.input);
+    empty.created_s = now_s;
+    auto record = append_to_record(*chat, empty, request.input);
     post([this, id, record = std::move(record), request = std::move(request)]() mutable {
       const auto open = requests_.find(id);
       if (open == requests_.end()) return;  // cancelled meanwhile
@@ -623,26 +625,17 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
-    const kv::Turn last = record.turns.back();
-    kv::SessionRecord next = rewound(record, record.turns.size() - 1);
-    next.pending.assign(record.chain.begin() + last.tokens_begin, record.chain.begin() + last.reply_begin);
-    for (auto message = static_cast<std::size_t>(last.messages_begin); message + 1 < record.messages.size(); ++message) {
-      next.pending_messages.push_back(record.messages[message]);
-    }
     session->is_locked = true;
-    auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
-    commit(std::move(reopened), session->record, [this, id, session_id, request](Expected<Unit> done) {
-      Session* target = find_session(session_id);
-      if (requests_.contains(id)) {
-        if (target == nullptr) {
-          refuse(id, unknown_session(request.session));
-        } else if (!done) {
-          refuse(id, done.error());
-        } else {
-          start_session_task(id, *target, request);
+    preparer_.post([this, id, session_id, request, chat = chat_, last = session->record,
+                    without = rewound(record, record.turns.size() - 1)] {
+      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without)]() mutable {
+        Session* target = find_session(session_id);
+        if (target == nullptr || !reopened || !requests_.contains(id)) {
+          if (requests_.contains(id)) refuse(id, target == nullptr ? unknown_session(request.session) : reopened.error());
+          return unlock(session_id);
         }
-      }
-      unlock(session_id);
+        commit_and_start(id, std::move(*reopened), request);
+      });
     });
     return;
   }
@@ -655,6 +648,26 @@ void Router::generate_in_session(RequestId id, TenantId tenant, GenerateRequest 
     } else {
       start_session_task(id, *target, request);
     }
+  });
+}
+
+// Commits the record of a locked session, then generates on it.
+void Router::commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request) {
+  const SessionId session_id = record.id;
+  const kv::RecordPtr before = find_session(session_id)->record;
+  auto next = std::make_shared<const kv::SessionRecord>(std::move(record));
+  commit(std::move(next), before, [this, id, session_id, request](Expected<Unit> done) {
+    Session* target = find_session(session_id);
+    if (requests_.contains(id)) {
+      if (target == nullptr) {
+        refuse(id, unknown_session(request.session));
+      } else if (!done) {
+        refuse(id, done.error());
+      } else {
+        start_session_task(id, *target, request);
+      }
+    }
+    unlock(session_id);
   });
 }
 

@@ -136,6 +136,7 @@ class Router {
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, TenantId tenant, GenerateRequest request);
+  void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
@@ -156,6 +157,7 @@ class Router {
   // Owned by the router's thread.
   Random random_;
   std::shared_ptr<const llm::Model> model_;
+  std::shared_ptr<const capability::ChatFormat> chat_;  // shared with the preparer's jobs
   std::vector<Lane*> lanes_;
   TimePoint loaded_at_{};
   std::optional<Error> load_error_;
