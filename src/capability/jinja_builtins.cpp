@@ -247,6 +247,7 @@ Value split_at_blanks(const Text& text, std::int64_t count, bool from_end, Budge
     words.back().second = bytes.size();
   }
   std::vector<Value> parts;
+  parts.reserve(words.size());
   for (const auto& [begin, end] : words) parts.push_back(part_value(text, begin, end, budget));
   return Value::list(std::move(parts));
 }
@@ -362,7 +363,7 @@ std::optional<std::int64_t> truncated(double number) {
 }
 
 Value to_int(const Value& value, const Parameters& given) {
-  const Value fallback = given.has(0) ? given.at(0) : Value::integer(0);
+  Value fallback = given.has(0) ? given.at(0) : Value::integer(0);
   const std::int64_t base = given.integer_or(1, 10);
   if (base < 2 || base > 36) throw TemplateError{"int: the base must be 2 to 36"};
   std::int64_t number = 0;
@@ -420,6 +421,7 @@ Value dict_items(const Dict& dict, Budget& budget) {
 
 Value dict_keys(const Dict& dict, Budget& budget) {
   std::vector<Value> keys;
+  keys.reserve(dict.entries.size());
   budget.take_steps(dict.entries.size());
   for (const auto& entry : dict.entries) keys.emplace_back(Value::Variant(entry.first));
   return Value::list(std::move(keys));
@@ -427,6 +429,7 @@ Value dict_keys(const Dict& dict, Budget& budget) {
 
 Value dict_values(const Dict& dict, Budget& budget) {
   std::vector<Value> values;
+  values.reserve(dict.entries.size());
   budget.take_steps(dict.entries.size());
   for (const auto& entry : dict.entries) values.push_back(entry.second);
   return Value::list(std::move(values));
@@ -470,6 +473,7 @@ Value sort(const Value& value, const Parameters& given, Budget& budget) {
     return is_reverse ? compare(b.first, a.first, budget) < 0 : compare(a.first, b.first, budget) < 0;
   });
   std::vector<Value> sorted;
+  sorted.reserve(keyed.size());
   for (auto& entry : keyed) sorted.push_back(std::move(entry.second));
   return Value::list(std::move(sorted));
 }
@@ -554,7 +558,8 @@ Value map(const Value& value, const Arguments& arguments, Budget& budget) {
     for (const Value& item : items->items) {
       budget.take_steps(1);
       Value found = follow(item, &given.at(0), budget);
-      mapped.push_back(found.is_undefined() && given.has(1) ? given.at(1) : std::move(found));
+      if (found.is_undefined() && given.has(1)) found = given.at(1);
+      mapped.push_back(std::move(found));
     }
   } else {
     const std::string_view filter = name_argument("map", arguments, 0);
@@ -1161,7 +1166,7 @@ Value call_method(const Value& self, std::string_view name, const Arguments& arg
         return dict_values(*dict, budget);
       default: {
         const Parameters given = take({"key", "default"});
-        const Value found = get_item(Value(self), given.at(0), budget);
+        Value found = get_item(self, given.at(0), budget);
         if (found.is_undefined() || (found.as_callable() != nullptr)) return given.has(1) ? given.at(1) : Value::none();
         return found;
       }

@@ -339,6 +339,7 @@ class Interpreter {
 
   Value list_value(const Expression& expression, Scope& scope) {
     std::vector<Value> items;
+    items.reserve(expression.operands.size());
     for (const ExpressionPtr& item : expression.operands) items.push_back(evaluate(*item, scope));
     return Value::list(std::move(items), expression.kind == Kind::tuple);
   }

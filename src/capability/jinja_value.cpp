@@ -102,6 +102,7 @@ class Writer {
                   [&](std::size_t i) { write_json(list->items[i], style, level + 1); });
     } else if (const Dict* dict = value.as_dict()) {
       std::vector<const std::pair<TextPtr, Value>*> entries;
+      entries.reserve(dict->entries.size());
       for (const auto& entry : dict->entries) entries.push_back(&entry);
       if (style.sorts_keys) {
         budget_.take_steps(entries.size());
@@ -265,6 +266,7 @@ Value Value::dict(std::vector<std::pair<TextPtr, Value>> entries) {
 
 Value Value::dict(std::vector<Entry> entries) {
   std::vector<std::pair<TextPtr, Value>> with_keys;
+  with_keys.reserve(entries.size());
   for (auto& [key, value] : entries) with_keys.emplace_back(std::make_shared<const Text>(std::move(key)), std::move(value));
   return dict(std::move(with_keys));
 }
