@@ -2,24 +2,20 @@
 
 #include <algorithm>
 #include <format>
-#include <optional>
 #include <utility>
+
+#include "base/log.h"
+#include "base/utf8.h"
 
 namespace uma::capability {
 namespace {
+
+// --- libllama's templates
 
 // Messages are formatted with marks in the place of their contents, so that in the result template and user text can be told
 // apart. The marks are control characters that no template contains; the blanks around them show whether the template trims.
 std::string mark_of(std::size_t index) {
   return std::format("\x02{}\x03", index);
-}
-
-Expected<std::string> format_marked(const llm::Model& model, std::span<const ChatMessage> messages,
-                                    bool add_generation_prompt) {
-  std::vector<ChatMessage> marked;
-  marked.reserve(messages.size());
-  for (std::size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, " " + mark_of(i) + " "});
-  return model.apply_chat_template(marked, add_generation_prompt);
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -29,66 +25,149 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-// A mark with the blanks that the template left around it.
-struct MarkPlace {
-  std::size_t begin;
-  std::size_t end;
-  bool is_trimmed;
-};
+Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<const ChatMessage> messages,
+                                         bool add_generation_prompt) {
+  std::vector<ChatMessage> marked;
+  marked.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, " " + mark_of(i) + " "});
+  const auto formatted = model.apply_chat_template(marked, add_generation_prompt);
+  if (!formatted) return std::unexpected(formatted.error());
 
-std::optional<MarkPlace> find_mark(std::string_view text, std::size_t index) {
-  const std::string mark = mark_of(index);
-  const std::size_t at = text.find(mark);
-  if (at == std::string_view::npos) return std::nullopt;
-  const std::size_t end = at + mark.size();
-  const bool has_blanks = at > 0 && text[at - 1] == ' ' && end < text.size() && text[end] == ' ';
-  return has_blanks ? MarkPlace{at - 1, end + 1, false} : MarkPlace{at, end, true};
+  jinja::Text result;
+  std::string_view rest = *formatted;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::string mark = mark_of(i);
+    const std::size_t at = rest.find(mark);
+    if (at == std::string_view::npos) continue;  // dropped by the template
+    const std::size_t end = at + mark.size();
+    const bool has_blanks = at > 0 && rest[at - 1] == ' ' && end < rest.size() && rest[end] == ' ';
+    result.append(rest.substr(0, has_blanks ? at - 1 : at));
+    const std::string_view content = messages[i].content;
+    result.append(jinja::Text::input(std::string(has_blanks ? content : trimmed(content)), static_cast<jinja::Source>(i)));
+    rest.remove_prefix(has_blanks ? end + 1 : end);
+  }
+  result.append(rest);
+  return result;
 }
 
-// Appends the tokens of a formatted text in which marks stand for the contents of `messages`. Returns how many tokens there are
-// at the end of each content.
-Expected<std::vector<std::size_t>> tokenize_marked(const llm::Vocab& vocab, std::string_view text,
-                                                   std::span<const ChatMessage> messages, std::vector<Token>& tokens) {
-  const auto append = [&](std::string_view part, bool is_template) -> Expected<Unit> {
-    auto more = vocab.tokenize(part, is_template);
+// --- tokens
+
+// Appends the tokens of a part of a text. Input is tokenized apart from the template's words.
+Expected<Unit> append_tokens(const llm::Vocab& vocab, const jinja::Text& text, std::size_t begin, std::size_t end,
+                             std::vector<Token>& tokens) {
+  const jinja::Text part = text.part(begin, end);
+  const std::string_view bytes = part.bytes();
+  const auto append = [&](std::size_t from, std::size_t to, bool is_template) -> Expected<Unit> {
+    auto more = vocab.tokenize(bytes.substr(from, to - from), is_template);
     if (!more) return std::unexpected(more.error());
     tokens.insert(tokens.end(), more->begin(), more->end());
     return Unit{};
   };
-  std::vector<std::size_t> ends;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    // Without a place it is before this text, or dropped by the template.
-    if (const auto place = find_mark(text, i)) {
-      if (auto done = append(text.substr(0, place->begin), true); !done) return std::unexpected(done.error());
-      const std::string_view content = messages[i].content;
-      if (auto done = append(place->is_trimmed ? trimmed(content) : content, false); !done)
-        return std::unexpected(done.error());
-      text.remove_prefix(place->end);
-    }
-    ends.push_back(tokens.size());
+  std::size_t at = 0;
+  for (const jinja::SourceRange& input : part.inputs()) {
+    if (auto done = append(at, input.begin, true); !done) return done;
+    if (auto done = append(input.begin, input.end, false); !done) return done;
+    at = input.end;
   }
-  if (auto done = append(text, true); !done) return std::unexpected(done.error());
-  return ends;
+  return append(at, bytes.size(), true);
 }
 
-Expected<ChatTokens> tokenize_from_start(const llm::Vocab& vocab, std::string_view text,
-                                         std::span<const ChatMessage> messages) {
-  ChatTokens result;
-  std::vector<Token>& tokens = result.tokens;
-  if (vocab.bos()) tokens.push_back(*vocab.bos());
-  const std::size_t before = tokens.size();
-  const auto ends = tokenize_marked(vocab, text, messages, tokens);
-  if (!ends) return std::unexpected(ends.error());
-  const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
-  const std::size_t leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
-  std::size_t kept = leading == 0 ? before : (*ends)[leading - 1];
+// As append_tokens, of a part that begins a chain.
+Expected<Unit> append_tokens_at_start(const llm::Vocab& vocab, const jinja::Text& text, std::size_t end,
+                                      std::vector<Token>& tokens) {
+  if (auto done = append_tokens(vocab, text, 0, end, tokens); !done) return done;
   // Some templates spell BOS out; it must not stand there twice.
-  if (vocab.bos() && tokens.size() > before && tokens[before] == *vocab.bos()) {
-    tokens.erase(tokens.begin());
-    kept = std::max(kept - 1, before);
+  if (vocab.bos() && (tokens.empty() || tokens.front() != *vocab.bos())) tokens.insert(tokens.begin(), *vocab.bos());
+  return Unit{};
+}
+
+// --- what the template makes of the past
+
+// From the first to the last byte that is of message `index`.
+std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::size_t index) {
+  const auto source = static_cast<jinja::Source>(index);
+  std::optional<jinja::SourceRange> found;
+  for (const jinja::SourceRange& input : text.inputs()) {
+    if (input.source != source) continue;
+    if (!found) found = input;
+    found->end = input.end;
   }
-  result.system_tokens = static_cast<std::int32_t>(kept);
+  return found;
+}
+
+// Those of the messages at the beginning that are the system's, with all before them.
+Expected<std::int32_t> count_system_tokens(const llm::Vocab& vocab, const jinja::Text& text,
+                                           std::span<const ChatMessage> messages) {
+  const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
+  const auto leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
+  const auto last = leading == 0 ? std::nullopt : find_message(text, leading - 1);
+  std::vector<Token> tokens;
+  if (auto done = append_tokens_at_start(vocab, text, last ? last->end : 0, tokens); !done)
+    return std::unexpected(done.error());
+  return static_cast<std::int32_t>(tokens.size());
+}
+
+std::string without_blanks(std::string_view text) {
+  std::string result;
+  std::ranges::copy_if(text, std::back_inserter(result), [](char c) { return !std::string_view(" \t\n\r\f\v").contains(c); });
   return result;
+}
+
+// False where these tokens of the chain say something else than the message: a template took a part of it away, earlier. Text
+// that is no UTF-8 was mended for the message, and says nothing.
+bool can_be(const llm::Vocab& vocab, std::span<const Token> tokens, std::string_view content) {
+  std::string text;
+  for (const Token token : tokens) text += vocab.piece(token);
+  return text.starts_with(content) || !is_utf8(text);
+}
+
+// Where the delta begins in `full`: behind the last reply, if `full` writes all up to there as the chain has it, but for blanks
+// around replies, which some templates trim.
+std::optional<std::size_t> delta_begin(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full) {
+  const auto messages = conversation.messages;
+  const std::string& reply = messages.back().content;
+  if (!conversation.replies.empty()) {
+    const MessagePlace& place = conversation.replies.back();
+    const auto tokens = conversation.tokens.subspan(place.begin, place.end - place.begin);
+    if (!can_be(format.model().vocab(), tokens, reply)) return std::nullopt;
+  }
+  const auto prompt = format.write(messages.first(messages.size() - 1), true, conversation.unix_s);
+  if (!prompt) return std::nullopt;
+  const std::string said = prompt->bytes() + reply;
+  if (full.bytes().starts_with(said)) return said.size();
+  const auto place = find_message(full, messages.size() - 1);
+  if (!place) return std::nullopt;
+  const bool is_same = without_blanks(std::string_view(full.bytes()).substr(0, place->end)) == without_blanks(said);
+  return is_same ? std::optional(place->end) : std::nullopt;
+}
+
+// The chain as `full` has it: replies that are written as they were said keep their tokens, so that the new chain is the old
+// one up to the first difference. False where a reply is not found.
+Expected<bool> rewrite_history(const llm::Vocab& vocab, const Conversation& conversation, const jinja::Text& full,
+                               ChatTokens& result) {
+  std::vector<Token>& chain = result.history;
+  std::size_t at = 0;
+  for (const MessagePlace& reply : conversation.replies) {
+    const auto range = find_message(full, reply.message);
+    if (!range || range->begin < at) return false;
+    const auto done = at == 0 ? append_tokens_at_start(vocab, full, range->begin, chain)
+                              : append_tokens(vocab, full, at, range->begin, chain);
+    if (!done) return std::unexpected(done.error());
+    const std::size_t begin = chain.size();
+    const std::string& content = conversation.messages[reply.message].content;
+    const auto said = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
+    const auto written = std::string_view(full.bytes()).substr(range->begin, range->end - range->begin);
+    if (trimmed(written) == trimmed(content) && can_be(vocab, said, content)) {
+      chain.insert(chain.end(), said.begin(), said.end());
+    } else if (auto tokens = append_tokens(vocab, full, range->begin, range->end, chain); !tokens) {
+      return std::unexpected(tokens.error());
+    }
+    result.replies.push_back({reply.message, begin, chain.size()});
+    at = range->end;
+  }
+  if (at == 0 || result.replies.back().message + 1 != conversation.messages.size()) return false;
+  if (auto done = append_tokens(vocab, full, at, full.size(), result.tokens); !done) return std::unexpected(done.error());
+  return true;
 }
 
 }  // namespace
@@ -101,27 +180,75 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
   return tokens;
 }
 
-Expected<ChatTokens> tokenize_chat(const llm::Model& model, std::span<const ChatMessage> history,
+ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model) : model_(std::move(model)) {
+  if (model_->facts().chat_template.empty()) return;
+  auto parsed = ChatTemplate::parse(model_->facts().chat_template);
+  if (parsed) {
+    template_ = std::move(*parsed);
+  } else {
+    problem_ = parsed.error().message;
+    log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
+  }
+}
+
+Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                        std::int64_t unix_s) const {
+  std::string problem = problem_;
+  if (template_) {
+    ChatTemplateInput input;
+    std::vector<jinja::Value> values;
+    for (const ChatMessage& message : messages) {
+      const auto source = static_cast<jinja::Source>(values.size());
+      values.push_back(jinja::Value::dict({{"role", jinja::Value::text(message.role)},
+                                           {"content", jinja::Value::text(jinja::Text::input(message.content, source))}}));
+    }
+    input.messages = jinja::Value::list(std::move(values));
+    input.add_generation_prompt = add_generation_prompt;
+    input.bos_token = model_->facts().bos_text;
+    input.eos_token = model_->facts().eos_text;
+    input.unix_s = unix_s;
+    auto text = template_->render(input);
+    if (text) return text;
+    problem = text.error().message;
+    if (!has_warned_.exchange(true)) {
+      log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem);
+    }
+  }
+  auto text = write_with_library(*model_, messages, add_generation_prompt);
+  if (!text && !problem.empty()) {
+    return fail(ErrorCode::model_capability, problem + ": use \"prompt\" with the formatted text instead");
+  }
+  return text;
+}
+
+Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
                                    std::span<const ChatMessage> added) {
-  std::vector<ChatMessage> all(history.begin(), history.end());
+  const llm::Vocab& vocab = format.model().vocab();
+  std::vector<ChatMessage> all(conversation.messages.begin(), conversation.messages.end());
   all.insert(all.end(), added.begin(), added.end());
-  const auto full = format_marked(model, all, true);
+  const auto full = format.write(all, true, conversation.unix_s);
   if (!full) return std::unexpected(full.error());
 
   ChatTokens result;
-  if (!history.empty()) {
-    const auto before = format_marked(model, history, false);
-    if (!before) return std::unexpected(before.error());
-    const auto reply = find_mark(*before, history.size() - 1);
-    if (full->starts_with(*before) && reply) {
-      const auto done = tokenize_marked(model.vocab(), std::string_view(*full).substr(reply->end), all, result.tokens);
-      if (!done) return std::unexpected(done.error());
+  if (!conversation.messages.empty()) {
+    if (const auto begin = delta_begin(format, conversation, *full)) {
+      if (auto done = append_tokens(vocab, *full, *begin, full->size(), result.tokens); !done)
+        return std::unexpected(done.error());
       return result;
     }
+    const auto found = rewrite_history(vocab, conversation, *full, result);
+    if (!found) return std::unexpected(found.error());
+    if (!*found) result = {};
+    result.history_change = *found ? ChatTokens::History::rewritten : ChatTokens::History::lost;
   }
-  auto whole = tokenize_from_start(model.vocab(), *full, all);
-  if (whole) whole->replaces_chain = !history.empty();
-  return whole;
+  if (result.history_change != ChatTokens::History::rewritten) {
+    if (auto done = append_tokens_at_start(vocab, *full, full->size(), result.tokens); !done)
+      return std::unexpected(done.error());
+  }
+  const auto system_tokens = count_system_tokens(vocab, *full, all);
+  if (!system_tokens) return std::unexpected(system_tokens.error());
+  result.system_tokens = *system_tokens;
+  return result;
 }
 
 std::vector<std::string> chat_stop_strings(const llm::Model& model) {

@@ -2,11 +2,17 @@
 // templates does. Pure; any thread.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "capability/chat_template.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "llm/model.h"
@@ -17,18 +23,58 @@ namespace uma::capability {
 // first.
 [[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start);
 
+// How one model writes conversations: by its own template; where that cannot be used, by libllama's version of it; ChatML where
+// the model has none.
+class ChatFormat {
+ public:
+  explicit ChatFormat(std::shared_ptr<const llm::Model> model);
+
+  [[nodiscard]] const llm::Model& model() const { return *model_; }
+  // Errors: E_MODEL_003 when no way to write them is left.
+  [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                            std::int64_t unix_s) const;
+
+ private:
+  std::shared_ptr<const llm::Model> model_;  // shared: the format is used by jobs that outlive a router's interest in it
+  std::optional<ChatTemplate> template_;
+  std::string problem_;                           // why there is none, though the model has one
+  mutable std::atomic<bool> has_warned_ = false;  // of conversations that its template refuses
+};
+
+// Where the tokens of a message lie in a chain.
+struct MessagePlace {
+  std::size_t message = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool operator==(const MessagePlace&) const = default;
+};
+
+// What was said so far. The last message is a reply; its text ends the chain, so that it can still be continued: the template's
+// end of turn comes with the next delta.
+struct Conversation {
+  std::span<const ChatMessage> messages;
+  std::span<const Token> tokens;          // the chain
+  std::span<const MessagePlace> replies;  // of every turn, in order
+  std::int64_t unix_s = 0;  // the time that templates tell: of the session's creation, so that it never rewrites the past
+};
+
 struct ChatTokens {
-  std::vector<Token> tokens;
-  // The template rewrote what came before, so `tokens` are the whole conversation and replace the chain.
-  bool replaces_chain = false;
-  // Where `tokens` are a whole conversation: those up to the end of its system prompt, BOS at least.
+  enum class History : std::uint8_t {
+    stays,      // the chain is a beginning of the whole
+    rewritten,  // the template writes it differently now: `history` replaces the chain, `replies` says where they lie there
+    lost,       // nor can the turns be found again: `tokens` are the whole conversation
+  };
+  History history_change = History::stays;
+  std::vector<Token> history;
+  std::vector<MessagePlace> replies;
+  std::vector<Token> tokens;  // from there to the point where the model answers
+  // Where the whole was written anew: those up to the end of its system prompt, BOS at least; else 0.
   std::int32_t system_tokens = 0;
 };
 
-// Tokens that bring a chain holding `history` to the point where the model answers `added`. `history` ends with a reply, whose
-// text ends the chain: the template's end of turn comes with the next delta, so that a reply can still be continued.
+// Tokens that bring a conversation to the point where the model answers `added`.
 // Errors: E_MODEL_003 when the template cannot be applied.
-[[nodiscard]] Expected<ChatTokens> tokenize_chat(const llm::Model& model, std::span<const ChatMessage> history,
+[[nodiscard]] Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
                                                  std::span<const ChatMessage> added);
 
 // Stop strings a chat needs beside the model's own end tokens: where ChatML stands in for a missing template, its end of turn.

@@ -11,12 +11,78 @@ namespace uma::capability {
 namespace {
 
 using testing::FakeModel;
+using testing::FakeOptions;
 using testing::kFakeBos;
 using testing::kFakeImEnd;
 using testing::kFakeImStart;
 
-FakeModel chat_model() {
-  return FakeModel({.has_chat_template = true});
+ChatFormat format_of(const FakeOptions& options) {
+  return ChatFormat(std::make_shared<const FakeModel>(options));
+}
+
+ChatFormat chat_format() {
+  return format_of({.has_chat_template = true});
+}
+
+ChatFormat format_of(std::string_view chat_template) {
+  return format_of({.has_chat_template = true, .chat_template = chat_template});
+}
+
+// A template that leaves out what earlier replies thought, as those of Qwen3 and DeepSeek R1 do.
+constexpr std::string_view kForgetsThoughts =
+    "{% for m in messages %}{% set text = m.content %}"
+    "{% if m.role == 'assistant' and not loop.last and '</think>' in text %}"
+    "{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ text }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+std::vector<Token> letters(std::string_view text) {
+  return {text.begin(), text.end()};
+}
+
+// A session as the engine keeps it: turns of one user message and one reply.
+class Talk {
+ public:
+  explicit Talk(const ChatFormat& format) : format_(format) {}
+
+  ChatTokens ask(const std::string& text) {
+    const std::vector<ChatMessage> added{{"user", text}};
+    ChatTokens made =
+        tokenize_chat(format_, {.messages = messages, .tokens = chain, .replies = replies, .unix_s = 0}, added).value();
+    if (made.history_change == ChatTokens::History::rewritten) {
+      chain = made.history;
+      replies = made.replies;
+    }
+    messages.push_back(added.front());
+    chain.insert(chain.end(), made.tokens.begin(), made.tokens.end());
+    return made;
+  }
+  void answer(const std::string& text) {
+    const std::size_t begin = chain.size();
+    const std::vector<Token> tokens = letters(text);
+    chain.insert(chain.end(), tokens.begin(), tokens.end());
+    replies.push_back({messages.size(), begin, chain.size()});
+    messages.push_back({"assistant", text});
+  }
+
+  std::vector<ChatMessage> messages;
+  std::vector<Token> chain;
+  std::vector<MessagePlace> replies;
+
+ private:
+  const ChatFormat& format_;
+};
+
+std::vector<Token> whole(const ChatFormat& format, std::span<const ChatMessage> messages) {
+  return tokenize_chat(format, {}, messages).value().tokens;
+}
+
+std::string text_of(const ChatFormat& format, std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) {
+    text += token == kFakeImStart ? "<" : token == kFakeImEnd ? ">" : std::string(format.model().vocab().piece(token));
+  }
+  return text;
 }
 
 TEST(TokenizeText, PutsBosOnlyAtTheStartOfAChain) {
@@ -26,53 +92,157 @@ TEST(TokenizeText, PutsBosOnlyAtTheStartOfAChain) {
 }
 
 TEST(TokenizeChat, UserTextNeverBecomesSpecialTokens) {
-  const FakeModel model = chat_model();
+  const ChatFormat format = chat_format();
   const std::vector<ChatMessage> messages{{"user", "<|im_end|>"}};
-  const auto tokens = tokenize_chat(model, {}, messages).value().tokens;
+  const auto tokens = whole(format, messages);
   EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "only the template's own";
   EXPECT_EQ(std::ranges::count(tokens, kFakeImStart), 2);
 }
 
 TEST(TokenizeChat, SaysWhereTheSystemPromptEnds) {
-  const FakeModel model = chat_model();
-  const auto tokens =
-      tokenize_chat(model, {}, std::vector<ChatMessage>{{"system", "be"}, {"system", "brief"}, {"user", "hi"}}).value();
-  const auto alone = tokenize_chat(model, {}, std::vector<ChatMessage>{{"system", "be"}, {"system", "brief"}}).value();
+  const ChatFormat format = format_of("{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}");
+  const std::vector<ChatMessage> messages{{"system", "be"}, {"system", "brief"}, {"user", "hi"}};
+  const auto tokens = tokenize_chat(format, {}, messages).value();
   ASSERT_GT(tokens.system_tokens, 10);
   const auto system = std::span(tokens.tokens).first(static_cast<std::size_t>(tokens.system_tokens));
   EXPECT_EQ(system.back(), 'f');
+  const auto alone = tokenize_chat(format, {}, std::span(messages).first(2)).value();
   EXPECT_TRUE(std::ranges::equal(std::span(alone.tokens).first(system.size()), system));
   EXPECT_EQ(alone.system_tokens, tokens.system_tokens);
   const std::vector<ChatMessage> without{{"user", "hi"}, {"system", "later"}};
-  EXPECT_EQ(tokenize_chat(model, {}, without).value().system_tokens, 1) << "BOS";
+  EXPECT_EQ(tokenize_chat(format, {}, without).value().system_tokens, 1) << "BOS";
+}
+
+TEST(TokenizeChat, UserTextThatTheTemplateWorksOnIsStillUserText) {
+  const ChatFormat format = format_of(
+      "{% set ns = namespace(all='') %}{% for m in messages %}{% set ns.all = ns.all ~ (m.content | trim | replace('a', "
+      "'<|im_end|>')) "
+      "%}{% endfor %}<|im_start|>{{ ns.all.split('|')[0] ~ ns.all[1:] | string }}");
+  const std::vector<ChatMessage> messages{{"user", " b<|im_start|>cz "}};
+  const auto tokens = whole(format, messages);
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImStart), 1) << "the user's stays text";
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "what the template puts in is the template's";
+}
+
+TEST(TokenizeChat, BosIsNotThereTwice) {
+  const std::vector<ChatMessage> messages{{"user", "a"}};
+  EXPECT_EQ(whole(format_of("{{ bos_token }}{{ messages[0].content }}"), messages), (std::vector<Token>{kFakeBos, 'a'}));
+  EXPECT_EQ(whole(format_of("{{ messages[0].content }}"), messages), (std::vector<Token>{kFakeBos, 'a'}));
 }
 
 // Appending turn by turn gives the same chain as formatting the whole conversation at once.
 TEST(TokenizeChat, DeltasAddUpToTheWholeConversation) {
-  const FakeModel model = chat_model();
-  const std::vector<ChatMessage> messages{
-      {"system", "be brief"}, {"user", "hi\n"}, {"assistant", "hello"}, {"user", " and now?"}};
-  const auto whole = tokenize_chat(model, {}, messages).value().tokens;
-
-  const std::span all(messages);
-  auto chain = tokenize_chat(model, {}, all.first(2)).value().tokens;
-  for (const char c : messages[2].content) chain.push_back(c);
-  const auto delta = tokenize_chat(model, all.first(3), all.subspan(3)).value();
-  EXPECT_FALSE(delta.replaces_chain);
-  chain.insert(chain.end(), delta.tokens.begin(), delta.tokens.end());
-  EXPECT_EQ(chain, whole);
+  const ChatFormat format = chat_format();
+  Talk talk(format);
+  talk.ask("hi\n");
+  talk.answer("hello");
+  EXPECT_EQ(talk.ask(" and now?").history_change, ChatTokens::History::stays);
+  EXPECT_EQ(talk.chain, whole(format, talk.messages));
 }
 
 TEST(TokenizeChat, TheDeltaBeginsWithTheEndOfTheLastReply) {
-  const FakeModel model = chat_model();
-  const std::vector<ChatMessage> messages{{"user", "a"}, {"assistant", "b"}, {"user", "c"}};
-  const std::span all(messages);
-  EXPECT_EQ(tokenize_chat(model, all.first(2), all.subspan(2)).value().tokens.front(), kFakeImEnd);
+  const ChatFormat format = chat_format();
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer("b");
+  EXPECT_EQ(talk.ask("c").tokens.front(), kFakeImEnd);
+}
+
+TEST(TokenizeChat, ATemplateThatTrimsRepliesKeepsTheChain) {
+  const ChatFormat format =
+      format_of("{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}<|im_start|>");
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer(" b\n");
+  const ChatTokens made = talk.ask("c");
+  EXPECT_EQ(made.history_change, ChatTokens::History::stays);
+  EXPECT_EQ(text_of(format, made.tokens), "><c><");
+}
+
+TEST(TokenizeChat, ThoughtsThatTheTemplateForgetsAreCutFromTheChain) {
+  const ChatFormat format = format_of(kForgetsThoughts);
+  Talk talk(format);
+  talk.ask("one");
+  talk.answer("<think>hm</think>\n1");
+  const std::vector<Token> before = talk.chain;
+  const ChatTokens made = talk.ask("two");
+  EXPECT_EQ(made.history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain), "<user\none>\n<assistant\n1>\n<user\ntwo>\n<assistant\n");
+  const auto [in_chain, in_before] = std::ranges::mismatch(talk.chain, before);
+  EXPECT_EQ(static_cast<std::size_t>(in_chain - talk.chain.begin()), talk.replies[0].begin) << "all up to the reply is kept";
+
+  talk.answer("<think>ah</think>\n2");
+  EXPECT_EQ(talk.ask("three").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain),
+            "<user\none>\n<assistant\n1>\n<user\ntwo>\n<assistant\n2>\n<user\nthree>\n<assistant\n");
+  ASSERT_EQ(talk.replies.size(), 2u) << "the turns are still known";
+  for (const auto& [place, said] : {std::pair{talk.replies[0], "1"}, {talk.replies[1], "2"}}) {
+    EXPECT_EQ(text_of(format, std::span(talk.chain).subspan(place.begin, place.end - place.begin)), said);
+  }
+}
+
+TEST(TokenizeChat, TheSameInputAppendedInPartsRewritesOnce) {
+  const ChatFormat format = format_of(kForgetsThoughts);
+  Talk talk(format);
+  talk.ask("one");
+  talk.answer("<think>hm</think>\n1");
+  const Talk before = talk;
+  talk.ask("two");
+  const std::vector<Token> rewritten(talk.chain.begin(), talk.chain.begin() + static_cast<std::ptrdiff_t>(talk.replies[0].end));
+  // As the engine does it: the second part is written with the first, on the chain that the first one left.
+  const std::vector<ChatMessage> added{{"user", "two"}, {"user", "three"}};
+  const auto made =
+      tokenize_chat(format, {.messages = before.messages, .tokens = rewritten, .replies = talk.replies, .unix_s = 0}, added);
+  ASSERT_TRUE(made);
+  const std::vector<Token>& history = made->history_change == ChatTokens::History::stays ? rewritten : made->history;
+  EXPECT_EQ(history, rewritten);
+  EXPECT_EQ(text_of(format, made->tokens), ">\n<user\ntwo>\n<user\nthree>\n<assistant\n");
+}
+
+TEST(TokenizeChat, RepliesWrittenAsTheyWereSaidKeepTheirTokens) {
+  const ChatFormat format = format_of(kForgetsThoughts);
+  Talk talk(format);
+  talk.ask("one");
+  // The model said it in tokens that the tokenizer would not choose: an end of generation that it was told to ignore.
+  const std::size_t begin = talk.chain.size();
+  talk.chain.insert(talk.chain.end(), {'o', kFakeImEnd, 'k'});
+  talk.replies.push_back({talk.messages.size(), begin, talk.chain.size()});
+  talk.messages.push_back({"assistant", "ok"});
+  EXPECT_EQ(talk.ask("two").history_change, ChatTokens::History::stays);
+  talk.answer("<think>x</think>\n2");
+  EXPECT_EQ(talk.ask("three").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain),
+            "<user\none>\n<assistant\no>k>\n<user\ntwo>\n<assistant\n2>\n<user\nthree>\n<assistant\n");
+}
+
+TEST(TokenizeChat, ATemplateThatDropsTheBeginningLosesTheTurns) {
+  const ChatFormat format = format_of("{% for m in messages[-1:] %}{{ m.content }}{% endfor %}<|im_start|>");
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer("b");
+  const ChatTokens made = talk.ask("c");
+  EXPECT_EQ(made.history_change, ChatTokens::History::lost);
+  EXPECT_EQ(made.tokens, (std::vector<Token>{kFakeBos, 'c', kFakeImStart}));
+}
+
+TEST(TokenizeChat, TheTimeIsTheConversations) {
+  const ChatFormat format = format_of("{{ strftime_now('%Y') }}{{ messages[0].content }}");
+  const std::vector<ChatMessage> added{{"user", "a"}};
+  const auto made = tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .unix_s = 86'400 * 366}, added);
+  EXPECT_EQ(text_of(format, made->tokens), "1971a");
+}
+
+TEST(ChatFormat, ATemplateThatIsNotSupportedFallsBackToTheLibrarys) {
+  const std::vector<ChatMessage> messages{{"user", " a<|im_end|>"}};
+  const auto expected = whole(chat_format(), messages);
+  EXPECT_EQ(whole(format_of("{% include 'x' %}"), messages), expected) << "it cannot be parsed";
+  EXPECT_EQ(whole(format_of("{{ raise_exception('no') }}"), messages), expected) << "it refuses the conversation";
+  EXPECT_EQ(whole(format_of({.has_chat_template = false}), messages), expected) << "the model has none";
 }
 
 TEST(ChatStopStrings, NoneWhereTheEndOfTurnIsAToken) {
   EXPECT_TRUE(chat_stop_strings(FakeModel({})).empty()) << "the fake vocabulary has <|im_end|> as an end token";
-  EXPECT_TRUE(chat_stop_strings(chat_model()).empty());
+  EXPECT_TRUE(chat_stop_strings(FakeModel({.has_chat_template = true})).empty());
 }
 
 }  // namespace

@@ -34,21 +34,21 @@ std::size_t text_bytes(const kv::SessionFile& file) {
 }
 
 // The record of a file whose tokens mean something else here.
-Expected<kv::SessionRecord> retokenized(const llm::Model& model, kv::SessionFile file) {
+Expected<kv::SessionRecord> retokenized(const capability::ChatFormat& format, kv::SessionFile file) {
   kv::SessionRecord& old = file.record;
   kv::SessionRecord made;
   static_cast<kv::SessionHead&>(made) = old;
   made.n_keep = made.turns_dropped = 0;  // numbers of its tokens and turns, which it begins anew
   if (made.mode != SessionMode::chat) {
     if (file.text.empty()) return made;
-    return append_to_record(model, made, {.text = std::move(file.text), .messages = {}});
+    return append_to_record(format, made, {.text = std::move(file.text), .messages = {}});
   }
   if (!old.messages.empty()) {
     ChatMessage reply = std::move(old.messages.back());
     old.messages.pop_back();
-    auto begun = append_to_record(model, made, {.text = {}, .messages = std::move(old.messages)});
+    auto begun = append_to_record(format, made, {.text = {}, .messages = std::move(old.messages)});
     if (!begun) return begun;
-    const auto tokens = model.vocab().tokenize(reply.content, false);
+    const auto tokens = format.model().vocab().tokenize(reply.content, false);
     if (!tokens) return std::unexpected(tokens.error());
     made = std::move(*begun);
     made.chain = std::exchange(made.pending, {});
@@ -62,7 +62,7 @@ Expected<kv::SessionRecord> retokenized(const llm::Model& model, kv::SessionFile
     made.pending_messages = std::move(old.pending_messages);
     return made;
   }
-  return append_to_record(model, made, {.text = {}, .messages = std::move(old.pending_messages)});
+  return append_to_record(format, made, {.text = {}, .messages = std::move(old.pending_messages)});
 }
 
 }  // namespace
@@ -99,7 +99,9 @@ Bytes export_record(const llm::Model& model, const kv::SessionRecord& record) {
   return kv::encode_session_file(file);
 }
 
-Expected<ImportedRecord> import_record(const llm::Model& model, std::span<const std::byte> bytes, std::size_t text_bytes_max) {
+Expected<ImportedRecord> import_record(const capability::ChatFormat& format, std::span<const std::byte> bytes,
+                                       std::size_t text_bytes_max) {
+  const llm::Model& model = format.model();
   auto file = kv::decode_session_file(bytes);
   if (!file) return std::unexpected(file.error());
   if (file->vocabulary == vocabulary_of(model)) {
@@ -115,7 +117,7 @@ Expected<ImportedRecord> import_record(const llm::Model& model, std::span<const 
                             "{}: serve its own model, or start umad with a larger limit",
                             needed, text_bytes_max));
   }
-  auto record = retokenized(model, std::move(*file));
+  auto record = retokenized(format, std::move(*file));
   if (!record) return std::unexpected(record.error());
   return ImportedRecord{.record = std::move(*record), .are_tokens_kept = false};
 }

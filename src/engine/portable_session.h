@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/bytes.h"
+#include "capability/chat.h"
 #include "core/error.h"
 #include "kv/catalog.h"
 #include "kv/checksum.h"
@@ -27,7 +28,7 @@ struct ImportedRecord {
 // Tokens of another vocabulary are made anew from what was said: of a chat all finished turns become one; a text waits as
 // pending input. That text has at most `text_bytes_max`.
 // Errors: E_PROTO_003 for bytes that are no such file; E_LIMIT_001 for too much text; those of the tokenizer and the template.
-[[nodiscard]] Expected<ImportedRecord> import_record(const llm::Model& model, std::span<const std::byte> file,
+[[nodiscard]] Expected<ImportedRecord> import_record(const capability::ChatFormat& format, std::span<const std::byte> file,
                                                      std::size_t text_bytes_max);
 
 // The chain as text, as a client sees it.

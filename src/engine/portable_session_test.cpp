@@ -13,10 +13,15 @@ using testing::FakeModel;
 
 constexpr std::size_t kTextMax = 1'000;
 
+// How the model writes chats; the model outlives it.
+capability::ChatFormat format_of(const FakeModel& model) {
+  return capability::ChatFormat(std::shared_ptr<const llm::Model>(std::shared_ptr<const llm::Model>(), &model));
+}
+
 // As a turn that has ended leaves the record.
 kv::SessionRecord with_turn(const FakeModel& model, kv::SessionRecord record, const std::string& input,
                             const std::string& reply) {
-  kv::SessionRecord next = append_to_record(model, record, {.text = input, .messages = {}}).value();
+  kv::SessionRecord next = append_to_record(format_of(model), record, {.text = input, .messages = {}}).value();
   const auto begin = static_cast<std::int32_t>(next.chain.size());
   next.turns.push_back({.tokens_begin = begin,
                         .reply_begin = begin + static_cast<std::int32_t>(next.pending.size()),
@@ -40,7 +45,7 @@ kv::SessionRecord conversation(const FakeModel& model, SessionMode mode) {
   if (mode == SessionMode::chat) record.pending_messages = {{"system", "be brief"}};
   record = with_turn(model, record, "one", "two");
   record = with_turn(model, record, "three", "four");
-  return append_to_record(model, record, {.text = "five", .messages = {}}).value();
+  return append_to_record(format_of(model), record, {.text = "five", .messages = {}}).value();
 }
 
 // The file as a model with another vocabulary would have written it.
@@ -56,7 +61,7 @@ TEST(PortableSession, TheSameVocabularyKeepsEveryToken) {
     for (const SessionMode mode : {SessionMode::text, SessionMode::chat}) {
       const FakeModel model({.has_chat_template = has_template});
       const kv::SessionRecord record = conversation(model, mode);
-      const auto imported = import_record(model, export_record(model, record), 0);
+      const auto imported = import_record(format_of(model), export_record(model, record), 0);
       ASSERT_TRUE(imported) << imported.error().message;
       EXPECT_TRUE(imported->are_tokens_kept);
       EXPECT_EQ(imported->record, record);
@@ -74,7 +79,7 @@ TEST(PortableSession, AnotherTemplateIsAnotherVocabulary) {
 TEST(PortableSession, AChatInOtherTokensIsTheSameConversationInOneTurn) {
   const FakeModel model({.has_chat_template = true});
   const kv::SessionRecord record = conversation(model, SessionMode::chat);
-  const auto imported = import_record(model, of_another_vocabulary(export_record(model, record)), kTextMax);
+  const auto imported = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), kTextMax);
   ASSERT_TRUE(imported) << imported.error().message;
   EXPECT_FALSE(imported->are_tokens_kept);
   const kv::SessionRecord& made = imported->record;
@@ -90,12 +95,12 @@ TEST(PortableSession, AChatInOtherTokensIsTheSameConversationInOneTurn) {
 TEST(PortableSession, ATextInOtherTokensWaitsAsInput) {
   const FakeModel model({});
   const kv::SessionRecord record = conversation(model, SessionMode::text);
-  const auto imported = import_record(model, of_another_vocabulary(export_record(model, record)), kTextMax);
+  const auto imported = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), kTextMax);
   ASSERT_TRUE(imported) << imported.error().message;
   EXPECT_FALSE(imported->are_tokens_kept);
   EXPECT_TRUE(imported->record.chain.empty() && imported->record.turns.empty());
   EXPECT_EQ(text_of(model.vocab(), imported->record.pending), "onetwothreefourfive");
-  const auto refused = import_record(model, of_another_vocabulary(export_record(model, record)), 10);
+  const auto refused = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), 10);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::limit_prompt);
 }
@@ -106,8 +111,8 @@ TEST(PortableSession, ASessionThatHasSaidNothingYetTravelsToo) {
   record.mode = SessionMode::chat;
   record.pending_messages = {{"system", "be brief"}};
   const Bytes file = export_record(model, record);
-  EXPECT_EQ(import_record(model, file, kTextMax)->record, record);
-  EXPECT_EQ(import_record(model, of_another_vocabulary(file), kTextMax)->record, record);
+  EXPECT_EQ(import_record(format_of(model), file, kTextMax)->record, record);
+  EXPECT_EQ(import_record(format_of(model), of_another_vocabulary(file), kTextMax)->record, record);
 }
 
 TEST(PortableSession, ATokenThatTheVocabularyDoesNotHaveIsRefused) {
@@ -116,7 +121,7 @@ TEST(PortableSession, ATokenThatTheVocabularyDoesNotHaveIsRefused) {
   for (std::vector<Token>* tokens : {&record.chain, &record.pending}) {
     kv::SessionFile file{.record = record, .vocabulary = vocabulary_of(model), .text = {}};
     (tokens == &record.chain ? file.record.chain : file.record.pending).back() = testing::kFakeVocabularySize;
-    const auto imported = import_record(model, kv::encode_session_file(file), kTextMax);
+    const auto imported = import_record(format_of(model), kv::encode_session_file(file), kTextMax);
     ASSERT_FALSE(imported);
     EXPECT_EQ(imported.error().message, "the session file cannot be used: a token is not in its vocabulary");
   }

@@ -15,26 +15,62 @@ Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, c
   return Unit{};
 }
 
-Expected<Unit> append_messages(const llm::Model& model, kv::SessionRecord& record, std::vector<ChatMessage> messages) {
-  for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
-  auto delta = capability::tokenize_chat(model, record.messages, record.pending_messages);
-  if (!delta) return std::unexpected(delta.error());
-  if (delta->replaces_chain) {
-    // The template rewrote the past: one turn now holds all of it.
-    record.chain.clear();
-    record.turns.clear();
-    record.turns_dropped = 0;
-    record.pending_messages.insert(record.pending_messages.begin(), record.messages.begin(), record.messages.end());
-    record.messages.clear();
+// The reply of each turn: its last message, its tokens up to the next turn.
+std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record) {
+  std::vector<capability::MessagePlace> replies;
+  for (std::size_t i = 0; i < record.turns.size(); ++i) {
+    const bool is_last = i + 1 == record.turns.size();
+    const std::size_t messages_end =
+        is_last ? record.messages.size() : static_cast<std::size_t>(record.turns[i + 1].messages_begin);
+    const std::size_t end = is_last ? record.chain.size() : static_cast<std::size_t>(record.turns[i + 1].tokens_begin);
+    replies.push_back(
+        {.message = messages_end - 1, .begin = static_cast<std::size_t>(record.turns[i].reply_begin), .end = end});
   }
-  record.pending = std::move(delta->tokens);
-  if (record.chain.empty() && record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, delta->system_tokens);
+  return replies;
+}
+
+Expected<Unit> append_messages(const capability::ChatFormat& format, kv::SessionRecord& record,
+                               std::vector<ChatMessage> messages) {
+  for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
+  const std::vector<capability::MessagePlace> replies = replies_of(record);
+  auto added = capability::tokenize_chat(
+      format, {.messages = record.messages, .tokens = record.chain, .replies = replies, .unix_s = record.created_s},
+      record.pending_messages);
+  if (!added) return std::unexpected(added.error());
+  using History = capability::ChatTokens::History;
+  if (added->history_change == History::rewritten && record.turns_dropped > 0) {
+    // Which of these tokens stand for the turns that were dropped cannot be told any more.
+    added->tokens.insert(added->tokens.begin(), added->history.begin(), added->history.end());
+    added->history_change = History::lost;
+  }
+  switch (added->history_change) {
+    case History::stays:
+      break;
+    case History::rewritten:
+      record.chain = std::move(added->history);
+      for (std::size_t i = 0; i < record.turns.size(); ++i) {
+        record.turns[i].tokens_begin = i == 0 ? 0 : static_cast<std::int32_t>(added->replies[i - 1].end);
+        record.turns[i].reply_begin = static_cast<std::int32_t>(added->replies[i].begin);
+      }
+      break;
+    case History::lost:
+      // One turn now holds all of it.
+      record.chain.clear();
+      record.turns.clear();
+      record.turns_dropped = 0;
+      record.pending_messages.insert(record.pending_messages.begin(), record.messages.begin(), record.messages.end());
+      record.messages.clear();
+      break;
+  }
+  record.pending = std::move(added->tokens);
+  if (record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, added->system_tokens);
   return Unit{};
 }
 
 }  // namespace
 
-Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::SessionRecord& record, const Input& input) {
+Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                             const Input& input) {
   kv::SessionRecord next = record;
   if (next.mode == SessionMode::automatic) {
     // Created without a mode on a model without a chat template: the first input decides.
@@ -46,12 +82,31 @@ Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::
       return fail(ErrorCode::proto_field,
                   "field \"messages\" was sent to a session of mode text: send \"text\", or create it with mode chat");
     }
-    done = append_text(model, next, input.text);
+    done = append_text(format.model(), next, input.text);
   } else {
     done =
-        append_messages(model, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
+        append_messages(format, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
   }
   if (!done) return std::unexpected(done.error());
+  return next;
+}
+
+Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                             const kv::SessionRecord& rewound) {
+  kv::SessionRecord next = rewound;
+  const kv::Turn last = record.turns.back();
+  std::vector<ChatMessage> input;
+  if (next.mode == SessionMode::chat) {
+    input.assign(record.messages.begin() + last.messages_begin, record.messages.end() - 1);
+  }
+  const bool is_first_left = next.turns.empty() && next.turns_dropped > 0;  // the template never saw it as the first one
+  if (next.mode == SessionMode::text || is_first_left) {
+    next.pending.assign(record.chain.begin() + last.tokens_begin, record.chain.begin() + last.reply_begin);
+    next.pending_messages = std::move(input);
+    return next;
+  }
+  // Written again: in the chain the turn may be as the template writes the past, without what it begins a new reply with.
+  if (auto done = append_messages(format, next, std::move(input)); !done) return std::unexpected(done.error());
   return next;
 }
 

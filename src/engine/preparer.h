@@ -15,10 +15,16 @@
 
 namespace uma::engine {
 
-// What a session's record becomes when input is appended to it.
-// Errors: E_PROTO_003 for messages in a text session; those of the tokenizer and the chat template.
-[[nodiscard]] Expected<kv::SessionRecord> append_to_record(const llm::Model& model, const kv::SessionRecord& record,
-                                                           const Input& input);
+// What a session's record becomes when input is appended to it. A chat template can write the past differently than before:
+// then the chain changes from the first difference on (docs/decisions/0021). Errors: E_PROTO_003 for messages in a text
+// session; those of the tokenizer and the chat template.
+[[nodiscard]] Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format,
+                                                           const kv::SessionRecord& record, const Input& input);
+
+// What it becomes without its last turn's reply, whose input is pending again. `rewound` is the record without that turn.
+// REQUIRES: a last turn. Errors: those of the tokenizer and the chat template.
+[[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format,
+                                                           const kv::SessionRecord& record, const kv::SessionRecord& rewound);
 
 class Preparer {
  public:

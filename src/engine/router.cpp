@@ -75,6 +75,7 @@ void Router::when_loaded(Command command) {
 void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   model_ = std::move(model);
+  chat_ = std::make_shared<const capability::ChatFormat>(model_);
   lanes_ = std::move(lanes);
   loaded_at_ = clock_.now();
   std::size_t next = 0;
@@ -456,9 +457,9 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
     }
     // In a text session the system text is simply how the text begins.
-    preparer_.post([this, model = model_, record = std::move(record),
+    preparer_.post([this, chat = chat_, record = std::move(record),
                     input = Input{.text = std::move(request.system), .messages = {}}, reply = std::move(reply)]() mutable {
-      auto begun = append_to_record(*model, record, input);
+      auto begun = append_to_record(*chat, record, input);
       post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
         if (!begun) return reply(std::unexpected(begun.error()));
         if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
@@ -498,8 +499,8 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
   lock(*session);
   touch(*session);
   preparer_.post(
-      [this, id, record = session->record, model = model_, input = std::move(input), reply = std::move(reply)]() mutable {
-        auto appended = append_to_record(*model, *record, input);
+      [this, id, record = session->record, chat = chat_, input = std::move(input), reply = std::move(reply)]() mutable {
+        auto appended = append_to_record(*chat, *record, input);
         post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
           const Session* target = find_session(id);
           const auto finish_with_error = [&](Error error) {
@@ -661,9 +662,9 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
 void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
   when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    preparer_.post([this, model = model_, tenant = std::move(tenant), request = std::move(request),
+    preparer_.post([this, chat = chat_, tenant = std::move(tenant), request = std::move(request),
                     reply = std::move(reply)]() mutable {
-      auto imported = import_record(*model, request.file, options_.limits.max_prompt_bytes);
+      auto imported = import_record(*chat, request.file, options_.limits.max_prompt_bytes);
       post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
             reply = std::move(reply)]() mutable {
         if (!imported) return reply(std::unexpected(imported.error()));
@@ -798,9 +799,10 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
-  preparer_.post([this, id, model = model_, request = std::move(request)]() mutable {
+  preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
     kv::SessionRecord empty;
-    auto record = append_to_record(*model, empty, request.input);
+    empty.created_s = now_s;
+    auto record = append_to_record(*chat, empty, request.input);
     post([this, id, record = std::move(record), request = std::move(request)]() mutable {
       const auto open = requests_.find(id);
       if (open == requests_.end()) return;  // cancelled meanwhile
@@ -839,23 +841,16 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
-    const kv::Turn last = record.turns.back();
-    kv::SessionRecord next = rewound(record, record.turns.size() - 1);
-    next.pending.assign(record.chain.begin() + last.tokens_begin, record.chain.begin() + last.reply_begin);
-    for (auto message = static_cast<std::size_t>(last.messages_begin); message + 1 < record.messages.size(); ++message) {
-      next.pending_messages.push_back(record.messages[message]);
-    }
     lock(session);
-    auto reopened = std::make_shared<const kv::SessionRecord>(std::move(next));
-    commit(std::move(reopened), session.record, [this, id, session_id, request](Expected<Unit> done) {
-      if (requests_.contains(id)) {
-        if (done) {
-          start_session_task(id, *find_session(session_id), request);
-        } else {
-          refuse(id, done.error());
+    preparer_.post([this, id, session_id, request, chat = chat_, last = session.record,
+                    without = rewound(record, record.turns.size() - 1)] {
+      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without)]() mutable {
+        if (!reopened || !requests_.contains(id)) {
+          if (requests_.contains(id)) refuse(id, reopened.error());
+          return unlock(session_id);
         }
-      }
-      unlock(session_id);
+        commit_and_start(id, std::move(*reopened), request);
+      });
     });
     return;
   }
@@ -864,6 +859,23 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
     if (!appended) return refuse(id, appended.error());
     start_session_task(id, *find_session(session_id), request);
+  });
+}
+
+// Commits the record of a locked session, then generates on it.
+void Router::commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request) {
+  const SessionId session_id = record.id;
+  const kv::RecordPtr before = find_session(session_id)->record;
+  auto next = std::make_shared<const kv::SessionRecord>(std::move(record));
+  commit(std::move(next), before, [this, id, session_id, request](Expected<Unit> done) {
+    if (requests_.contains(id)) {
+      if (done) {
+        start_session_task(id, *find_session(session_id), request);
+      } else {
+        refuse(id, done.error());
+      }
+    }
+    unlock(session_id);
   });
 }
 

@@ -168,6 +168,7 @@ class Router {
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
+  void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
@@ -189,6 +190,7 @@ class Router {
   // Owned by the router's thread.
   Random random_;
   std::shared_ptr<const llm::Model> model_;
+  std::shared_ptr<const capability::ChatFormat> chat_;  // shared with the preparer's jobs
   std::vector<Lane*> lanes_;
   TimePoint loaded_at_{};
   std::optional<Error> load_error_;

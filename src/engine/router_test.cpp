@@ -146,9 +146,10 @@ class RouterTest : public ::testing::Test {
       router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}}, std::move(reply));
     });
   }
-  std::shared_ptr<Sink> generate(const std::string& session, std::int32_t max_tokens = 5) {
+  std::shared_ptr<Sink> generate(const std::string& session, std::int32_t max_tokens = 5, bool regenerate = false) {
     GenerateRequest request;
     request.session = session;
+    request.regenerate = regenerate;
     request.options.max_tokens = max_tokens;
     auto sink = std::make_shared<Sink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
@@ -213,6 +214,51 @@ TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
   EXPECT_EQ(text->value().text, "xy");
   EXPECT_EQ(generate("fork")->tokens.size(), 5u);
   EXPECT_EQ(catalog_.size(), 2u);
+}
+
+TEST_F(RouterTest, AReplyThatTheTemplateWritesDifferentlyLaterIsCutFromTheChain) {
+  model_ = std::make_shared<FakeModel>(FakeOptions{
+      .cells = 1024,
+      .sequences = 4,
+      .has_chat_template = true,
+      .chat_template =
+          "{% for m in messages %}<|im_start|>{{ m.content[:2] if m.role == 'assistant' else m.content }}<|im_end|>{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>{% endif %}"});
+  const capability::ChatFormat format(model_);
+  left_behind("a").mode = SessionMode::chat;
+  start();
+  load();
+  const auto kept = [&] { return catalog_.find(SessionId{"a"}); };
+  const auto prompt = [&] {
+    std::vector<Token> tokens = kept()->chain;
+    tokens.insert(tokens.end(), kept()->pending.begin(), kept()->pending.end());
+    return tokens;
+  };
+  const auto written = [&] {
+    std::vector<ChatMessage> messages = kept()->messages;
+    messages.insert(messages.end(), kept()->pending_messages.begin(), kept()->pending_messages.end());
+    return capability::tokenize_chat(format, {}, messages)->tokens;
+  };
+
+  ASSERT_TRUE(append("a"));
+  const std::vector<Token> first_prompt = prompt();
+  const std::vector<Token> first = generate("a")->tokens;
+  EXPECT_EQ(first, fake_continuation(kOptions, first_prompt, 5));
+  ASSERT_TRUE(append("a"));
+  EXPECT_EQ(prompt(), written()) << "as a client sees it that sends all messages at once";
+  ASSERT_TRUE(append("a"));
+  EXPECT_EQ(prompt(), written());
+  ASSERT_EQ(kept()->turns.size(), 1u);
+  EXPECT_EQ(kept()->turns[0].reply_begin, static_cast<std::int32_t>(first_prompt.size())) << "all before the reply is kept";
+  const std::vector<Token> second_prompt = prompt();
+  const std::vector<Token> second = generate("a")->tokens;
+  EXPECT_EQ(second, fake_continuation(kOptions, second_prompt, 5));
+  EXPECT_EQ(generate("a", 5, /*regenerate=*/true)->tokens, second);
+
+  ASSERT_TRUE(ask<SessionInfo>([&](auto reply) { router_->rewind_session(kTenant, "a", 0, std::move(reply)); }));
+  EXPECT_EQ(kept()->turns.size(), 1u);
+  EXPECT_EQ(generate("a", 5, /*regenerate=*/true)->tokens, first) << "from the first prompt again";
+  EXPECT_EQ(kept()->turns.size(), 1u);
 }
 
 TEST_F(RouterTest, TheirTimeToLiveHasGoneOn) {
@@ -690,7 +736,7 @@ TEST_F(FullContext, AChatKeepsItsSystemPromptAndLosesTheMessagesThatItLost) {
   // What the model sees is what the messages say.
   std::vector<ChatMessage> messages = detail.messages;
   messages.push_back({"user", "last"});
-  const auto whole = capability::tokenize_chat(*model_, {}, messages).value().tokens;
+  const auto whole = capability::tokenize_chat(capability::ChatFormat(model_), {}, messages).value().tokens;
   const auto last = ask<SessionInfo>([&](auto reply) {
     router_->append_input(kTenant, {.session = id, .input = {.text = "last", .messages = {}}}, std::move(reply));
   });

@@ -76,6 +76,11 @@ bool file_has_states(const std::string& path) {
   return model != nullptr && has_states(model.get());
 }
 
+// As the vocabulary spells it; empty for none.
+std::string token_text(const llama_model* model, llama_token token) {
+  return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(llama_model_get_vocab(model), token);
+}
+
 // "llama, 134.1 M parameters, Q8_0".
 std::string describe(const llama_model* model) {
   const auto millions = static_cast<double>(llama_model_n_params(model)) / 1e6;
@@ -230,6 +235,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.parameters = llama_model_n_params(model.get());
     facts.train_tokens = llama_model_n_ctx_train(model.get());
     if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;
+    facts.bos_text = token_text(model.get(), llama_vocab_bos(llama_model_get_vocab(model.get())));
+    facts.eos_text = token_text(model.get(), llama_vocab_eos(llama_model_get_vocab(model.get())));
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts));
   });
 }

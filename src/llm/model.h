@@ -149,6 +149,8 @@ struct ModelFacts {
   std::uint64_t parameters = 0;
   std::int32_t train_tokens = 0;
   std::string chat_template;  // as stored in the model; empty: none
+  std::string bos_text;       // how its template writes the tokens that begin and end a text; empty: none
+  std::string eos_text;
 };
 
 // Loaded weights. Immutable: any thread; contexts may be made and used in several threads at once.

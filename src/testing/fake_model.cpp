@@ -209,7 +209,14 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.description = "fake model";
   facts_.identity = "fake";
   facts_.train_tokens = options_.cells;
-  if (options_.has_chat_template) facts_.chat_template = "chatml";
+  facts_.bos_text = "<s>";
+  facts_.eos_text = "</s>";
+  facts_.chat_template = options_.chat_template;
+  if (options_.has_chat_template && facts_.chat_template.empty()) {
+    facts_.chat_template =
+        "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  }
 }
 
 Expected<std::unique_ptr<llm::Context>> FakeModel::new_context(const llm::ContextOptions&) const {

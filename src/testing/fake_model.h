@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -30,7 +31,8 @@ struct FakeOptions {
   std::int32_t sequences = 4;
   std::int32_t batch_rows_max = 64;
   bool unified = false;
-  bool has_chat_template = false;
+  bool has_chat_template = false;  // ChatML, unless another is given
+  std::string_view chat_template = {};
   // One token in this many (by content) ends a generation; 0: none ever does.
   std::uint32_t end_every = 0;
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.

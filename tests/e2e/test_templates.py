@@ -1,0 +1,214 @@
+"""Chat templates against other engines: Jinja2 on templates made by chance, llama-server on those of many families of models.
+
+Each part is skipped where its other engine is absent.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import uma
+
+TEMPLATES = uma.ROOT / "tests" / "templates"
+RENDER = uma.BUILD / "bin" / "render_template"
+sys.path.insert(0, str(TEMPLATES))
+try:
+    import oracle
+except ImportError:
+    oracle = None
+
+SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
+SERVER = shutil.which("llama-server")
+
+
+def render_all(cases):
+    """Our answers to (template, input) pairs."""
+    lines = "".join(json.dumps({"template": source, "input": given}) + "\n" for source, given in cases)
+    done = subprocess.run([RENDER], input=lines.encode(), stdout=subprocess.PIPE, timeout=uma.WAIT_S, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Maker:
+    """Templates by chance, of what the engine supports. Many of them fail, in both engines alike."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def pick(self, *choices):
+        return self.random.choice(choices)
+
+    def literal(self):
+        return self.pick("0", "1", "-3", "7", "2.5", "true", "none", "'a'", "'Hello World'", "' x '", "''", "'—,b,c'", '"it\'s"', "'a\\nb'",
+                         "[]", "[1, 2, 3]", "['b', 'A', 'c']", "{}", "{'a': 1, 'b': [2]}", "(1, 'z')")
+
+    def atom(self, depth):
+        if depth <= 0 or self.random.random() < 0.25:
+            return self.pick(self.literal(), "m.role", "m.content", "messages", "messages[0]", "nothing", "loop.index", "ns.n", "text")
+        return f"({self.expression(depth - 1)})"
+
+    def filter(self, depth):
+        argument = self.atom(depth - 2)
+        return self.pick("upper", "lower", "trim", "title", "capitalize", "length", "list", "first", "last", "string", "int", "float", "abs",
+                         "tojson", "tojson(indent=2)", "reverse | list", "sort", "unique | list", "items | list", "dictsort", "escape",
+                         "indent(2)", "indent(1, true)", "safe", "map('upper') | list", "map(attribute='role') | list",
+                         "select('string') | list", "rejectattr('role', 'eq', 'user') | list", f"default({argument})",
+                         f"default({argument}, true)", "replace('a', 'bb')", f"join({self.pick(repr(','), repr(''))})", "join('-', attribute='role')")
+
+    def method(self):
+        return self.pick("upper()", "lower()", "strip()", "lstrip()", "rstrip('d ')", "split()", "split(',')", "split('l', 1)", "rsplit('l', 1)",
+                         "replace('l', 'L', 1)", "startswith('H')", "endswith('d')", "find('o')", "count('l')", "title()", "splitlines()",
+                         "items() | list", "keys() | list", "values() | list", "get('a')", "get('zz', 3)", "removeprefix('H')", "isdigit()")
+
+    def expression(self, depth):
+        left, right = self.atom(depth - 1), self.atom(depth - 1)
+        return self.pick(
+            left, f"{left} {self.pick('+', '-', '*', '//', '/', '%', '~')} {right}", f"{left} ~ {right} ~ {self.atom(depth - 1)}",
+            f"{left} {self.pick('==', '!=', '<', '<=', '>', '>=', 'in', 'not in')} {right}", f"{left} and {right}", f"{left} or {right}",
+            f"not {left}", f"{left} | {self.filter(depth)}", f"{left} | {self.filter(depth)}", f"{left}.{self.method()}", f"{left}.{self.method()}",
+            f"{left} if {right} else {self.atom(depth - 1)}", f"{left} is {self.pick('', 'not ')}{self.test()}", f"{left}[{right}]",
+            f"{left}[{self.pick('', '1', '-2')}:{self.pick('', '2', '-1')}{self.pick('', ':2', ':-1')}]", f"-{left}", f"[{left}, {right}]",
+            f"{{'k': {left}, 'l': {right}}}", f"{left} < {right} < {self.atom(depth - 1)}")
+
+    def test(self):
+        return self.pick("defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "mapping", "sequence", "iterable",
+                         "true", "false", "odd", "even", "in [1, 'a']", "eq('a')", "equalto 1", "divisibleby 2", "gt 1", "upper", "lower")
+
+    def tag(self, text):
+        return "{%" + self.pick("", "", "", "-", "+") + f" {text} " + self.pick("", "", "", "-", "+") + "%}"
+
+    def printed(self, text):
+        return "{{" + self.pick("", "", "-") + f" {text} " + self.pick("", "", "-") + "}}"
+
+    def blanks(self):
+        return self.pick("", "", " ", "\n", "  ", "\n  ", "\n\n", " a ", "<|x|>", "b\n", "\t")
+
+    def body(self, depth):
+        return "".join(self.blanks() + self.statement(depth) + self.blanks() for _ in range(self.random.randint(1, 3)))
+
+    def statement(self, depth):
+        value = self.expression(self.pick(0, 1, 2))
+        if depth <= 0:
+            return self.printed(value)
+        inner = self.body(depth - 1)
+        return self.pick(
+            self.printed(value), self.printed(value), self.tag(f"if {value}") + inner + self.tag("endif"),
+            self.tag(f"if {value}") + inner + self.tag("elif true") + self.body(0) + self.tag("else") + "x" + self.tag("endif"),
+            self.tag("for m in messages") + inner + self.tag("endfor"),
+            self.tag(f"for m in {self.expression(1)}") + inner + self.tag("else") + "none" + self.tag("endfor"),
+            self.tag(f"for q in messages if {self.expression(1)}") + inner + self.tag("endfor"),
+            self.tag("for k, v in {'a': 1, 'b': none}.items()") + "{{ k }}{{ v }}" + inner + self.tag("endfor"),
+            self.tag(f"set text = {value}") + inner, self.tag(f"set ns.n = {value}"), self.tag("set text") + inner + self.tag("endset"),
+            "{% macro f(m, z=1) %}" + self.body(0) + "{{ z }}{% endmacro %}" + self.printed("f('q')") + self.printed("f('q', z=2)"),
+            self.tag("filter upper") + inner + self.tag("endfilter"), "{#" + self.pick("", "-") + " c " + self.pick("", "-") + "#}",
+            self.tag("raw") + " {{ x }} " + self.tag("endraw"), self.tag("generation") + inner + self.tag("endgeneration"))
+
+    def template(self):
+        # A macro inside a loop is refused by design, so loops come without.
+        while True:
+            source = "{% set ns = namespace(n=0) %}" + self.body(self.pick(0, 0, 1, 2))
+            if source.count("macro") == 0 or source.count("for ") == 0:
+                return source
+
+
+@unittest.skipUnless(oracle, "the Python package jinja2 is absent")
+class AgainstJinja2(unittest.TestCase):
+    MESSAGES = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hello\nw→rld, <b>"},
+                {"role": "assistant", "content": "<think>a</think>\n\nb"}, {"role": "user", "content": "7"}]
+
+    def test_templates_by_chance(self):
+        maker = Maker(SEED)
+        given = oracle.with_tokens({"messages": self.MESSAGES, "unix_s": 43200})
+        cases = [(maker.template(), given) for _ in range(3000)]
+        rendered = 0
+        for (source, _), ours in zip(cases, render_all(cases)):
+            theirs = oracle.render(source, given)
+            if "text" not in theirs:
+                continue  # what we make of it is not bound: Jinja2 compiles, so it also refuses what is never run
+            if self.is_known_difference(theirs["text"], ours):
+                continue
+            rendered += 1
+            self.assertEqual(theirs, ours, f"seed {SEED}, template {source!r}")
+        self.assertGreater(rendered, 300, "enough of them must be worth comparing")
+
+    def is_known_difference(self, text, ours):
+        """Where we refuse what Jinja2 does, or Python's objects show their addresses and types."""
+        if " object at 0x" in text or "<built-in" in text or "dict_" in text or "<bound" in text or "<class" in text:
+            return True
+        return any(reason in ours.get("error", "") for reason in (
+            "cannot be printed", "cannot be an item", "cannot be put into", "keys of a dict are texts", "is not supported", "inside a loop", "is no function here"))
+
+    def test_the_families(self):
+        conversations = json.loads((TEMPLATES / "conversations.json").read_text(encoding="utf-8"))
+        for path in sorted((TEMPLATES / "families").glob("*.jinja")):
+            expected = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+            for name, given in conversations.items():
+                with self.subTest(family=path.stem, conversation=name):
+                    self.assertEqual(expected[name], oracle.render(path.read_text(encoding="utf-8"), oracle.with_tokens(given)),
+                                     "tests/templates/expect.py writes these files")
+
+
+@unittest.skipUnless(SERVER, "llama-server is absent")
+class AgainstLlamaServer(unittest.TestCase):
+    """Its engine renders the same text, for what both are given. Left out: templates that print the date or the beginning of a text in the
+    middle, or look at tools that are not there; and system messages where the template refuses them."""
+
+    FAMILIES = ("chatml", "command_r", "deepseek_r1", "deepseek_v3", "falcon", "gemma2", "gemma3", "glm4", "hermes_tools", "llama3",
+                "mistral_nemo", "mistral_v1", "openchat", "phi3", "phi4", "qwen2_5", "qwen3", "smollm2", "smollm3", "vicuna", "yi", "zephyr")
+    REFUSE_SYSTEM = ("gemma2", "mistral_v1")
+    CONVERSATIONS = ("question", "system", "turns")
+
+    def apply(self, path, conversations):
+        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+            probe.close()
+            with open(pathlib.Path(folder) / "log", "wb") as log:
+                server = subprocess.Popen([SERVER, "-m", str(uma.TINY_CHAT), "--jinja", "--chat-template-file", str(path), "--host", "127.0.0.1",
+                                           "--port", str(port), "-c", "256", "-np", "1", "-t", "1", "--no-webui"],
+                                          stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            try:
+                uma.until(lambda: self.is_up(server, port), "llama-server answers")
+                return {name: self.ask(port, given) for name, given in conversations.items()}
+            finally:
+                server.kill()
+                server.wait()
+
+    def is_up(self, server, port):
+        self.assertIsNone(server.poll(), "llama-server ended")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=uma.WAIT_S) as answer:
+                return answer.status == 200
+        except OSError:
+            time.sleep(0.05)
+            return False
+
+    def ask(self, port, given):
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/apply-template", data=json.dumps({"messages": given["messages"]}).encode(),
+                                         headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=uma.WAIT_S) as answer:
+            return json.loads(answer.read())["prompt"]
+
+    def test_the_families(self):
+        every = json.loads((TEMPLATES / "conversations.json").read_text(encoding="utf-8"))
+        for family in self.FAMILIES:
+            names = [name for name in self.CONVERSATIONS if name != "system" or family not in self.REFUSE_SYSTEM]
+            conversations = {name: every[name] for name in names}
+            path = TEMPLATES / "families" / f"{family}.jinja"
+            theirs = self.apply(path, conversations)
+            ours = render_all([(path.read_text(encoding="utf-8"), dict(given, eos_token="</s>", bos_token="")) for given in conversations.values()])
+            for name, answer in zip(conversations, ours):
+                with self.subTest(family=family, conversation=name):
+                    self.assertEqual(theirs[name], answer.get("text"))
+
+
+if __name__ == "__main__":
+    unittest.main()
