@@ -35,6 +35,7 @@ class TestServer {
 
   static TestServer on_unix_socket(const std::string& path, Serve serve) {
     const int listener = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_GE(listener, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
@@ -44,6 +45,7 @@ class TestServer {
 
   static TestServer on_loopback(Serve serve) {
     const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_GE(listener, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

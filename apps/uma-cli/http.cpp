@@ -151,10 +151,9 @@ Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers,
     headers.push_back("Authorization: Bearer " + credentials_.token);
   std::unique_ptr<curl_slist, FreeList> list;
   for (const std::string& line : headers) {
-    curl_slist* longer = curl_slist_append(list.get(), line.c_str());
-    UMA_CHECK(longer != nullptr);
-    (void)list.release();
-    list.reset(longer);
+    curl_slist* const shorter = list.release();
+    list.reset(curl_slist_append(shorter, line.c_str()));
+    UMA_CHECK(list != nullptr);
   }
   Hop hop{.easy = easy.get(), .url = url, .handler = handler};
   std::array<char, CURL_ERROR_SIZE> reason{};

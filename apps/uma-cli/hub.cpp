@@ -105,7 +105,7 @@ std::string next_page(std::string_view link_header) {
     const std::size_t open = link_header.find('<');
     const std::size_t close = link_header.find('>', open);
     if (open == std::string_view::npos || close == std::string_view::npos) return "";
-    const std::size_t end = std::min(link_header.find(",", close), link_header.size());
+    const std::size_t end = std::min(link_header.find(',', close), link_header.size());
     const std::string parameters = lower_ascii(link_header.substr(close, end - close));
     if (parameters.contains("rel=\"next\"") || parameters.contains("rel=next"))
       return std::string(link_header.substr(open + 1, close - open - 1));

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "base/random.h"
 #include "engine/lane.h"
 #include "llm/llama_model.h"
@@ -37,7 +38,11 @@ struct Answer {
 class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
  protected:
   static const llm::Model& model() {
-    static const std::shared_ptr<const llm::Model> loaded = llm::load_llama_model(std::getenv("UMA_TEST_MODEL"), {}).value();
+    static const std::shared_ptr<const llm::Model> loaded = [] {
+      const char* path = std::getenv("UMA_TEST_MODEL");
+      UMA_CHECK(path != nullptr);  // script/test sets it
+      return llm::load_llama_model(path, {}).value();
+    }();
     return *loaded;
   }
 

@@ -25,7 +25,7 @@ class HandlerAllocator {
     static_assert(alignof(T) <= alignof(std::max_align_t));
     UMA_CHECK(!memory_->in_use && count * sizeof(T) <= sizeof(memory_->bytes));
     memory_->in_use = true;
-    return static_cast<T*>(static_cast<void*>(memory_->bytes));
+    return reinterpret_cast<T*>(memory_->bytes);
   }
   void deallocate(T*, std::size_t) { memory_->in_use = false; }
 

@@ -45,7 +45,7 @@ class SchedulingSim::Sink final : public EventSink {
 // -----------------------------------------------------------------------------------------------------------------
 
 std::int32_t SchedulingSim::between(std::int32_t low, std::int32_t high) {
-  return low + static_cast<std::int32_t>(random_.next_below(static_cast<std::uint64_t>(high - low + 1)));
+  return low + static_cast<std::int32_t>(random_.next_below(static_cast<std::uint64_t>(high - low) + 1));
 }
 
 double SchedulingSim::between(double low, double high) {
@@ -502,7 +502,7 @@ double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   const std::int32_t beside = machine_options_.lane.threads_beside_prefill;
   const double slower = beside > 0 ? std::pow(double(kThreads) / (kThreads - beside), price.threads_exponent) : 5;
   const double there_ms =
-      slower * (rows_ms + static_cast<double>(tokens / sched::kFastChunk) * price.prefill_call) + 4 * price.state_ms(tokens);
+      slower * (rows_ms + std::floor(static_cast<double>(tokens) / sched::kFastChunk) * price.prefill_call) + 4 * price.state_ms(tokens);
   return std::max(here_ms, there_ms);
 }
 
