@@ -119,7 +119,9 @@ class Chat {
     options_.generation.add_to(request);
     auto end = run_turn(client_, std::move(request), output_, interrupts_);
     if (!end) return std::unexpected(end.error());
-    if (shows_usage_ && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
+    // That something was forgotten is always told.
+    const bool was_full = int_field(end->usage, "dropped_turns") > 0;
+    if ((shows_usage_ || was_full) && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
     if (end->is_output_closed) is_over_ = true;
     if (end->is_interrupted && (!lines_.is_terminal() || interrupts_.must_leave())) return interrupted();
     return {};
@@ -153,6 +155,7 @@ class Chat {
     create.name = name;
     create.model = options_.model;
     create.system = system;
+    create.on_full = options_.on_full;
     if (name.empty()) create.ttl_s = kUnnamedTtlS;
     auto session = create_session(client_, create);
     if (!session) return std::unexpected(session.error());

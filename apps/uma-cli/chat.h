@@ -16,6 +16,7 @@ struct ChatOptions {
   std::string session;  // id or name to resume, or the name of a new session; empty: a session that ends with the chat
   std::string system;   // of a new session
   std::string model;    // of a new session; empty: the default model
+  std::string on_full;  // of a new session: error, shift; empty: the daemon's default
   GenerationFlags generation;
   bool shows_usage = false;
 };

@@ -110,9 +110,11 @@ class ChatTest : public testing::Test {
 
 TEST_F(ChatTest, EachLineIsATurnOfOneSessionThatEndsWithTheChat) {
   options_.system = "Be kind.";
+  options_.on_full = "shift";
   ASSERT_TRUE(chat({typed("one"), typed(""), typed("  "), typed("two")}, false));
   EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "create_session", "generate", "generate", "end_session"));
   EXPECT_EQ(text_field(sessions_.request(1), "system"), "Be kind.");
+  EXPECT_EQ(text_field(sessions_.request(1), "on_full"), "shift");
   EXPECT_GT(int_field(sessions_.request(1), "ttl_s"), 0) << "the daemon forgets a session whose chat was killed";
   EXPECT_EQ(text_field(sessions_.request(2), "prompt"), "one");
   EXPECT_EQ(text_field(sessions_.request(3), "session_id"), "id1");

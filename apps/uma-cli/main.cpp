@@ -113,6 +113,9 @@ void add_chat(CLI::App& app, Flags& flags, Action& action) {
   chat.add_option("--session", flags.chat.session, "Session to resume, by name or id, or the name of a new one");
   chat.add_option("--system", flags.chat.system, "System message of a new session");
   chat.add_option("--model", flags.chat.model, "Model of a new session (the daemon's default)");
+  chat.add_option("--on-full", flags.chat.on_full,
+                  "When the context of a new session is full: error, or shift (forget the oldest turns)")
+      ->check(CLI::IsMember({"error", "shift"}));
   chat.add_flag("--usage", flags.chat.shows_usage, "Print each answer's receipt to standard error");
   add_generation_flags(chat, flags.chat.generation);
 }

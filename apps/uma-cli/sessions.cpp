@@ -81,6 +81,7 @@ Result<json::object> create_session(Client& client, const CreateSession& wanted)
   if (!wanted.name.empty()) request["name"] = wanted.name;
   if (!wanted.model.empty()) request["model"] = wanted.model;
   if (!wanted.system.empty()) request["system"] = wanted.system;
+  if (!wanted.on_full.empty()) request["on_full"] = wanted.on_full;
   if (wanted.ttl_s > 0) request["ttl_s"] = wanted.ttl_s;
   if (wanted.is_raw) request["mode"] = "text";
   return client.call(std::move(request), "session");

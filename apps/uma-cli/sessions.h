@@ -23,6 +23,7 @@ struct CreateSession {
   std::string name;
   std::string model;
   std::string system;
+  std::string on_full;  // error, shift; empty: the daemon's default
   std::int64_t ttl_s = 0;
   bool is_raw = false;  // text mode, even where the model has a chat template
 };

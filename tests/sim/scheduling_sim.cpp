@@ -502,7 +502,8 @@ double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   const std::int32_t beside = machine_options_.lane.threads_beside_prefill;
   const double slower = beside > 0 ? std::pow(double(kThreads) / (kThreads - beside), price.threads_exponent) : 5;
   const double there_ms =
-      slower * (rows_ms + std::floor(static_cast<double>(tokens) / sched::kFastChunk) * price.prefill_call) + 4 * price.state_ms(tokens);
+      slower * (rows_ms + std::floor(static_cast<double>(tokens) / sched::kFastChunk) * price.prefill_call) +
+      4 * price.state_ms(tokens);
   return std::max(here_ms, there_ms);
 }
 
