@@ -139,7 +139,10 @@ std::string session_text(const json::object& session, std::int64_t now_s) {
   if (const std::string name = text_field(session, "name"); !name.empty()) table.add({"name", name});
   table.add({"model", text_field(session, "model")});
   table.add({"mode", text_field(session, "mode")});
-  table.add({"turns", std::to_string(int_field(session, "turns"))});
+  std::string turns = std::to_string(int_field(session, "turns"));
+  if (const std::int64_t dropped = int_field(session, "dropped_turns"); dropped > 0)
+    turns += std::format(", the oldest {} dropped when the context was full", dropped);
+  table.add({"turns", turns});
   std::string tokens = std::to_string(int_field(session, "tokens"));
   if (const std::int64_t pending = int_field(session, "pending_tokens"); pending > 0)
     tokens += std::format(" and {} pending", pending);
