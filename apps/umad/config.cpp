@@ -151,6 +151,8 @@ const std::vector<Setting>& settings() {
        "compute threads of the whole daemon (default 0: the physical cores; one for models under 16 MiB)"},
       {"", "workers", store(integer(1, 64), [](Config& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
        "workers, each with a context of its own (default 1)"},
+      {"", "http", store(http_address(), [](Config& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
+       "address and port of the HTTP door, or off (default 127.0.0.1:8642)"},
       {"limits", "max_tokens", store(integer(1, kInt32Max), [](Config& c) -> auto& { return c.limits.max_tokens; }),
        "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
       {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
@@ -356,8 +358,8 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS\n"
-    "             UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
+    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_N_CTX UMA_SLOTS UMA_THREADS\n"
+    "             UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
@@ -385,7 +387,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_tune = !arguments.empty() && arguments.front() == "tune";
   if (is_tune) arguments = arguments.subspan(1);
   CLI::App app{is_tune ? "umad tune: measures what suits this model on this machine."
-                       : "umad: serves one model to many conversations at once, over a Unix socket.",
+                       : "umad: serves one model to many conversations at once, over a Unix socket and HTTP.",
                is_tune ? "umad tune" : "umad"};
   if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
   app.footer(is_tune ? kTuneFooter : kFooter);

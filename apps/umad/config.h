@@ -16,6 +16,7 @@
 #include "kv/tier_policy.h"
 #include "llm/model.h"
 #include "sched/policy.h"
+#include "umad/config_value.h"
 
 namespace uma::umad {
 
@@ -48,6 +49,7 @@ struct Config {
   std::int32_t ubatch_rows = 512;    // rows the library computes at once
 
   std::string socket_path = "/tmp/uma.sock";
+  HttpAddress http{.address = "127.0.0.1", .port = 8642};
   std::int32_t backlog = 1024;             // the kernel refuses what comes beyond it (EAGAIN) to clients that do not wait
   std::chrono::seconds idle_timeout{300};  // 0: never
 

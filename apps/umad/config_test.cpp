@@ -49,6 +49,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   ASSERT_TRUE(config);
   EXPECT_EQ(config->model, "m.gguf");
   EXPECT_EQ(config->socket_path, "/tmp/uma.sock");
+  EXPECT_EQ(config->http, (HttpAddress{.address = "127.0.0.1", .port = 8642}));
   EXPECT_EQ(config->backlog, 1024);
   EXPECT_EQ(config->idle_timeout, std::chrono::seconds(300));
   EXPECT_EQ(config->context_cells, 0);
@@ -74,6 +75,29 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_FALSE(config->replicates_weights);
   EXPECT_FALSE(config->tune);
   EXPECT_EQ(config->data_dir, "/home/someone/.local/state/uma");
+}
+
+TEST(Config, ServesHttpOnAddressesOfThisMachineAlone) {
+  const auto http_of = [](const std::string& text) -> std::optional<HttpAddress> {
+    const auto config = load({"--http", text});
+    if (!config) return std::nullopt;
+    return config->http;
+  };
+  EXPECT_EQ(http_of("off"), HttpAddress{});
+  EXPECT_EQ(http_of("127.0.0.1:0"), (HttpAddress{.address = "127.0.0.1", .port = 0}));
+  EXPECT_EQ(http_of("localhost:80"), (HttpAddress{.address = "127.0.0.1", .port = 80}));
+  EXPECT_EQ(http_of("127.9.0.1:65535"), (HttpAddress{.address = "127.9.0.1", .port = 65'535}));
+  EXPECT_EQ(http_of("[::1]:8642"), (HttpAddress{.address = "::1", .port = 8642}));
+  for (const char* wrong :
+       {"", "8642", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "0.0.0.0:8642", "[::]:8642",
+        "192.168.0.1:8642", "example.com:8642", "on", "127.0.0.1:80:90", "127.0.0.1:8642/v1"}) {
+    EXPECT_EQ(http_of(wrong), std::nullopt) << wrong;
+  }
+}
+
+TEST(Config, KnowsWhetherTheHttpAddressWasNamed) {
+  EXPECT_FALSE(load({})->is_given("http"));
+  EXPECT_TRUE(load({}, {{"UMA_HTTP", "127.0.0.1:8642"}})->is_given("http"));
 }
 
 TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {

@@ -1,9 +1,11 @@
 #include "umad/config_value.h"
 
+#include <arpa/inet.h>
 #include <charconv>
 #include <cmath>
 #include <format>
 #include <limits>
+#include <netinet/in.h>
 #include <optional>
 #include <sys/un.h>
 #include <utility>
@@ -142,6 +144,26 @@ Reader<std::string> socket_path() {
     if (text.size() > kBytesMax)
       return std::unexpected(std::format("a path of at most {} bytes, a Unix socket's limit", kBytesMax));
     return read(text);
+  };
+}
+
+Reader<HttpAddress> http_address() {
+  return [](std::string_view text) -> std::expected<HttpAddress, std::string> {
+    if (text == "off") return HttpAddress{};
+    constexpr std::string_view kExpected =
+        "off, or an address of this machine alone and a port, such as 127.0.0.1:8642 (other addresses need keys, which this "
+        "version does not have)";
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos) return std::unexpected(std::string(kExpected));
+    const std::expected<std::int64_t, std::string> port = integer(0, 65'535)(text.substr(colon + 1));
+    std::string address(text.substr(0, colon));
+    if (address == "localhost") address = "127.0.0.1";
+    if (address == "[::1]") address = "::1";
+    in_addr parsed{};
+    const bool is_loopback = address == "::1" || (::inet_pton(AF_INET, address.c_str(), &parsed) == 1 &&
+                                                  ntohl(parsed.s_addr) >> 24 == IN_LOOPBACKNET);
+    if (!port || !is_loopback) return std::unexpected(std::string(kExpected));
+    return HttpAddress{.address = std::move(address), .port = static_cast<std::uint16_t>(*port)};
   };
 }
 

@@ -31,4 +31,13 @@ using Reader = std::function<std::expected<T, std::string>(std::string_view text
 // A path that fits into a Unix socket's address.
 [[nodiscard]] Reader<std::string> socket_path();
 
+// Where the HTTP door listens: a numeric address and a port; no address: nowhere.
+struct HttpAddress {
+  std::string address;
+  std::uint16_t port = 0;  // 0: any that is free
+  bool operator==(const HttpAddress&) const = default;
+};
+// ADDRESS:PORT of the loopback (localhost, 127.0.0.0/8, [::1]), or the word `off`.
+[[nodiscard]] Reader<HttpAddress> http_address();
+
 }  // namespace uma::umad

@@ -29,6 +29,7 @@
 #include "kv/sqlite_catalog.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
+#include "server/http_server.h"
 #include "server/unix_server.h"
 #include "umad/compute.h"
 #include "umad/config.h"
@@ -188,6 +189,10 @@ class Daemon {
   // Handles what happens until the daemon should end; returns its exit code.
   int serve();
   int give_up(const Error& error);
+  // False where a door that was asked for cannot be opened.
+  bool open_http();
+  void stop_accepting();
+  bool wait_idle(Duration limit);
   void drain(int signal);
   void write_metrics() const;
 
@@ -200,7 +205,9 @@ class Daemon {
   Mailbox<Happening> happenings_;
   std::vector<Happening> taken_;
   engine::Engine engine_;
-  std::unique_ptr<server::UnixServer> server_;  // after engine_: it uses the engine, and ends first
+  // After engine_: they use the engine, and end first.
+  std::unique_ptr<server::UnixServer> server_;
+  std::unique_ptr<server::HttpServer> http_;  // none: off, or the default port is taken
 };
 
 engine::EngineOptions Daemon::engine_options() {
@@ -252,13 +259,44 @@ int Daemon::run() {
   }
   server_ = std::move(*server);
   log_info("socket  {}", config_.socket_path);
+  if (!open_http()) return 1;
   log_info("loading {}{}{}", model_path_, draft_path_.empty() ? "" : " and, to draft with, ", draft_path_);
   engine_.start();
   const int status = serve();
+  if (http_) http_->stop();
   server_->stop();
   engine_.stop();
   if (status == 0) log_info("stopped");
   return status;
+}
+
+bool Daemon::open_http() {
+  const HttpAddress& http = config_.http;
+  if (http.address.empty()) return true;
+  auto opened = server::HttpServer::start(
+      {.address = http.address, .port = http.port, .backlog = config_.backlog, .limits = config_.limits}, engine_);
+  if (opened) {
+    http_ = std::move(*opened);
+    const bool is_v6 = http.address.contains(':');
+    log_info("http    http://{}{}{}:{}/v1", is_v6 ? "[" : "", http.address, is_v6 ? "]" : "", http_->port());
+    return true;
+  }
+  if (config_.is_given("http")) {
+    log_error("{}", opened.error().message);
+    return false;
+  }
+  log_warning("{}: HTTP is off; --http ADDRESS:PORT chooses another port", opened.error().message);
+  return true;
+}
+
+void Daemon::stop_accepting() {
+  server_->stop_accepting();
+  if (http_) http_->stop_accepting();
+}
+
+bool Daemon::wait_idle(Duration limit) {
+  const TimePoint end = clock_.now() + limit;
+  return server_->wait_idle(limit) && (!http_ || http_->wait_idle(end - clock_.now()));
 }
 
 int Daemon::serve() {
@@ -287,8 +325,8 @@ int Daemon::serve() {
 // The model cannot be loaded: whoever waits for it is told before the end.
 int Daemon::give_up(const Error& error) {
   log_error("{}", error.message);
-  server_->stop_accepting();
-  (void)server_->wait_idle(kFlushLimit);
+  stop_accepting();
+  (void)wait_idle(kFlushLimit);
   return 1;
 }
 
@@ -296,10 +334,10 @@ int Daemon::give_up(const Error& error) {
 void Daemon::drain(int signal) {
   log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", signal == SIGINT ? "INT" : "TERM",
            std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
-  server_->stop_accepting();
+  stop_accepting();
   engine_.drain();
   const TimePoint limit = clock_.now() + kDrainLimit;
-  while (!server_->wait_idle(kDrainStep)) {
+  while (!wait_idle(kDrainStep)) {
     taken_.clear();
     happenings_.drain(taken_);
     for (const Happening& happening : taken_) {

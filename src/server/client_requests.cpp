@@ -1,12 +1,12 @@
 #include "server/client_requests.h"
 
 #include <algorithm>
-#include <atomic>
 #include <format>
 #include <utility>
 #include <variant>
 
 #include "core/limits.h"
+#include "server/server_state.h"
 #include "wire/event_codec.h"
 #include "wire/request_codec.h"
 
@@ -34,13 +34,7 @@ class ClientRequests::StreamSink final : public EventSink {
 };
 
 ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
-    : service_(service),
-      tenant_(std::move(tenant)),
-      client_([] {
-        static std::atomic<std::uint64_t> last{0};
-        return ++last;
-      }()),
-      outbox_(std::move(outbox)) {}
+    : service_(service), tenant_(std::move(tenant)), client_(next_client_number()), outbox_(std::move(outbox)) {}
 
 void ClientRequests::start(std::string_view frame_body, bool draining) {
   std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);

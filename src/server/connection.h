@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "core/error.h"
 #include "server/client_requests.h"
+#include "server/flush_queue.h"
 #include "server/outbox.h"
 #include "server/server_state.h"
 #include "wire/frame.h"
@@ -22,7 +23,7 @@
 namespace uma::server {
 
 // Owned by ServerState::connections and by its own pending operations. `server` outlives it.
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public Flushable, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
@@ -31,7 +32,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection& operator=(const Connection&) = delete;
 
   // Writes what the outbox holds, as far as the socket takes it.
-  void flush();
+  void flush() override;
   // Cancels what runs and closes the socket. Later calls do nothing.
   void close();
   // True when nothing is in flight and no byte moved since `time`.

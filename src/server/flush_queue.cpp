@@ -6,7 +6,6 @@
 #include <boost/asio/post.hpp>
 
 #include "base/check.h"
-#include "server/connection.h"
 
 namespace uma::server {
 namespace {
@@ -38,7 +37,7 @@ class HandlerAllocator {
 
 }  // namespace
 
-void FlushQueue::push(std::weak_ptr<Connection> connection) {
+void FlushQueue::push(std::weak_ptr<Flushable> connection) {
   const MutexLock lock(mutex_);
   if (closed_) return;
   waiting_.push_back(std::move(connection));
@@ -63,8 +62,8 @@ void FlushQueue::flush_all() {
     posted_ = false;
     flushing_.swap(waiting_);
   }
-  for (const std::weak_ptr<Connection>& waiting : flushing_) {
-    if (const std::shared_ptr<Connection> connection = waiting.lock()) connection->flush();
+  for (const std::weak_ptr<Flushable>& waiting : flushing_) {
+    if (const std::shared_ptr<Flushable> connection = waiting.lock()) connection->flush();
   }
   flushing_.clear();
 }

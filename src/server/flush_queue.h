@@ -11,7 +11,12 @@
 
 namespace uma::server {
 
-class Connection;
+// Something with bytes to write; flush() is called on the io thread.
+class Flushable {
+ public:
+  virtual ~Flushable() = default;
+  virtual void flush() = 0;
+};
 
 // push from any thread, the rest on the io thread. Shared: outboxes outlive the server while the engine still holds a sink;
 // after close() they push into nothing.
@@ -19,7 +24,7 @@ class FlushQueue : public std::enable_shared_from_this<FlushQueue> {
  public:
   explicit FlushQueue(boost::asio::io_context& io) : io_(io) {}
 
-  void push(std::weak_ptr<Connection> connection);
+  void push(std::weak_ptr<Flushable> connection);
   void close();
 
   // Memory for the one handler that is posted at a time, so that a wake-up allocates nothing.
@@ -36,11 +41,11 @@ class FlushQueue : public std::enable_shared_from_this<FlushQueue> {
   HandlerMemory handler_memory_;  // the posting thread's while posted_ is being set, then the io thread's
 
   Mutex mutex_;
-  std::vector<std::weak_ptr<Connection>> waiting_ GUARDED_BY(mutex_);
+  std::vector<std::weak_ptr<Flushable>> waiting_ GUARDED_BY(mutex_);
   bool posted_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
 
-  std::vector<std::weak_ptr<Connection>> flushing_;  // io thread
+  std::vector<std::weak_ptr<Flushable>> flushing_;  // io thread
 };
 
 }  // namespace uma::server

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <unordered_set>
 
@@ -45,6 +47,12 @@ class BusyCount {
   CondVar changed_;
   int count_ GUARDED_BY(mutex_) = 0;
 };
+
+// A number of its own for each connection of any door (GenerateRequest::client). Thread-safe.
+[[nodiscard]] inline std::uint64_t next_client_number() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 struct ServerState {
   boost::asio::io_context& io;

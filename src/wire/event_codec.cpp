@@ -20,24 +20,6 @@ void append_reply(std::string& out, const FrameHead& head, std::string_view even
   end_frame(out, start);
 }
 
-void append_usage(std::string& out, const Usage& usage) {
-  ObjectWriter object(out);
-  object.field("prompt_tokens", usage.prompt_tokens);
-  object.field("reused_tokens", usage.reused_tokens);
-  object.field("recomputed_tokens", usage.recomputed_tokens);
-  object.field("completion_tokens", usage.completion_tokens);
-  object.field("dropped_turns", usage.dropped_turns);
-  object.field("dropped_tokens", usage.dropped_tokens);
-  object.field("tier", tier_name(usage.tier));
-  object.field("reuse_reason", usage.reuse_reason);
-  object.field("restore_ms", usage.restore_ms);
-  object.field("queue_ms", usage.queue_ms);
-  object.field("ttft_ms", usage.ttft_ms);
-  object.field("tokens_per_s", usage.tokens_per_s);
-  object.field("seed", usage.seed);
-  object.close();
-}
-
 std::string_view stage_name(ProgressStage stage) {
   switch (stage) {
     case ProgressStage::queued:
@@ -240,6 +222,24 @@ FrameHead::FrameHead(std::optional<std::string_view> id) {
   } else {
     object.null_field("id");
   }
+}
+
+void append_usage(std::string& out, const Usage& usage) {
+  ObjectWriter object(out);
+  object.field("prompt_tokens", usage.prompt_tokens);
+  object.field("reused_tokens", usage.reused_tokens);
+  object.field("recomputed_tokens", usage.recomputed_tokens);
+  object.field("completion_tokens", usage.completion_tokens);
+  object.field("dropped_turns", usage.dropped_turns);
+  object.field("dropped_tokens", usage.dropped_tokens);
+  object.field("tier", tier_name(usage.tier));
+  object.field("reuse_reason", usage.reuse_reason);
+  object.field("restore_ms", usage.restore_ms);
+  object.field("queue_ms", usage.queue_ms);
+  object.field("ttft_ms", usage.ttft_ms);
+  object.field("tokens_per_s", usage.tokens_per_s);
+  object.field("seed", usage.seed);
+  object.close();
 }
 
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream) {

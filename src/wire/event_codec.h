@@ -43,6 +43,8 @@ void append_models(std::string& out, const FrameHead& head, std::span<const Mode
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
 void append_pong(std::string& out, const FrameHead& head);
 
+// The usage object alone, without a frame.
+void append_usage(std::string& out, const Usage& usage);
 // The metrics object alone, without a frame.
 [[nodiscard]] std::string metrics_json(const MetricsSnapshot& metrics);
 

@@ -77,7 +77,15 @@ void FieldReader::fail_with(Error error) {
   if (ok()) error_ = std::move(error);
 }
 
+void FieldReader::fail_as(FieldReader& inner) {
+  if (!ok()) return;
+  failed_field_ = inner.failed_field();
+  error_ = inner.take_error();
+}
+
 void FieldReader::fail_field(std::string_view name, std::string_view what_is_wrong) {
+  if (!ok()) return;
+  failed_field_ = std::format("{}{}", path_, name);
   fail_with({ErrorCode::proto_field, std::format("field \"{}{}\" {}", path_, name, what_is_wrong)});
 }
 

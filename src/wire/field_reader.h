@@ -35,8 +35,12 @@ class FieldReader {
   [[nodiscard]] bool ok() const { return !error_.has_value(); }
   // Requires !ok().
   [[nodiscard]] Error take_error();
+  // The field that the error is about, with its path ("messages[2].role"); empty where it is about none.
+  [[nodiscard]] const std::string& failed_field() const { return failed_field_; }
   // Records `error` unless one is recorded already.
   void fail_with(Error error);
+  // As fail_with, with what went wrong inside an object of this one. Requires !inner.ok().
+  void fail_as(FieldReader& inner);
   // As fail_with, with the message: field "NAME" WHAT_IS_WRONG.
   void fail_field(std::string_view name, std::string_view what_is_wrong);
 
@@ -65,6 +69,7 @@ class FieldReader {
   const boost::json::object& object_;
   const std::string path_;
   std::optional<Error> error_;
+  std::string failed_field_;
 };
 
 }  // namespace uma::wire

@@ -1,0 +1,105 @@
+// One HTTP client: its requests one after the other, each read, checked, answered, by one coroutine on the server's thread.
+//
+// A request is checked before its body is read: Host, Origin, framing, path, method. While a generation runs, the connection
+// goes on reading: a client that closes it, or its sending side, cancels the generation; bytes of a next request wait.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include "core/service.h"
+#include "server/flush_queue.h"
+#include "server/http_server.h"
+#include "server/server_state.h"
+#include "wire/openai_codec.h"
+
+namespace uma::server {
+
+class HttpConnection;
+
+// What the connections of one HTTP server share. Its thread only, but for what says otherwise.
+struct HttpState {
+  boost::asio::io_context& io;
+  Service& service;
+  const HttpServerOptions options;
+  const TenantId tenant;
+  const std::int64_t started_s;  // Unix time
+  const std::shared_ptr<FlushQueue> flushes;
+
+  std::unordered_set<std::shared_ptr<HttpConnection>> connections;
+  bool draining = false;
+
+  BusyCount busy;           // any thread
+  Gauge connections_count;  // written here, read by any thread
+};
+
+// Owned by HttpState::connections and by its coroutine. `server` outlives it.
+class HttpConnection final : public Flushable, public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using Socket = boost::asio::ip::tcp::socket;
+
+  static void start(Socket socket, HttpState& server);
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  // There are events of the generation to write.
+  void flush() override { wake_.cancel(); }
+  // Closes the socket, which ends the coroutine, which cancels what runs. Later calls do nothing.
+  void close();
+  // Waits for the next request, or for the rest of one.
+  [[nodiscard]] bool is_idle() const { return !is_answering_; }
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  template <class T>
+  using Awaitable = boost::asio::awaitable<T>;
+  class BusyMark;
+
+  enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
+
+  HttpConnection(Socket socket, HttpState& server);
+
+  Awaitable<void> run();
+  // One request from its first byte to the last of its answer; false when the connection ends.
+  Awaitable<bool> serve_request();
+
+  Awaitable<bool> read_some();
+  Awaitable<ReadEnd> parse_head(Parser& parser);
+  Awaitable<ReadEnd> parse_body(Parser& parser);
+  ReadEnd parse_available(Parser& parser);
+  Awaitable<bool> refuse_unread(ReadEnd end);
+
+  Awaitable<bool> answer(const Parser& parser, const std::string& path);
+  Awaitable<bool> answer_completion(wire::CompletionKind kind, std::string_view body, unsigned version, bool keep_alive);
+  Awaitable<bool> run_generation(wire::CompletionRequest request, wire::CompletionHead head, unsigned version, bool keep_alive);
+  Awaitable<void> watch_client();
+
+  Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
+                          std::string_view header = "");
+  Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
+                                std::string_view header = "");
+  Awaitable<bool> write(std::string bytes);
+  Awaitable<void> linger();
+
+  HttpState& server_;
+  Socket socket_;
+  const std::uint64_t client_;
+  boost::beast::flat_buffer in_;    // received and not yet parsed
+  boost::asio::steady_timer wake_;  // cancelled when there are events to write
+  boost::system::error_code parse_problem_;
+  bool is_open_ = true;
+  bool is_answering_ = false;
+};
+
+}  // namespace uma::server

@@ -1,0 +1,97 @@
+#include "server/http_rules.h"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <charconv>
+#include <netinet/in.h>
+
+namespace uma::server {
+namespace {
+
+bool equals_ignoring_case(std::string_view left, std::string_view right) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c; };
+  return std::ranges::equal(left, right, {}, lower, lower);
+}
+
+// A port as it may follow a colon: nothing, or digits.
+bool is_port(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+int http_status(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::proto_json:
+    case ErrorCode::proto_frame:
+    case ErrorCode::proto_field:
+    case ErrorCode::proto_type:
+    case ErrorCode::proto_id_in_flight:
+    case ErrorCode::limit_prompt:
+    case ErrorCode::limit_context:
+    case ErrorCode::model_capability:
+      return 400;
+    case ErrorCode::limit_sessions:
+    case ErrorCode::limit_quota:
+      return 429;
+    case ErrorCode::limit_wait:
+    case ErrorCode::model_load:
+      return 503;
+    case ErrorCode::model_unknown:
+    case ErrorCode::session_unknown:
+      return 404;
+    case ErrorCode::session_busy:
+      return 409;
+    case ErrorCode::auth:
+      return 401;
+    case ErrorCode::runtime_decode:
+    case ErrorCode::io_short_write:
+      break;
+  }
+  return 500;
+}
+
+bool is_loopback_authority(std::string_view authority) {
+  if (authority.starts_with('[')) {
+    const std::size_t end = authority.find(']');
+    if (end == std::string_view::npos) return false;
+    const std::string_view port = authority.substr(end + 1);
+    if (!port.empty() && (port.front() != ':' || !is_port(port.substr(1)))) return false;
+    in6_addr address{};
+    const std::string text(authority.substr(1, end - 1));
+    return ::inet_pton(AF_INET6, text.c_str(), &address) == 1 && IN6_IS_ADDR_LOOPBACK(&address) != 0;
+  }
+  if (const std::size_t colon = authority.find(':'); colon != std::string_view::npos) {
+    if (!is_port(authority.substr(colon + 1))) return false;
+    authority = authority.substr(0, colon);
+  }
+  if (equals_ignoring_case(authority, "localhost")) return true;
+  in_addr address{};
+  const std::string text(authority);
+  return ::inet_pton(AF_INET, text.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
+}
+
+bool is_same_origin(std::string_view origin, std::string_view host) {
+  constexpr std::string_view kScheme = "http://";
+  return origin.starts_with(kScheme) && !host.empty() && equals_ignoring_case(origin.substr(kScheme.size()), host);
+}
+
+std::string target_path(std::string_view target) {
+  target = target.substr(0, target.find('?'));
+  if (!target.starts_with('/')) return "";
+  std::string path;
+  for (std::size_t i = 0; i < target.size(); ++i) {
+    if (target[i] != '%') {
+      path.push_back(target[i]);
+      continue;
+    }
+    unsigned byte = 0;
+    const char* const digits = target.data() + i + 1;
+    if (i + 2 >= target.size() || std::from_chars(digits, digits + 2, byte, 16).ptr != digits + 2) return "";
+    path.push_back(static_cast<char>(byte));
+    i += 2;
+  }
+  return path;
+}
+
+}  // namespace uma::server

@@ -1,0 +1,199 @@
+#include "server/http_server.h"
+
+#include <chrono>
+#include <exception>
+#include <format>
+#include <future>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/thread_name.h"
+#include "server/http_connection.h"
+
+namespace uma::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
+constexpr std::chrono::milliseconds kPause{100};
+
+std::int64_t unix_time_s() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  Impl(HttpServerOptions options, Service& service)
+      : state_{.io = io_,
+               .service = service,
+               .options = std::move(options),
+               .tenant = TenantId{std::format("uid:{}", ::geteuid())},
+               .started_s = unix_time_s(),
+               .flushes = std::make_shared<FlushQueue>(io_),
+               .connections = {},
+               .draining = false,
+               .busy = {},
+               .connections_count = {}},
+        acceptor_(io_),
+        keep_running_(io_.get_executor()) {}
+
+  Expected<Unit> listen() {
+    const HttpServerOptions& options = state_.options;
+    error_code problem;
+    const asio::ip::address address = asio::ip::make_address(options.address, problem);
+    if (problem || !address.is_loopback()) {
+      return fail(ErrorCode::proto_field, std::format("http: {} is no address of the loopback", options.address));
+    }
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor_.open(endpoint.protocol(), problem);
+    if (!problem) acceptor_.set_option(tcp::acceptor::reuse_address(true), problem);
+    if (!problem) acceptor_.bind(endpoint, problem);
+    if (!problem) acceptor_.listen(options.backlog, problem);
+    if (!problem) port_ = acceptor_.local_endpoint(problem).port();
+    if (problem) {
+      return fail(ErrorCode::io_short_write,
+                  std::format("http: cannot listen on {} port {}: {}", options.address, options.port, problem.message()));
+    }
+    return Unit{};
+  }
+
+  void run() {
+    asio::co_spawn(io_, accept_clients(), asio::detached);
+    thread_ = std::thread([this] {
+      set_thread_name("uma-http");
+      io_.run();
+    });
+  }
+
+  void stop_accepting() {
+    const MutexLock lock(control_mutex_);
+    if (is_stopped_) return;
+    std::promise<void> done;
+    asio::post(io_, [&] {
+      drain();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+
+  bool wait_idle(Duration limit) { return state_.busy.wait_zero(SteadyClock().now() + limit); }
+
+  void stop() {
+    const MutexLock lock(control_mutex_);
+    if (std::exchange(is_stopped_, true) || !thread_.joinable()) return;
+    asio::post(io_, [this] {
+      drain();
+      close_connections([](const HttpConnection&) { return true; });
+      state_.flushes->close();
+      keep_running_.reset();
+    });
+    thread_.join();
+  }
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] std::size_t connections_count() const { return static_cast<std::size_t>(state_.connections_count.value()); }
+
+ private:
+  void drain() {
+    state_.draining = true;
+    error_code ignored;
+    acceptor_.close(ignored);
+    pause_.cancel();
+    close_connections([](const HttpConnection& connection) { return connection.is_idle(); });
+  }
+
+  template <class ChooseT>
+  void close_connections(ChooseT&& choose) {
+    // Closing takes a connection out of the set, so this walks a copy.
+    const std::vector<std::shared_ptr<HttpConnection>> all(state_.connections.begin(), state_.connections.end());
+    for (const std::shared_ptr<HttpConnection>& connection : all) {
+      if (choose(*connection)) connection->close();
+    }
+  }
+
+  asio::awaitable<void> accept_clients() {
+    constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+    bool is_paused = false;  // accepting failed last time, and the log says so
+    while (acceptor_.is_open()) {
+      auto [problem, socket] = co_await acceptor_.async_accept(kAwait);
+      if (!acceptor_.is_open()) break;
+      if (problem) {
+        if (!is_paused) log_warning("http: cannot accept clients for now: {}", problem.message());
+        is_paused = true;
+        pause_.expires_after(kPause);
+        co_await pause_.async_wait(kAwait);
+        continue;
+      }
+      is_paused = false;
+      if (state_.connections.size() >= state_.options.connections_max) continue;  // the socket closes here
+      error_code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+      HttpConnection::start(std::move(socket), state_);
+    }
+  }
+
+  // Owned by the thread, once it runs.
+  asio::io_context io_{1};
+  HttpState state_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_{io_};
+  asio::executor_work_guard<asio::io_context::executor_type> keep_running_;
+
+  std::uint16_t port_ = 0;  // constant after listen()
+  std::thread thread_;
+  Mutex control_mutex_;
+  bool is_stopped_ GUARDED_BY(control_mutex_) = false;
+};
+
+Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service) {
+  try {
+    auto impl = std::make_unique<Impl>(std::move(options), service);
+    if (const auto listening = impl->listen(); !listening) return std::unexpected(listening.error());
+    impl->run();
+    return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  } catch (const std::exception& problem) {  // out of descriptors, threads or memory
+    return fail(ErrorCode::io_short_write, std::format("http: cannot serve: {}", problem.what()));
+  }
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() {
+  stop();
+}
+
+std::uint16_t HttpServer::port() const {
+  return impl_->port();
+}
+std::size_t HttpServer::connections_count() const {
+  return impl_->connections_count();
+}
+void HttpServer::stop_accepting() {
+  impl_->stop_accepting();
+}
+bool HttpServer::wait_idle(Duration limit) {
+  return impl_->wait_idle(limit);
+}
+void HttpServer::stop() {
+  impl_->stop();
+}
+
+}  // namespace uma::server

@@ -1,0 +1,56 @@
+// The HTTP door: OpenAI's API on a loopback address, one listener, its connections and their thread, "uma-http".
+// docs/PROTOCOL.md, section HTTP, is what it speaks. To be stopped like UnixServer: stop_accepting(), wait_idle(limit), stop().
+// `service` must outlive the server; after stop() the server calls it no more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "core/limits.h"
+#include "core/service.h"
+
+namespace uma::server {
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";  // of the loopback, as a number
+  std::uint16_t port = 0;             // 0: any that is free
+  int backlog = 1024;
+  std::size_t connections_max = 1024;
+  std::size_t header_bytes_max = 16'384;
+  Duration idle_timeout = std::chrono::seconds(75);    // between two requests of a connection
+  Duration header_timeout = std::chrono::seconds(10);  // from the first byte of a request to the end of its header
+  Duration body_timeout = std::chrono::seconds(30);
+  Duration write_timeout = std::chrono::seconds(30);  // of one write that the client does not take
+  Limits limits = {};                                 // max_frame_bytes bounds a body
+};
+
+// Thread-safe, but not to be called from the service's replies and events.
+class HttpServer {
+ public:
+  // Listens and accepts when it returns. Errors: the address is none of the loopback, or the port is taken.
+  [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service);
+  ~HttpServer();  // as stop()
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const;
+  [[nodiscard]] std::size_t connections_count() const;
+
+  // Closes the listener; connected clients get the rest of their answers, and their new generations are refused.
+  void stop_accepting();
+  // Waits until no request is in flight and every answer is written; false when `limit` passes first.
+  [[nodiscard]] bool wait_idle(Duration limit);
+  // Closes every connection, cancels what runs, ends the thread.
+  void stop();
+
+ private:
+  class Impl;  // keeps Asio out of this header
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace uma::server

@@ -1,0 +1,416 @@
+#include "server/http_server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <optional>
+#include <poll.h>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/unique_fd.h"
+#include "server/service_test_support.h"
+
+namespace uma::server {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+struct Answer {
+  int status = 0;  // 0: the stream ended before one
+  std::string head;
+  std::string body;  // of chunks: joined
+};
+
+// Speaks HTTP as plain bytes. All waits are bounded; what does not come is a test failure.
+class HttpClient {
+ public:
+  explicit HttpClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
+
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return;  // refused meanwhile; the answer tells
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+  }
+  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"); }
+  void post(const std::string& path, const std::string& body, const std::string& header = "") {
+    send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "Content-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body);
+  }
+
+  Answer answer() {
+    Answer result;
+    const std::optional<std::string> head = take_until("\r\n\r\n");
+    if (!head) return result;
+    result.head = *head;
+    result.status = std::stoi(head->substr(9, 3));
+    if (const std::size_t at = head->find("Content-Length: "); at != std::string::npos) {
+      result.body = take(std::stoul(head->substr(at + 16)));
+    } else if (head->contains("Transfer-Encoding: chunked")) {
+      while (std::optional<std::string> chunk = next_chunk()) result.body += *chunk;
+    } else if (head->contains("Connection: close")) {
+      while (receive()) {
+      }
+      result.body = std::exchange(in_, "");
+    }
+    return result;
+  }
+  std::optional<std::string> take_until(std::string_view end) {
+    std::size_t at = in_.find(end);
+    while (at == std::string::npos) {
+      if (!receive()) return std::nullopt;
+      at = in_.find(end);
+    }
+    std::string taken = in_.substr(0, at + end.size());
+    in_.erase(0, at + end.size());
+    return taken;
+  }
+  // Nothing for the last chunk.
+  std::optional<std::string> next_chunk() {
+    const std::optional<std::string> size = take_until("\r\n");
+    if (!size) return std::nullopt;
+    const std::size_t bytes = std::stoul(*size, nullptr, 16);
+    std::string chunk = take(bytes);
+    EXPECT_EQ(take(2), "\r\n");
+    if (bytes == 0) return std::nullopt;
+    return chunk;
+  }
+  [[nodiscard]] bool has_ended() {
+    while (receive()) {
+    }
+    return in_.empty();
+  }
+  void end_sending() { ::shutdown(fd_.get(), SHUT_WR); }
+  void close() { fd_.reset(); }
+
+ private:
+  std::string take(std::size_t bytes) {
+    while (in_.size() < bytes && receive()) {
+    }
+    std::string taken = in_.substr(0, bytes);
+    in_.erase(0, taken.size());
+    return taken;
+  }
+  bool receive() {
+    pollfd state{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+    if (::poll(&state, 1, kPatienceMs) != 1) {
+      ADD_FAILURE() << "no answer";
+      return false;
+    }
+    char buffer[65'536];
+    const ssize_t size = ::recv(fd_.get(), buffer, sizeof(buffer), 0);
+    if (size <= 0) return false;
+    in_.append(buffer, static_cast<std::size_t>(size));
+    return true;
+  }
+
+  UniqueFd fd_;
+  std::string in_;
+};
+
+constexpr const char* kChat = "/v1/chat/completions";
+constexpr const char* kHello = R"({"messages":[{"role":"user","content":"hi"}]})";
+constexpr const char* kHelloStream = R"({"messages":[{"role":"user","content":"hi"}],"stream":true})";
+
+class HttpServerTest : public testing::Test {
+ protected:
+  void start(HttpServerOptions options = {}) {
+    auto server = HttpServer::start(std::move(options), service_);
+    ASSERT_TRUE(server.has_value()) << server.error().message;
+    server_ = std::move(*server);
+  }
+  HttpClient client() { return HttpClient(server_->port()); }
+  // The status of the answer to these bytes.
+  int status_of(std::string_view bytes) {
+    HttpClient one = client();
+    one.send(bytes);
+    return one.answer().status;
+  }
+
+  FakeService service_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersManyRequestsOnOneConnection) {
+  start();
+  HttpClient one = client();
+  for (const auto& [path, status] : std::vector<std::pair<std::string, int>>{{"/health", 200},
+                                                                             {"/ready", 503},
+                                                                             {"/v1/models", 200},
+                                                                             {"/v1/models/fake", 200},
+                                                                             {"/v1/models/other", 404},
+                                                                             {"/metrics", 200},
+                                                                             {"/nothing", 404},
+                                                                             {"/v1/chat/completions", 405},
+                                                                             {"/health?x=1", 200}}) {
+    one.get(path);
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, status) << path << ": " << answer.body;
+    EXPECT_THAT(answer.head, HasSubstr("keep-alive")) << path;
+  }
+}
+
+TEST_F(HttpServerTest, AnswersAGeneration) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kHello);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_FALSE(generation.request.options.stream);
+  EXPECT_EQ(generation.request.input.messages.front().content, "hi");
+  EXPECT_NE(generation.request.client, 0U);
+  generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.body, HasSubstr(R"("content":"hello")"));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(HttpServerTest, StreamsAGenerationAndKeepsTheConnection) {
+  start();
+  HttpClient one = client();
+  for (int round = 0; round < 2; ++round) {
+    one.post(kChat, kHelloStream);
+    const FakeService::Generation generation = service_.next_generation();
+    EXPECT_TRUE(generation.sink->deliver(token("a")));
+    EXPECT_THAT(*one.take_until("\r\n\r\n"), HasSubstr("Content-Type: text/event-stream"));
+    const std::string first = *one.next_chunk();
+    EXPECT_THAT(first, HasSubstr(R"("role":"assistant")"));
+    EXPECT_THAT(first, HasSubstr(R"("content":"a")"));
+    EXPECT_TRUE(generation.sink->deliver(token("b")));
+    EXPECT_THAT(*one.next_chunk(), HasSubstr(R"("content":"b")"));
+    generation.sink->deliver(eos());
+    EXPECT_TRUE(one.next_chunk()->ends_with("data: [DONE]\n\n"));
+    EXPECT_EQ(one.next_chunk(), std::nullopt);
+  }
+}
+
+TEST_F(HttpServerTest, StreamsWithoutChunksToHttp10) {
+  start();
+  HttpClient one = client();
+  const std::string body = kHelloStream;
+  one.send("POST /v1/chat/completions HTTP/1.0\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("a"));
+  generation.sink->deliver(eos());
+  const Answer answer = one.answer();
+  EXPECT_THAT(answer.head, HasSubstr("Connection: close"));
+  EXPECT_THAT(answer.body, StartsWith("data: {"));
+  EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(HttpServerTest, SaysAFailureWithItsStatusAlsoWhereAStreamWasAskedFor) {
+  start();
+  HttpClient one = client();
+  for (const char* body : {kHello, kHelloStream}) {
+    one.post(kChat, body);
+    service_.next_generation().sink->deliver(FailureEvent{{ErrorCode::limit_wait, "too late"}});
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 503);
+    EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+    EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_LIMIT_003")"));
+  }
+}
+
+TEST_F(HttpServerTest, SaysAnErrorInsideAStreamAsAnEvent) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("a"));
+  generation.sink->deliver(EosEvent{FinishReason::error, {}, "", Error{ErrorCode::runtime_decode, "broken"}});
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_RUNTIME_001")"));
+}
+
+TEST_F(HttpServerTest, CancelsWhatAClientLeaves) {
+  start();
+  for (const char* body : {kHello, kHelloStream}) {
+    HttpClient one = client();
+    one.post(kChat, body);
+    const FakeService::Generation generation = service_.next_generation();
+    one.close();
+    ASSERT_TRUE(service_.wait_cancelled(generation.id.value));
+    EXPECT_EQ(service_.cancelled().back(), generation.id);
+    generation.sink->deliver(token("nobody reads this"));
+    generation.sink->deliver(eos(FinishReason::cancelled));
+  }
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  start();
+  HttpClient one = client();
+  const std::string body = kHello;
+  one.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+           "\r\n\r\n" + body +
+           "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  EXPECT_THAT(one.answer().body, HasSubstr("hello"));
+  EXPECT_THAT(one.answer().body, HasSubstr("ok"));
+  EXPECT_EQ(one.answer().status, 404);
+  EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(HttpServerTest, EndsAStreamThatNobodyReadsAndNeverBlocksItsProducer) {
+  HttpServerOptions options;
+  options.limits.tx_bytes_max = 10'000;
+  options.write_timeout = milliseconds(200);
+  start(options);
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string text(1'000, 'x');
+  // More than the kernel holds for a connection on any machine.
+  int taken = 0;
+  while (taken < 100'000 && generation.sink->deliver(token(text))) ++taken;
+  EXPECT_LT(taken, 100'000);
+  generation.sink->deliver(eos(FinishReason::slow_consumer));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+TEST_F(HttpServerTest, ReadsChunkedBodiesAndAsksForThemWhereTheClientWaits) {
+  start();
+  HttpClient one = client();
+  one.send(
+      "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(one.take_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  const std::string body = kHello;
+  for (const char byte : body) one.send(std::string("1\r\n") + byte + "\r\n");
+  one.send("0\r\n\r\n");
+  service_.next_generation().sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, RefusesOtherHostsAndOrigins) {
+  start();
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), 403);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: [::1]:8642\r\n\r\n"), 200);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: http://evil.example\r\n\r\n"), 403);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: null\r\n\r\n"), 403);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost:1\r\nOrigin: http://localhost:1\r\n\r\n"), 200);
+  EXPECT_EQ(status_of("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n"), 405);
+}
+
+TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
+  start();
+  const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
+  for (const char* rest :
+       {"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "Content-Length: -1\r\n\r\n",
+        "Content-Length: 2x\r\n\r\n{}", "Content-Length : 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "Content-Length: 99999999999999999999999\r\n\r\n"}) {
+    HttpClient one = client();
+    one.send(post + rest);
+    EXPECT_EQ(one.answer().status, 400) << rest;
+    EXPECT_TRUE(one.has_ended()) << rest;
+  }
+}
+
+TEST_F(HttpServerTest, BoundsHeadersAndBodies) {
+  HttpServerOptions options;
+  options.limits.max_frame_bytes = 1'000;
+  start(options);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n"), 431);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n"), 413);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+                      std::string(1'001, 'x') + "\r\n0\r\n\r\n"),
+            413);
+  EXPECT_EQ(
+      status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"),
+      415);
+}
+
+TEST_F(HttpServerTest, EndsRequestsThatDoNotCome) {
+  HttpServerOptions options;
+  options.header_timeout = milliseconds(100);
+  options.body_timeout = milliseconds(100);
+  options.idle_timeout = milliseconds(100);
+  start(options);
+  EXPECT_EQ(status_of("GET /health HT"), 408);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"), 408);
+  EXPECT_TRUE(client().has_ended());
+}
+
+TEST_F(HttpServerTest, SaysThatABodyEndsTooEarly) {
+  start();
+  HttpClient one = client();
+  one.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{");
+  one.end_sending();
+  EXPECT_EQ(one.answer().status, 400);
+}
+
+TEST_F(HttpServerTest, BoundsItsConnections) {
+  HttpServerOptions options;
+  options.connections_max = 1;
+  start(options);
+  HttpClient first = client();
+  first.get("/health");
+  EXPECT_EQ(first.answer().status, 200);
+  EXPECT_TRUE(client().has_ended());
+  first.get("/health");
+  EXPECT_EQ(first.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, FinishesWhatRunsWhileItDrains) {
+  start();
+  HttpClient idle = client();
+  idle.get("/health");
+  EXPECT_EQ(idle.answer().status, 200);
+  HttpClient one = client();
+  one.post(kChat, kHello);
+  const FakeService::Generation generation = service_.next_generation();
+  server_->stop_accepting();
+  EXPECT_FALSE(server_->wait_idle(milliseconds(1)));
+  EXPECT_TRUE(idle.has_ended());
+  generation.sink->deliver(EosEvent{FinishReason::stop, {}, "hello", std::nullopt});
+  EXPECT_THAT(one.answer().body, HasSubstr("hello"));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+TEST_F(HttpServerTest, CancelsWhatRunsWhenItStops) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  server_->stop();
+  EXPECT_EQ(service_.cancelled(), std::vector<RequestId>{generation.id});
+  EXPECT_TRUE(one.has_ended());
+  EXPECT_EQ(server_->connections_count(), 0U);
+  server_.reset();
+  generation.sink->deliver(token("nobody reads this"));
+  generation.sink->deliver(eos(FinishReason::cancelled));
+}
+
+TEST_F(HttpServerTest, SaysThatAPortIsTaken) {
+  start();
+  HttpServerOptions options;
+  options.port = server_->port();
+  const auto second = HttpServer::start(options, service_);
+  ASSERT_FALSE(second.has_value());
+  EXPECT_THAT(second.error().message, HasSubstr(std::to_string(options.port)));
+  options.address = "0.0.0.0";
+  EXPECT_FALSE(HttpServer::start(options, service_).has_value());
+}
+
+}  // namespace
+}  // namespace uma::server

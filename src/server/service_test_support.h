@@ -1,0 +1,164 @@
+// For the tests of this room: a service that does what a test says.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "core/service.h"
+#include "server/socket_test_support.h"
+
+namespace uma::server {
+
+inline constexpr std::chrono::seconds kPatience{kPatienceMs / 1000};
+
+// A service whose generations do nothing until the test delivers events to their sinks. Commands are answered at once, but for
+// touch_session, whose replies wait for the test. Thread-safe.
+class FakeService final : public Service {
+ public:
+  struct Generation {
+    RequestId id;
+    TenantId tenant;
+    GenerateRequest request;
+    std::shared_ptr<EventSink> sink;
+  };
+
+  RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override {
+    const MutexLock lock(mutex_);
+    const RequestId id{++last_id_};
+    generations_.push_back({id, std::move(tenant), std::move(request), std::move(sink)});
+    changed_.notify_all();
+    return id;
+  }
+  void cancel(RequestId id, Reply<bool> reply) override {
+    {
+      const MutexLock lock(mutex_);
+      cancelled_.push_back(id);
+      changed_.notify_all();
+    }
+    reply(true);
+  }
+  void cancel_session(TenantId, std::string session, Reply<bool> reply) override { reply(session == "busy"); }
+  void create_session(TenantId, CreateSessionRequest request, Reply<SessionInfo> reply) override {
+    reply(session_named(request.name));
+  }
+  void append_input(TenantId, AppendRequest request, Reply<SessionInfo> reply) override {
+    if (request.session == "unknown") {
+      reply(fail(ErrorCode::session_unknown, "no such session"));
+      return;
+    }
+    SessionInfo session = session_named(request.session);
+    session.pending_tokens = 7;
+    reply(session);
+  }
+  void end_session(TenantId, std::string, Reply<Unit> reply) override { reply(Unit{}); }
+  void fork_session(TenantId, std::string, std::string name, Reply<SessionInfo> reply) override { reply(session_named(name)); }
+  void rewind_session(TenantId, std::string session, std::int32_t turn, Reply<SessionInfo> reply) override {
+    SessionInfo info = session_named(session);
+    info.turns = turn + 1;
+    reply(info);
+  }
+  void touch_session(TenantId, std::string, Reply<SessionInfo> reply) override {
+    const MutexLock lock(mutex_);
+    touches_.push_back(std::move(reply));
+    changed_.notify_all();
+  }
+  void get_session(TenantId, std::string session, Reply<SessionDetail> reply) override {
+    SessionDetail detail;
+    detail.info = session_named(session);
+    detail.info.mode = SessionMode::text;
+    detail.text = std::string(1'000'000, 'x');
+    reply(detail);
+  }
+  void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
+    reply(std::vector<SessionInfo>{session_named("one")});
+  }
+  void export_session(TenantId, std::string session, Reply<ExportedSession> reply) override {
+    reply(ExportedSession{.info = session_named(session), .file = Bytes(1'000'000, std::byte{'s'})});
+  }
+  // The name of what was imported says how long the file was.
+  void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
+    if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
+    reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
+  }
+  std::vector<ModelInfo> models() const override {
+    ModelInfo model;
+    model.name = "fake";
+    return {model};
+  }
+  MetricsSnapshot metrics() const override {
+    MetricsSnapshot snapshot;
+    snapshot.model = "fake";
+    return snapshot;
+  }
+
+  // The next generation that was asked for.
+  Generation next_generation() {
+    const MutexLock lock(mutex_);
+    wait([&]() REQUIRES_LOCK(mutex_) { return !generations_.empty(); });
+    Generation generation = std::move(generations_.front());
+    generations_.pop_front();
+    return generation;
+  }
+  Reply<SessionInfo> next_touch() {
+    const MutexLock lock(mutex_);
+    wait([&]() REQUIRES_LOCK(mutex_) { return !touches_.empty(); });
+    Reply<SessionInfo> reply = std::move(touches_.front());
+    touches_.pop_front();
+    return reply;
+  }
+  // True once `count` generations were cancelled.
+  bool wait_cancelled(std::size_t count) {
+    const MutexLock lock(mutex_);
+    return wait_for([&]() REQUIRES_LOCK(mutex_) { return cancelled_.size() >= count; });
+  }
+  std::vector<RequestId> cancelled() const {
+    const MutexLock lock(mutex_);
+    return cancelled_;
+  }
+
+  static SessionInfo session_named(const std::string& name) {
+    SessionInfo session;
+    session.id.value = "id-of-" + name;
+    session.name = name;
+    return session;
+  }
+
+ private:
+  template <class ConditionT>
+  bool wait_for(ConditionT&& condition) REQUIRES_LOCK(mutex_) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      changed_.wait_until(mutex_, deadline);
+    }
+    return true;
+  }
+  template <class ConditionT>
+  void wait(ConditionT&& condition) REQUIRES_LOCK(mutex_) {
+    UMA_CHECK(wait_for(condition));
+  }
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Generation> generations_ GUARDED_BY(mutex_);
+  std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
+  std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
+  std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
+};
+
+inline Event token(std::string_view text) {
+  return TokenEvent{text, 5};
+}
+inline Event eos(FinishReason reason = FinishReason::stop) {
+  return EosEvent{reason, {}, "", std::nullopt};
+}
+
+}  // namespace uma::server

@@ -1,0 +1,33 @@
+// The fields that the requests of both doors have in common: messages, and the options of a generation. Each function reads
+// from the object that it is given, because OpenAI's API has some of them at the top and takes ours under `uma`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/request.h"
+#include "core/sampling_params.h"
+#include "wire/field_reader.h"
+
+namespace uma::wire {
+
+// Empty where "messages" is absent; an empty array is a failure.
+[[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields);
+// A string, or an array of them.
+[[nodiscard]] std::vector<std::string> stop_field(FieldReader& fields);
+// temperature, top_p, penalties, seed and logit_bias; an absent field leaves its value as it is.
+void read_common_sampling(FieldReader& fields, SamplingParams& sampling);
+// top_k, min_p, repeat_penalty and ignore_eos; likewise.
+void read_own_sampling(FieldReader& fields, SamplingParams& sampling);
+// class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
+void read_scheduling(FieldReader& fields, GenerateOptions& options);
+// A count of tokens; without an upper bound, because the engine clamps to limits.max_tokens.
+[[nodiscard]] std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name);
+// Options of later versions: their empty values are accepted, any other is refused, because to ignore a constraint would give
+// the client an answer it did not ask for.
+void refuse_unserved_options(FieldReader& fields);
+
+}  // namespace uma::wire

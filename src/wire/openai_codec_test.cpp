@@ -1,0 +1,260 @@
+#include "wire/openai_codec.h"
+
+#include <string>
+#include <vector>
+
+#include <boost/json.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr const char* kMessages = R"("messages":[{"role":"user","content":"hi"}])";
+
+// Decodes {FIELDS} as a chat request, which must be one.
+CompletionRequest chat(const std::string& fields) {
+  auto request = decode_completion(CompletionKind::chat, "{" + fields + "}");
+  if (!request) {
+    ADD_FAILURE() << fields << ": " << request.error().error.message;
+    return {};
+  }
+  return std::move(*request);
+}
+
+RejectedCompletion rejected(CompletionKind kind, const std::string& body) {
+  auto request = decode_completion(kind, body);
+  if (request) {
+    ADD_FAILURE() << body << " was accepted";
+    return {.error = {ErrorCode::auth, ""}, .field = ""};
+  }
+  return std::move(request.error());
+}
+
+// The objects of a stream of server-sent events; [DONE] is a string.
+std::vector<json::value> events_of(std::string_view stream) {
+  std::vector<json::value> events;
+  while (!stream.empty()) {
+    const std::size_t end = stream.find("\n\n");
+    EXPECT_NE(end, std::string_view::npos) << "an event without its end: " << stream;
+    if (end == std::string_view::npos) break;
+    const std::string_view event = stream.substr(0, end);
+    EXPECT_TRUE(event.starts_with("data: ")) << event;
+    const std::string data(event.substr(6));
+    events.push_back(data == "[DONE]" ? json::value("[DONE]") : json::parse(data));
+    stream.remove_prefix(end + 2);
+  }
+  return events;
+}
+
+EosEvent eos(std::string text, FinishReason reason = FinishReason::stop) {
+  EosEvent event{.reason = reason, .usage = {}, .text = std::move(text), .error = std::nullopt};
+  event.usage.prompt_tokens = 10;
+  event.usage.reused_tokens = 8;
+  event.usage.recomputed_tokens = 2;
+  event.usage.completion_tokens = 3;
+  event.usage.tier = Tier::hot;
+  return event;
+}
+
+CompletionHead head(CompletionKind kind, bool includes_usage = false) {
+  return {kind, "abc", 1'700'000'000, "tiny", includes_usage};
+}
+
+// --- requests
+
+TEST(DecodeCompletion, TakesOpenAisDefaults) {
+  const CompletionRequest request = chat(kMessages);
+  EXPECT_EQ(request.generate.input.messages, (std::vector<ChatMessage>{{"user", "hi"}}));
+  EXPECT_EQ(request.generate.options.sampling.temperature, 1);
+  EXPECT_EQ(request.generate.options.sampling.top_p, 1);
+  EXPECT_FALSE(request.generate.options.stream);
+  EXPECT_FALSE(request.includes_usage);
+  EXPECT_EQ(request.generate.options.max_tokens, std::nullopt);
+}
+
+TEST(DecodeCompletion, ReadsEveryOption) {
+  const CompletionRequest request =
+      chat(std::string(kMessages) +
+           R"(,"model":"tiny","temperature":0.5,"top_p":0.9,"presence_penalty":1,"frequency_penalty":-1,"seed":7,)"
+           R"("stop":["a","b"],"max_tokens":5,"stream":true,"stream_options":{"include_usage":true},"logit_bias":{"3":-100},)"
+           R"("n":1,"user":"somebody","tools":[],"response_format":{"type":"text"},"logprobs":false,)"
+           R"("uma":{"top_k":40,"min_p":0.1,"repeat_penalty":1.1,"ignore_eos":true,"class":"background","deadline_ms":9})");
+  const GenerateOptions& options = request.generate.options;
+  EXPECT_EQ(request.generate.model, "tiny");
+  EXPECT_EQ(options.sampling.temperature, 0.5);
+  EXPECT_EQ(options.sampling.top_p, 0.9);
+  EXPECT_EQ(options.sampling.presence_penalty, 1);
+  EXPECT_EQ(options.sampling.frequency_penalty, -1);
+  EXPECT_EQ(options.sampling.seed, 7U);
+  EXPECT_EQ(options.sampling.logit_bias.size(), 1U);
+  EXPECT_EQ(options.sampling.top_k, 40);
+  EXPECT_EQ(options.sampling.min_p, 0.1);
+  EXPECT_EQ(options.sampling.repeat_penalty, 1.1);
+  EXPECT_TRUE(options.sampling.ignore_eos);
+  EXPECT_THAT(options.stop, ElementsAre("a", "b"));
+  EXPECT_EQ(options.max_tokens, 5);
+  EXPECT_TRUE(options.stream);
+  EXPECT_EQ(options.request_class, RequestClass::background);
+  EXPECT_EQ(options.deadline_ms, 9);
+  EXPECT_TRUE(request.includes_usage);
+}
+
+TEST(DecodeCompletion, PrefersTheNewerNameOfMaxTokens) {
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"max_tokens":5,"max_completion_tokens":6)").generate.options.max_tokens, 6);
+}
+
+TEST(DecodeCompletion, TakesAPromptAsAStringOrAnArrayOfOne) {
+  for (const char* body : {R"({"prompt":"once"})", R"({"prompt":["once"]})"}) {
+    const auto request = decode_completion(CompletionKind::text, body);
+    ASSERT_TRUE(request.has_value()) << body;
+    EXPECT_EQ(request->generate.input.text, "once");
+  }
+}
+
+TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
+  const std::string messages = kMessages;
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "messages"},
+      {R"("messages":[])", "messages"},
+      {R"("messages":[{"role":"user","content":"a"},{"role":"wizard","content":"b"}])", "messages[1].role"},
+      {R"("messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}])", "messages[0].content"},
+      {messages + R"(,"temperature":"hot")", "temperature"},
+      {messages + R"(,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
+      {messages + R"(,"uma":{"top_k":-1})", "uma.top_k"},
+      {messages + R"(,"uma":{"session_id":"s"})", "uma.session_id"},
+      {messages + R"(,"n":2)", "n"},
+      {messages + R"(,"logprobs":true)", "logprobs"},
+      {messages + R"(,"tools":[{"type":"function"}])", "tools"},
+      {messages + R"(,"response_format":{"type":"json_object"})", "response_format"},
+      {messages + R"(,"max_tokens":0)", "max_tokens"},
+  };
+  for (const auto& [fields, field] : cases) {
+    const RejectedCompletion refusal = rejected(CompletionKind::chat, "{" + fields + "}");
+    EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
+    EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
+    EXPECT_THAT(refusal.error.message, HasSubstr(field));
+  }
+  for (const char* field :
+       {R"("suffix":"x")", R"("echo":true)", R"("logprobs":0)", R"("best_of":2)", R"("prompt":["a","b"])"}) {
+    const RejectedCompletion refusal = rejected(CompletionKind::text, std::string(field).starts_with("\"prompt")
+                                                                          ? "{" + std::string(field) + "}"
+                                                                          : R"({"prompt":"a",)" + std::string(field) + "}");
+    EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << field;
+  }
+}
+
+TEST(DecodeCompletion, RefusesWhatIsNoObject) {
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += "[";
+  for (const std::string& body : {std::string(), std::string("nonsense"), std::string("[]"), std::string("{} {}"), deep}) {
+    const RejectedCompletion refusal = rejected(CompletionKind::chat, body);
+    EXPECT_EQ(refusal.error.code, ErrorCode::proto_json);
+    EXPECT_EQ(refusal.field, "");
+  }
+}
+
+// --- answers
+
+TEST(CompletionJson, HasTheTextTheUsageAndTheReceipt) {
+  const json::value answer = json::parse(completion_json(head(CompletionKind::chat), eos("hello", FinishReason::length)));
+  EXPECT_EQ(answer.at("id"), "chatcmpl-abc");
+  EXPECT_EQ(answer.at("object"), "chat.completion");
+  EXPECT_EQ(answer.at("created"), 1'700'000'000);
+  EXPECT_EQ(answer.at("model"), "tiny");
+  const json::value& choice = answer.at("choices").at(0);
+  EXPECT_EQ(choice.at("message").at("role"), "assistant");
+  EXPECT_EQ(choice.at("message").at("content"), "hello");
+  EXPECT_EQ(choice.at("finish_reason"), "length");
+  EXPECT_EQ(answer.at("usage"), json::parse(R"({"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,)"
+                                            R"("prompt_tokens_details":{"cached_tokens":8}})"));
+  EXPECT_EQ(answer.at("uma").at("usage").at("tier"), "hot");
+  EXPECT_EQ(answer.at("uma").at("usage").at("recomputed_tokens"), 2);
+}
+
+TEST(CompletionJson, OfATextHasNoMessage) {
+  const json::value answer = json::parse(completion_json(head(CompletionKind::text), eos("hello")));
+  EXPECT_EQ(answer.at("id"), "cmpl-abc");
+  EXPECT_EQ(answer.at("object"), "text_completion");
+  EXPECT_EQ(answer.at("choices").at(0).at("text"), "hello");
+  EXPECT_EQ(answer.at("choices").at(0).at("finish_reason"), "stop");
+}
+
+TEST(CompletionChunks, AreOpenAis) {
+  std::string stream;
+  const CompletionHead chat_head = head(CompletionKind::chat, true);
+  append_first_chunk(stream, chat_head);
+  append_text_chunk(stream, chat_head, "one\n");
+  append_last_chunks(stream, chat_head, eos("two"));
+  const std::vector<json::value> events = events_of(stream);
+  ASSERT_EQ(events.size(), 6U);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(events[i].at("object"), "chat.completion.chunk");
+    EXPECT_TRUE(events[i].at("usage").is_null());
+  }
+  const auto delta = [&](std::size_t i) { return json::serialize(events[i].at("choices").at(0).at("delta")); };
+  EXPECT_EQ(delta(0), R"({"role":"assistant","content":""})");
+  EXPECT_EQ(delta(1), R"({"content":"one\n"})");
+  EXPECT_TRUE(events[1].at("choices").at(0).at("finish_reason").is_null());
+  EXPECT_EQ(delta(2), R"({"content":"two"})");
+  EXPECT_EQ(delta(3), "{}");
+  EXPECT_EQ(events[3].at("choices").at(0).at("finish_reason"), "stop");
+  EXPECT_EQ(events[3].at("uma").at("reason"), "stop");
+  EXPECT_TRUE(events[4].at("choices").get_array().empty());
+  EXPECT_EQ(events[4].at("usage").at("total_tokens"), 13);
+  EXPECT_EQ(events[5], "[DONE]");
+}
+
+TEST(CompletionChunks, OfATextHaveNoRoleAndNoUsageThatNobodyAskedFor) {
+  std::string stream;
+  const CompletionHead text_head = head(CompletionKind::text);
+  append_first_chunk(stream, text_head);
+  EXPECT_EQ(stream, "");
+  append_text_chunk(stream, text_head, "one");
+  append_last_chunks(stream, text_head, eos(""));
+  const std::vector<json::value> events = events_of(stream);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[0].at("choices").at(0).at("text"), "one");
+  EXPECT_EQ(events[0].as_object().if_contains("usage"), nullptr);
+  EXPECT_EQ(events[1].at("choices").at(0).at("finish_reason"), "stop");
+}
+
+TEST(CompletionChunks, SayAnErrorInTheMiddle) {
+  std::string stream;
+  EosEvent event = eos("rest", FinishReason::error);
+  event.error = Error{ErrorCode::runtime_decode, "broken"};
+  append_last_chunks(stream, head(CompletionKind::chat), event);
+  const std::vector<json::value> events = events_of(stream);
+  ASSERT_EQ(events.size(), 3U);
+  EXPECT_EQ(events[1].at("error").at("code"), "E_RUNTIME_001");
+  EXPECT_EQ(events[2], "[DONE]");
+}
+
+TEST(ErrorJson, IsOpenAis) {
+  EXPECT_EQ(error_json({ErrorCode::proto_field, "no \"x\""}, 400, "x"),
+            R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"x","code":"E_PROTO_003"}})");
+  EXPECT_THAT(error_json({ErrorCode::io_short_write, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
+}
+
+TEST(MetricsText, HasEveryNumberOnALineOfItsOwn) {
+  MetricsSnapshot metrics;
+  metrics.model = "ti\"ny";
+  metrics.tokens_total = 12;
+  metrics.avg_batch = 1.5;
+  metrics.workers.resize(2);
+  metrics.workers[1].cells_used = 9;
+  const std::string text = metrics_text(metrics);
+  EXPECT_THAT(text, HasSubstr("# TYPE uma_tokens_total counter\numa_tokens_total 12\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE uma_avg_batch gauge\numa_avg_batch 1.5E0\n"));
+  EXPECT_THAT(text, HasSubstr("uma_model{name=\"ti\\\"ny\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("# TYPE uma_worker_cells_used gauge\numa_worker_cells_used{worker=\"0\"} 0\n"
+                              "uma_worker_cells_used{worker=\"1\"} 9\n"));
+  EXPECT_TRUE(text.ends_with('\n'));
+}
+
+}  // namespace
+}  // namespace uma::wire
