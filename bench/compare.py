@@ -113,7 +113,7 @@ def running(command, log_path):
     """Starts a server, ends it by its own pid when the block is left in whatever way."""
     with open(log_path, "wb") as log:
         process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                   env={**os.environ, "GGML_NO_BACKTRACE": "1"}, preexec_fn=die_with_parent)
+                                   env={**os.environ, "GGML_NO_BACKTRACE": "1", "UMA_HTTP": "off"}, preexec_fn=die_with_parent)
     try:
         yield process
     finally:
