@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import termios
 import threading
+import time
 import unittest
 
 import uma
@@ -97,14 +98,19 @@ class Terminal:
         return text
 
     def prompt(self):
-        """Waits for the next chat prompt; returns what was shown before it."""
-        return self.expect(r"(?:^|[\r\n])(?:\x1b\[[0-9;?]*[A-Za-z])*> ")
+        """Waits for the next chat prompt, until keys go to the line editor; returns what was shown before it."""
+        shown = self.expect(r"(?:^|[\r\n])(?:\x1b\[[0-9;?]*[A-Za-z])*> ")
+        uma.until(lambda: not termios.tcgetattr(self.master)[3] & termios.ICANON, "the line editor reads keys")
+        return shown
 
     def wait(self):
         """The exit status, once the process has ended by itself; its output is read meanwhile."""
+        deadline = time.monotonic() + uma.WAIT_S
         while self.read_more():
             if self.process.poll() is not None:
                 break
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the program does not end; it has shown {self.text()!r}")
         with contextlib.suppress(OSError):
             self.read_more(0)
         return self.process.wait(uma.WAIT_S)
