@@ -157,6 +157,18 @@ class RouterTest : public ::testing::Test {
     return sink;
   }
 
+  // Until its first token, or for some steps.
+  std::shared_ptr<Sink> begin_long_reply(const std::string& session) {
+    auto sink = std::make_shared<Sink>();
+    GenerateRequest request;
+    request.session = session;
+    request.options.max_tokens = 500;
+    router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+    router_->step();
+    for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+    return sink;
+  }
+
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
   Limits limits_;
@@ -305,13 +317,7 @@ TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
   left_behind("a").chain = {testing::kFakeBos, 'x'};
   start();
   load();
-  auto sink = std::make_shared<Sink>();
-  GenerateRequest request;
-  request.session = "a";
-  request.options.max_tokens = 500;
-  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
-  router_->step();
-  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  const auto sink = begin_long_reply("a");
   ASSERT_FALSE(sink->tokens.empty());
   std::vector<bool> ended;
   for (int i = 0; i < 2; ++i)
@@ -327,13 +333,7 @@ TEST_F(RouterTest, AnEndThatFailsLeavesTheReplyThatItCancelled) {
   left_behind("a").chain = {testing::kFakeBos, 'x'};
   start();
   load();
-  auto sink = std::make_shared<Sink>();
-  GenerateRequest request;
-  request.session = "a";
-  request.options.max_tokens = 500;
-  router_->generate(RequestId{++last_request_}, kTenant, request, sink);
-  router_->step();
-  for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
+  const auto sink = begin_long_reply("a");
   std::optional<Expected<Unit>> ended;
   router_->end_session(kTenant, "a", [&](Expected<Unit> done) { ended = std::move(done); });
   for (int i = 0; i < 20 && catalog_.find(SessionId{"a"})->turns.empty(); ++i) {
