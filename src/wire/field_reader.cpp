@@ -3,11 +3,13 @@
 #include <cmath>
 #include <format>
 #include <limits>
+#include <utility>
 
-#include <boost/json/value.hpp>
+#include <boost/json/parse.hpp>
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
@@ -67,6 +69,13 @@ bool is_within(double value, NumberRange range) {
 }
 
 }  // namespace
+
+boost::json::value parse_json(std::string_view text, boost::json::storage_ptr memory, boost::system::error_code& problem) {
+  boost::json::parse_options options;
+  options.max_depth = kJsonDepthMax;
+  options.allow_invalid_utf8 = true;
+  return boost::json::parse(boost::json::string_view(text.data(), text.size()), problem, std::move(memory), options);
+}
 
 Error FieldReader::take_error() {
   UMA_CHECK(error_.has_value());

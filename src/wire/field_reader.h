@@ -10,10 +10,17 @@
 #include <string_view>
 
 #include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+#include <boost/system/error_code.hpp>
 
 #include "core/error.h"
 
 namespace uma::wire {
+
+// What a client sent, at most kJsonDepthMax deep. Invalid UTF-8 goes through: each string that is used is checked, so that the
+// answer can name the field.
+[[nodiscard]] boost::json::value parse_json(std::string_view text, boost::json::storage_ptr memory,
+                                            boost::system::error_code& problem);
 
 struct TextBytes {
   std::size_t min = 0;

@@ -189,11 +189,8 @@ std::string_view metric_type(std::string_view name) {
 std::expected<CompletionRequest, RejectedCompletion> decode_completion(CompletionKind kind, std::string_view body) {
   std::array<unsigned char, 4096> buffer;  // most requests fit
   json::monotonic_resource memory(buffer.data(), buffer.size());
-  json::parse_options options;
-  options.max_depth = kJsonDepthMax;
-  options.allow_invalid_utf8 = true;  // each string that is used is checked, so that the answer can name the field
   boost::system::error_code problem;
-  const json::value root = json::parse(json::string_view(body.data(), body.size()), problem, &memory, options);
+  const json::value root = parse_json(body, &memory, problem);
   if (problem) {
     return std::unexpected(
         RejectedCompletion{.error = {ErrorCode::proto_json, "the body is not JSON: " + problem.message()}, .field = ""});

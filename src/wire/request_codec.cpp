@@ -268,11 +268,8 @@ std::expected<Request, RejectedRequest> decode_request(std::string_view body) {
   // Most requests fit into this buffer, so that parsing them allocates nothing.
   std::array<unsigned char, 4096> buffer;
   json::monotonic_resource memory(buffer.data(), buffer.size());
-  json::parse_options options;
-  options.max_depth = kJsonDepthMax;
-  options.allow_invalid_utf8 = true;  // each string that is used is checked, so that the answer can name the field
   boost::system::error_code problem;
-  const json::value root = json::parse(json::string_view(body.data(), body.size()), problem, &memory, options);
+  const json::value root = parse_json(body, &memory, problem);
   if (problem) {
     return std::unexpected(
         RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame is not JSON: " + problem.message()}});
