@@ -86,8 +86,23 @@ class FakeService final : public Service {
   void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
     reply(std::vector<SessionInfo>{session_named("one")});
   }
-  void export_session(TenantId, std::string session, Reply<ExportedSession> reply) override {
-    reply(ExportedSession{.info = session_named(session), .file = Bytes(1'000'000, std::byte{'s'})});
+  void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
+    ExportedSession made{.info = session_named(session), .file = file_of(Bytes(1'000'000, std::byte{'s'}))};
+    if (with_kv) {
+      // So much that no client can have been sent it at once.
+      const auto kv = std::make_shared<const Bytes>(1ul << 20, std::byte{'k'});
+      const MutexLock lock(mutex_);
+      exported_ = kv;
+      made.file.parts.assign(64, *kv);
+      made.file.owner = kv;
+      made.kv_bytes = 64ul << 20;
+    }
+    reply(std::move(made));
+  }
+  // The owner of the bytes of the last export with KV.
+  std::weak_ptr<const Bytes> exported() {
+    const MutexLock lock(mutex_);
+    return exported_;
   }
   // The name of what was imported says how long the file was.
   void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
@@ -157,6 +172,7 @@ class FakeService final : public Service {
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
+  std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);
   std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
 };
 
@@ -441,12 +457,32 @@ TEST_F(UnixServerTest, AnImportedFileIsTakenInPartsAndAnsweredOnce) {
   EXPECT_EQ(client.receive_field("message"), "no session file");
 }
 
-TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
+TEST_F(UnixServerTest, AnExportIsDrawnAsItsClientReads) {
   start();
+  TestClient client(path());
+  client.send_json(R"({"id":"e","type":"export_session","session_id":"tale","kv":true})");
+  EXPECT_EQ(client.receive_field("event"), "data");
+  // What else the client asks for does not wait for the end of the file.
+  client.send_json(R"({"id":"p","type":"ping"})");
+  std::size_t received = 1;
+  auto frame = client.receive();
+  for (; frame && frame->at("event") == "data"; frame = client.receive()) ++received;
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->at("event").as_string(), "pong");
+  EXPECT_LT(received, 600u) << "of about 1400";
+  EXPECT_FALSE(service_.exported().expired());
+  client.close();
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  EXPECT_TRUE(service_.exported().expired()) << "who leaves holds nothing";
+}
+
+TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
+  constexpr std::size_t kImportMax = 3'000'000;
+  start({.limits = {.transfer_bytes_max = kImportMax}});
   TestClient client(path());
   client.send_json(R"({"id":"i","type":"import_session"})");
   const std::string part = data_frame("d", 700'000, false);
-  for (std::size_t sent = 700'000; sent <= kSessionFileBytesMax; sent += 700'000) {
+  for (std::size_t sent = 700'000; sent <= kImportMax; sent += 700'000) {
     client.send_json(part);
     ASSERT_EQ(client.receive_field("event"), "ack");
   }
