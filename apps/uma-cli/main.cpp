@@ -53,6 +53,7 @@ struct Flags {
   std::string session;
   std::string name;
   std::string file;
+  bool with_kv = false;
   std::int64_t turn = 0;
   bool as_json = false;
   double interval_s = 1;
@@ -142,7 +143,8 @@ void add_sessions(CLI::App& app, Flags& flags, Action& action) {
   });
   CLI::App& save = add_command(sessions, flags, action, "export", "Write a session to a file, to be taken elsewhere",
                                [](const Flags& given, Tools& tools) {
-                                 return export_session(tools.client, given.session, given.file, tools.output, tools.interrupts);
+                                 return export_session(tools.client, {given.session, given.file, given.with_kv}, tools.output,
+                                                       tools.interrupts);
                                });
   CLI::App& load =
       add_command(sessions, flags, action, "import", "Make a session from such a file", [](const Flags& given, Tools& tools) {
@@ -154,6 +156,7 @@ void add_sessions(CLI::App& app, Flags& flags, Action& action) {
   rewind.add_option("turn", flags.turn, "The last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
   fork.add_option("name", flags.name, "Name of the copy");
   save.add_option("file", flags.file, "File (standard output)");
+  save.add_flag("--kv", flags.with_kv, "And what is computed of it: hundreds of megabytes, for a daemon of the same settings");
   load.add_option("file", flags.file, "File (standard input)");
   load.add_option("--name", flags.name, "Name of the session (the one it had)");
 }

@@ -88,8 +88,8 @@ class NewFile {
 using TakePart = std::function<Result<void>(std::span<const std::byte>)>;
 
 // Asks for the session and gives its parts to `take`. Ensures: all of them came.
-Result<void> receive_file(Client& client, std::string_view session, Interrupts& interrupts, const TakePart& take) {
-  const auto id = client.send({{"type", "export_session"}, {"session_id", session}}, "exported");
+Result<void> receive_file(Client& client, const ExportWanted& wanted, Interrupts& interrupts, const TakePart& take) {
+  const auto id = client.send({{"type", "export_session"}, {"session_id", wanted.session}, {"kv", wanted.with_kv}}, "exported");
   if (!id) return std::unexpected(id.error());
   std::size_t received = 0;
   while (true) {
@@ -132,18 +132,17 @@ Result<Bytes> read_part(int file, const std::string& path, Interrupts& interrupt
 
 }  // namespace
 
-Result<void> export_session(Client& client, std::string_view session, const std::string& path, Output& output,
-                            Interrupts& interrupts) {
-  if (path.empty()) {
+Result<void> export_session(Client& client, const ExportWanted& wanted, Output& output, Interrupts& interrupts) {
+  if (wanted.path.empty()) {
     if (output.is_terminal()) return fail(ExitCode::usage, "a session's file is not text: name a FILE, or redirect the output");
-    return receive_file(client, session, interrupts, [&](std::span<const std::byte> part) {
+    return receive_file(client, wanted, interrupts, [&](std::span<const std::byte> part) {
       return print(output, {reinterpret_cast<const char*>(part.data()), part.size()});
     });
   }
-  NewFile file(path);
+  NewFile file(wanted.path);
   if (auto opened = file.open(); !opened) return opened;
   const auto received =
-      receive_file(client, session, interrupts, [&](std::span<const std::byte> part) { return file.write(part); });
+      receive_file(client, wanted, interrupts, [&](std::span<const std::byte> part) { return file.write(part); });
   if (!received) return received;
   return file.finish();
 }
@@ -179,7 +178,8 @@ Result<void> import_session(Client& client, const std::string& path, std::string
   const auto session = next_frame(client, interrupts);
   if (!session) return std::unexpected(session.error());
   const bool is_made_anew = session->contains("tokens_kept") && !bool_field(*session, "tokens_kept");
-  const std::string note = is_made_anew ? "its model had other tokens: they were made anew from what was said\n" : "";
+  std::string note = is_made_anew ? "its model had other tokens: they were made anew from what was said\n" : "";
+  if (text_field(*session, "kv") == "refused") note += "its KV is of no use here, the first reply computes it again\n";
   return print(output, session_text(*session, unix_time_s()) + note);
 }
 

@@ -11,9 +11,12 @@
 
 namespace uma::cli {
 
-// To `path`, which appears whole or not at all, in the place of what was there; empty: to the output, which is no terminal.
-Result<void> export_session(Client& client, std::string_view session, const std::string& path, Output& output,
-                            Interrupts& interrupts);
+struct ExportWanted {
+  std::string session;
+  std::string path;  // it appears whole or not at all, in the place of what was there; empty: to the output, no terminal
+  bool with_kv = false;
+};
+Result<void> export_session(Client& client, const ExportWanted& wanted, Output& output, Interrupts& interrupts);
 
 // From `path`, empty: standard input. Prints the new session. `name` empty: the one it had.
 Result<void> import_session(Client& client, const std::string& path, std::string_view name, Output& output,

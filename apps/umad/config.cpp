@@ -170,6 +170,8 @@ const std::vector<Setting>& settings() {
       {"limits", "max_prompt_bytes", store(byte_count(1, kGiB), [](Config& c) -> auto& { return c.limits.max_prompt_bytes; })},
       {"limits", "max_frame_bytes", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.max_frame_bytes; })},
       {"limits", "tx_bytes_max", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.tx_bytes_max; })},
+      {"limits", "transfer_bytes_max",
+       store(byte_count(1024, kPiB), [](Config& c) -> auto& { return c.limits.transfer_bytes_max; })},
       {"limits", "queue_max", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.queue_max; })},
       {"limits", "queue_bytes_max", store(byte_count(1024, kPiB), [](Config& c) -> auto& { return c.limits.queue_bytes_max; })},
       {"limits", "deadline_ms", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.deadline_ms; })},

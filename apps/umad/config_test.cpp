@@ -62,6 +62,7 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_EQ(config->limits.max_prompt_bytes, 1'048'576U);
   EXPECT_EQ(config->limits.max_frame_bytes, 1'048'576U);
   EXPECT_EQ(config->limits.tx_bytes_max, 262'144U);
+  EXPECT_EQ(config->limits.transfer_bytes_max, 1U << 30);
   EXPECT_EQ(config->limits.queue_max, 0U);
   EXPECT_EQ(config->limits.queue_bytes_max, 268'435'456U);
   EXPECT_EQ(config->limits.deadline_ms, 30'000);
@@ -145,7 +146,7 @@ workers: 2
 policy: time_slice
 data_dir: /tmp/d
 ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
-limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
+limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, transfer_bytes_max: 3M, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
 scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 2.5, weights: replicated, prefill_threads: 3, ubatch: 128}
 kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, tenant_bytes_max: 2G, archive_after: 90m, eviction: lru, ttl: 7d, layout: unified}
 pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
@@ -165,6 +166,7 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.limits.max_tokens, 5);
   EXPECT_EQ(config.limits.max_frame_bytes, 4096U);
   EXPECT_EQ(config.limits.tx_bytes_max, 65'536U);
+  EXPECT_EQ(config.limits.transfer_bytes_max, 3U << 20);
   EXPECT_EQ(config.limits.queue_max, 7U);
   EXPECT_EQ(config.limits.queue_bytes_max, 268'435'456U);
   EXPECT_EQ(config.limits.deadline_ms, 1);

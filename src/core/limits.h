@@ -6,7 +6,7 @@
 
 namespace uma {
 
-inline constexpr std::size_t kSessionFileBytesMax = 16ul << 20;  // of an exported session: a million tokens and their text
+inline constexpr std::size_t kConversationBytesMax = 16ul << 20;  // in an exported session: a million tokens and their text
 
 struct Limits {
   std::size_t max_sessions = 100'000;
@@ -19,7 +19,8 @@ struct Limits {
       262'144;                // not yet written bytes of one connection; a stream that goes past ends with slow_consumer
   std::size_t queue_max = 0;  // waiting requests; 0: not bounded by count
   std::size_t queue_bytes_max = 268'435'456;
-  std::int64_t deadline_ms = 30'000;  // of waiting; 0: none
+  std::size_t transfer_bytes_max = 1ul << 30;  // in memory of session files that come, and as many of KV that goes
+  std::int64_t deadline_ms = 30'000;           // of waiting; 0: none
 };
 
 }  // namespace uma

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "core/ids.h"
+#include "core/portable_file.h"
 #include "core/sampling_params.h"
 
 namespace uma {
@@ -79,8 +79,8 @@ struct CreateSessionRequest {
 };
 
 struct ImportRequest {
-  std::string name;  // of the new session; empty: the one it had
-  Bytes file;        // docs/SESSION_FILE.md; not checked yet
+  std::string name;   // of the new session; empty: the one it had
+  PortableFile file;  // not checked yet
 };
 
 struct AppendRequest {

@@ -45,8 +45,9 @@ class Service {
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
   virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
 
-  // The session as a file, as it was last committed.
-  virtual void export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) = 0;
+  // The session as a file, as it was last committed. `with_kv`: and what is computed of it, if that is stored or in a slot
+  // where nobody generates.
+  virtual void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) = 0;
   // A new session from such a file; nothing where any of it is wrong.
   virtual void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) = 0;
 

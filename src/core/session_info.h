@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "core/ids.h"
+#include "core/portable_file.h"
 #include "core/request.h"
 #include "core/usage.h"
 
@@ -41,11 +41,20 @@ struct SessionDetail {
 
 struct ExportedSession {
   SessionInfo info;
-  Bytes file;  // docs/SESSION_FILE.md
+  PortableFile file;
+  std::uint64_t kv_bytes = 0;  // of it; 0: it has none
+};
+
+// What became of the KV of a file.
+enum class ImportedKv : std::uint8_t {
+  none,     // it has none
+  kept,     // the next reply begins with it
+  refused,  // it is of no use here: the log says why
 };
 
 struct ImportedSession {
   SessionInfo info;
+  ImportedKv kv = ImportedKv::none;
   bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
 };
 

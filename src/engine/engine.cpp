@@ -310,9 +310,9 @@ void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> repl
   });
 }
 
-void Engine::export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
-    router_.export_session(tenant, session, std::move(reply));
+void Engine::export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), with_kv, reply = std::move(reply)]() mutable {
+    router_.export_session(tenant, session, with_kv, std::move(reply));
   });
 }
 

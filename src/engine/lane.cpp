@@ -150,6 +150,9 @@ void Lane::take_commands() {
       cancel(cancelled->id);
     } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
       forget(forgotten->session);
+    } else if (auto* saved = std::get_if<SaveCommand>(&command)) {
+      save(saved->session);
+      saved->then();
     } else if (auto* report = std::get_if<PrefillReport>(&command)) {
       take_report(std::move(*report));
     } else {
@@ -179,6 +182,13 @@ void Lane::cancel(RequestId id) {
   if (found == sequences_.end() || (*found)->state == Sequence::State::finished) return;
   stats_.requests_cancelled_total.add();
   finish(**found, FinishReason::cancelled);
+}
+
+void Lane::save(const SessionId& session) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.owner.session == session && !slot.is_running && !slot.tokens.empty()) store_state(i);
+  }
 }
 
 void Lane::forget(const SessionId& session) {

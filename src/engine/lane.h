@@ -101,13 +101,18 @@ struct CancelCommand {
 struct ForgetCommand {
   SessionId session;
 };
+// The store gets a copy of what a slot holds of the session, if nobody runs in it; then `then` is called.
+struct SaveCommand {
+  SessionId session;
+  std::move_only_function<void()> then;
+};
 // A stored state that a waiting request goes on from has been read, or could not be.
 struct FetchReport {
   RequestId id;
   kv::StateId state = 0;
   Expected<kv::ImagePtr> image;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, PrefillReport, FetchReport>;
+using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport>;
 
 struct LaneOptions {
   std::int32_t index = 0;                   // of the worker
@@ -220,6 +225,7 @@ class Lane {
   void start(Task task);
   void cancel(RequestId id);
   void forget(const SessionId& session);
+  void save(const SessionId& session);
   void take_report(PrefillReport report);
   void take_fetched(FetchReport report);
   void come_home(Sequence& sequence);

@@ -4,7 +4,9 @@
 #include <format>
 #include <utility>
 
+#include "core/limits.h"
 #include "engine/preparer.h"
+#include "kv/portable_state.h"
 #include "kv/session_file.h"
 #include "llm/detokenizer.h"
 
@@ -65,6 +67,20 @@ Expected<kv::SessionRecord> retokenized(const capability::ChatFormat& format, kv
   return append_to_record(format, made, {.text = {}, .messages = std::move(old.pending_messages)});
 }
 
+// The bytes of the conversation with which a file begins, as long as it says it is; of what cannot be one, no more than that
+// has or may have.
+Bytes read_conversation(PortableReader& in) {
+  Bytes bytes(std::min(in.left(), kv::kSessionPrefixBytes));
+  in.read(bytes);
+  if (bytes.size() < kv::kSessionPrefixBytes) return bytes;
+  const std::size_t length = kv::conversation_bytes(std::span(bytes).first<kv::kSessionPrefixBytes>());
+  const std::size_t whole = std::min({length, kv::kSessionPrefixBytes + in.left(), kConversationBytesMax});
+  if (whole <= kv::kSessionPrefixBytes) return bytes;
+  bytes.resize(whole);
+  in.read(std::span(bytes).subspan(kv::kSessionPrefixBytes));
+  return bytes;
+}
+
 }  // namespace
 
 kv::Checksum vocabulary_of(const llm::Model& model) {
@@ -99,17 +115,20 @@ Bytes export_record(const llm::Model& model, const kv::SessionRecord& record) {
   return kv::encode_session_file(file);
 }
 
-Expected<ImportedRecord> import_record(const capability::ChatFormat& format, std::span<const std::byte> bytes,
+Expected<ImportedRecord> import_record(const capability::ChatFormat& format, const PortableFile& portable,
                                        std::size_t text_bytes_max) {
   const llm::Model& model = format.model();
+  PortableReader in(portable);
+  const Bytes bytes = read_conversation(in);
   auto file = kv::decode_session_file(bytes);
   if (!file) return std::unexpected(file.error());
+  const bool has_state = in.left() > 0;
   if (file->vocabulary == vocabulary_of(model)) {
     const auto is_known = [size = model.vocab().size()](Token token) { return token < size; };
     if (!std::ranges::all_of(file->record.chain, is_known) || !std::ranges::all_of(file->record.pending, is_known)) {
       return fail(ErrorCode::proto_field, "the session file cannot be used: a token is not in its vocabulary");
     }
-    return ImportedRecord{.record = std::move(file->record)};
+    return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
   }
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(ErrorCode::limit_prompt,
@@ -119,7 +138,34 @@ Expected<ImportedRecord> import_record(const capability::ChatFormat& format, std
   }
   auto record = retokenized(format, std::move(*file));
   if (!record) return std::unexpected(record.error());
-  return ImportedRecord{.record = std::move(*record), .are_tokens_kept = false};
+  return ImportedRecord{.record = std::move(*record), .are_tokens_kept = false, .has_state = has_state};
+}
+
+PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share) {
+  struct Held {
+    kv::ImagePtr image;
+    ByteBudget::Share share;
+    Bytes head;
+  };
+  Bytes head = kv::portable_head(*image);
+  const auto held = std::make_shared<const Held>(std::move(image), std::move(share), std::move(head));
+  return {.parts = kv::state_parts(held->head, *held->image), .owner = held};
+}
+
+Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file, const std::string& identity,
+                                      kv::BytePool& pool) {
+  PortableReader in(file);
+  (void)read_conversation(in);
+  std::vector<Token> chain = record.chain;
+  chain.insert(chain.end(), record.pending.begin(), record.pending.end());
+  return kv::read_state(in, identity, chain, pool);
+}
+
+PortableFile joined(PortableFile first, PortableFile second) {
+  first.parts.insert(first.parts.end(), second.parts.begin(), second.parts.end());
+  first.owner = std::make_shared<const std::pair<std::shared_ptr<const void>, std::shared_ptr<const void>>>(
+      std::move(first.owner), std::move(second.owner));
+  return first;
 }
 
 }  // namespace uma::engine

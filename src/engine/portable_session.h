@@ -1,15 +1,19 @@
-// A session's record as a file for another place, and back (docs/SESSION_FILE.md). Pure; any thread. Takes as long as
-// tokenizing all of it, so it is a job for the preparer.
+// A session as a file for another place, and back (docs/SESSION_FILE.md). Pure; any thread. A record takes as long as
+// tokenizing all of it, so it is a job for the preparer; a state is one for the store's thread, which is used to so many bytes.
 #pragma once
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "base/bytes.h"
 #include "capability/chat.h"
 #include "core/error.h"
+#include "core/portable_file.h"
+#include "kv/byte_pool.h"
 #include "kv/catalog.h"
 #include "kv/checksum.h"
+#include "kv/state_image.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -24,12 +28,21 @@ namespace uma::engine {
 struct ImportedRecord {
   kv::SessionRecord record;     // without id and tenant
   bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
+  bool has_state = false;       // KV follows, which import_state() reads
 };
 // Tokens of another vocabulary are made anew from what was said: of a chat all finished turns become one; a text waits as
 // pending input. That text has at most `text_bytes_max`.
 // Errors: E_PROTO_003 for bytes that are no such file; E_LIMIT_001 for too much text; those of the tokenizer and the template.
-[[nodiscard]] Expected<ImportedRecord> import_record(const capability::ChatFormat& format, std::span<const std::byte> file,
+[[nodiscard]] Expected<ImportedRecord> import_record(const capability::ChatFormat& format, const PortableFile& file,
                                                      std::size_t text_bytes_max);
+
+// What follows the record where KV travels too. The file holds the image and the share of who waits for its bytes.
+[[nodiscard]] PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share);
+// REQUIRES: `record` came out of `file`, which has a state. Errors: those of kv::read_state().
+[[nodiscard]] Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file,
+                                                    const std::string& identity, kv::BytePool& pool);
+// One file of two.
+[[nodiscard]] PortableFile joined(PortableFile first, PortableFile second);
 
 // The chain as text, as a client sees it.
 [[nodiscard]] std::string text_of(const llm::Vocab& vocab, std::span<const Token> chain);

@@ -61,7 +61,7 @@ TEST(PortableSession, TheSameVocabularyKeepsEveryToken) {
     for (const SessionMode mode : {SessionMode::text, SessionMode::chat}) {
       const FakeModel model({.has_chat_template = has_template});
       const kv::SessionRecord record = conversation(model, mode);
-      const auto imported = import_record(format_of(model), export_record(model, record), 0);
+      const auto imported = import_record(format_of(model), file_of(export_record(model, record)), 0);
       ASSERT_TRUE(imported) << imported.error().message;
       EXPECT_TRUE(imported->are_tokens_kept);
       EXPECT_EQ(imported->record, record);
@@ -79,7 +79,7 @@ TEST(PortableSession, AnotherTemplateIsAnotherVocabulary) {
 TEST(PortableSession, AChatInOtherTokensIsTheSameConversationInOneTurn) {
   const FakeModel model({.has_chat_template = true});
   const kv::SessionRecord record = conversation(model, SessionMode::chat);
-  const auto imported = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), kTextMax);
+  const auto imported = import_record(format_of(model), file_of(of_another_vocabulary(export_record(model, record))), kTextMax);
   ASSERT_TRUE(imported) << imported.error().message;
   EXPECT_FALSE(imported->are_tokens_kept);
   const kv::SessionRecord& made = imported->record;
@@ -95,12 +95,12 @@ TEST(PortableSession, AChatInOtherTokensIsTheSameConversationInOneTurn) {
 TEST(PortableSession, ATextInOtherTokensWaitsAsInput) {
   const FakeModel model({});
   const kv::SessionRecord record = conversation(model, SessionMode::text);
-  const auto imported = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), kTextMax);
+  const auto imported = import_record(format_of(model), file_of(of_another_vocabulary(export_record(model, record))), kTextMax);
   ASSERT_TRUE(imported) << imported.error().message;
   EXPECT_FALSE(imported->are_tokens_kept);
   EXPECT_TRUE(imported->record.chain.empty() && imported->record.turns.empty());
   EXPECT_EQ(text_of(model.vocab(), imported->record.pending), "onetwothreefourfive");
-  const auto refused = import_record(format_of(model), of_another_vocabulary(export_record(model, record)), 10);
+  const auto refused = import_record(format_of(model), file_of(of_another_vocabulary(export_record(model, record))), 10);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::limit_prompt);
 }
@@ -111,8 +111,8 @@ TEST(PortableSession, ASessionThatHasSaidNothingYetTravelsToo) {
   record.mode = SessionMode::chat;
   record.pending_messages = {{"system", "be brief"}};
   const Bytes file = export_record(model, record);
-  EXPECT_EQ(import_record(format_of(model), file, kTextMax)->record, record);
-  EXPECT_EQ(import_record(format_of(model), of_another_vocabulary(file), kTextMax)->record, record);
+  EXPECT_EQ(import_record(format_of(model), file_of(file), kTextMax)->record, record);
+  EXPECT_EQ(import_record(format_of(model), file_of(of_another_vocabulary(file)), kTextMax)->record, record);
 }
 
 TEST(PortableSession, ATokenThatTheVocabularyDoesNotHaveIsRefused) {
@@ -121,7 +121,7 @@ TEST(PortableSession, ATokenThatTheVocabularyDoesNotHaveIsRefused) {
   for (std::vector<Token>* tokens : {&record.chain, &record.pending}) {
     kv::SessionFile file{.record = record, .vocabulary = vocabulary_of(model), .text = {}};
     (tokens == &record.chain ? file.record.chain : file.record.pending).back() = testing::kFakeVocabularySize;
-    const auto imported = import_record(format_of(model), kv::encode_session_file(file), kTextMax);
+    const auto imported = import_record(format_of(model), file_of(kv::encode_session_file(file)), kTextMax);
     ASSERT_FALSE(imported);
     EXPECT_EQ(imported.error().message, "the session file cannot be used: a token is not in its vocabulary");
   }

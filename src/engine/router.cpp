@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "engine/portable_session.h"
 
 namespace uma::engine {
 namespace {
@@ -36,6 +35,7 @@ Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& stor
       store_(store),
       preparer_(preparer),
       clock_(clock),
+      exports_(std::make_shared<ByteBudget>(options_.limits.transfer_bytes_max)),
       random_(options_.seed) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
 }
@@ -635,26 +635,72 @@ void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo
   reply(std::move(sessions));
 }
 
-void Router::export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply) {
+void Router::export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply) {
   // What its tokens are and say only their model knows.
-  when_loaded([this, tenant, session, reply = std::move(reply)]() mutable {
+  when_loaded([this, tenant, session, with_kv, reply = std::move(reply)]() mutable {
     if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+    with_session(tenant, session, [this, with_kv, reply = std::move(reply)](Expected<Session*> found) mutable {
       if (!found) return reply(std::unexpected(found.error()));
       const Session& exported = **found;
       if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
-      preparer_.post(
-          [this, model = model_, record = exported.record, info = info_of(exported), reply = std::move(reply)]() mutable {
-            Bytes file = export_record(*model, *record);
-            post([info = std::move(info), file = std::move(file), reply = std::move(reply)]() mutable {
-              if (file.size() > kSessionFileBytesMax) {
-                return reply(
-                    fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
-                                                              file.size(), kSessionFileBytesMax)));
-              }
-              reply(ExportedSession{.info = std::move(info), .file = std::move(file)});
-            });
-          });
+      ExportedSession made{.info = info_of(exported), .file = {}};
+      if (!with_kv) return export_conversation(exported.record, std::move(made), std::move(reply));
+      auto then = [this, record = exported.record, made = std::move(made), reply = std::move(reply)]() mutable {
+        export_kv(std::move(record), std::move(made), std::move(reply));
+      };
+      // What is in a slot goes to the store first, as it does when the slot is needed.
+      if (!lanes_[exported.lane]->holds(exported.summary.id)) return then();
+      lanes_[exported.lane]->post(
+          SaveCommand{exported.summary.id, [this, then = std::move(then)]() mutable { post(std::move(then)); }});
+    });
+  });
+}
+
+// The file begins with the conversation, and its KV follows, if `made` has some.
+void Router::export_conversation(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
+  preparer_.post([this, model = model_, record = std::move(record), made = std::move(made),
+                  reply = std::move(reply)]() mutable {
+    Bytes conversation = export_record(*model, *record);
+    post([conversation = std::move(conversation), made = std::move(made), reply = std::move(reply)]() mutable {
+      if (conversation.size() > kConversationBytesMax) {
+        return reply(fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                               conversation.size(), kConversationBytesMax)));
+      }
+      made.file = joined(file_of(std::move(conversation)), std::move(made.file));
+      reply(std::move(made));
+    });
+  });
+}
+
+// The session's stored state joins the file, if there is one of the beginning of these tokens.
+void Router::export_kv(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
+  std::vector<Token> chain = record->chain;
+  chain.insert(chain.end(), record->pending.begin(), record->pending.end());
+  const kv::Asker asker{.tenant = record->tenant, .session = record->id, .forked_from = {}, .takes_others = false};
+  const auto match = store_.find(asker, chain);
+  if (!match || match->tokens_count < match->tokens_stored) {
+    return export_conversation(std::move(record), std::move(made), std::move(reply));
+  }
+  ByteBudget::Share share(exports_);
+  if (match->bytes > exports_->bytes_max()) {
+    return reply(fail(ErrorCode::limit_prompt,
+                      std::format("the KV of the session takes {} bytes, limits.transfer_bytes_max is {}: export it without",
+                                  match->bytes, exports_->bytes_max())));
+  }
+  if (!share.grow(match->bytes)) {
+    return reply(fail(ErrorCode::limit_wait,
+                      std::format("exports that are read take {} of {} bytes, limits.transfer_bytes_max: try again later",
+                                  exports_->bytes_used(), exports_->bytes_max())));
+  }
+  // On the store's thread until the post: nobody waits while the image gets its checksum.
+  store_.fetch(match->id, [this, record = std::move(record), made = std::move(made), reply = std::move(reply),
+                           share = std::move(share)](Expected<kv::ImagePtr> image) mutable {
+    if (image) {
+      made.file = export_state(std::move(*image), std::move(share));
+      made.kv_bytes = made.file.size();
+    }
+    post([this, record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
+      export_conversation(std::move(record), std::move(made), std::move(reply));
     });
   });
 }
@@ -662,33 +708,73 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
 void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
   when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    preparer_.post([this, chat = chat_, tenant = std::move(tenant), request = std::move(request),
-                    reply = std::move(reply)]() mutable {
+    preparer_.post([this, chat = chat_, checks_states = lanes_.front()->shape().checks_states, tenant = std::move(tenant),
+                    request = std::move(request), reply = std::move(reply)]() mutable {
       auto imported = import_record(*chat, request.file, options_.limits.max_prompt_bytes);
-      post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
-            reply = std::move(reply)]() mutable {
-        if (!imported) return reply(std::unexpected(imported.error()));
-        kv::SessionRecord& record = imported->record;
-        if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) {
-          return reply(std::unexpected(fits.error()));
-        }
-        if (record.n_keep >= lanes_.front()->shape().sequence_cells_max) {
-          return reply(fail(ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}",
-                                                                  record.n_keep, lanes_.front()->shape().sequence_cells_max)));
-        }
-        record.id = new_session_id();
-        record.tenant = std::move(tenant);
-        if (!name.empty()) record.name = std::move(name);
-        record.model = options_.model_name;
-        record.last_used_s = clock_.unix_s();
-        add_session(std::move(record), least_loaded_lane(), {},
-                    [kept = imported->are_tokens_kept, reply = std::move(reply)](Expected<SessionInfo> added) mutable {
-                      if (!added) return reply(std::unexpected(added.error()));
-                      reply(ImportedSession{.info = std::move(*added), .are_tokens_kept = kept});
-                    });
+      if (!imported || !imported->has_state || !checks_states) {
+        return post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
+                     reply = std::move(reply)]() mutable {
+          if (!imported) return reply(std::unexpected(imported.error()));
+          std::optional<Expected<kv::StateImage>> image;
+          if (imported->has_state) {
+            image = fail(ErrorCode::runtime_decode,
+                         "the KV of the session file is left out: that of such models cannot be "
+                         "checked");
+          }
+          add_imported(std::move(tenant), std::move(name), std::move(*imported), std::move(image), std::move(reply));
+        });
+      }
+      store_.run_later([this, tenant = std::move(tenant), request = std::move(request), imported = std::move(*imported),
+                        reply = std::move(reply)]() mutable {
+        auto image = import_state(imported.record, request.file, store_.identity(), store_.pool());
+        request.file = {};
+        post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
+              image = std::move(image), reply = std::move(reply)]() mutable {
+          if (!image && image.error().code == ErrorCode::proto_field) return reply(std::unexpected(image.error()));
+          add_imported(std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
+        });
       });
     });
   });
+}
+
+// `image`: the KV that the file had, or why it is of no use here; empty: it had none.
+void Router::add_imported(TenantId tenant, std::string name, ImportedRecord imported,
+                          std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply) {
+  kv::SessionRecord& record = imported.record;
+  if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) return reply(std::unexpected(fits.error()));
+  if (record.n_keep >= lanes_.front()->shape().sequence_cells_max) {
+    return reply(fail(ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}", record.n_keep,
+                                                            lanes_.front()->shape().sequence_cells_max)));
+  }
+  record.id = new_session_id();
+  record.tenant = std::move(tenant);
+  if (!name.empty()) record.name = std::move(name);
+  record.model = options_.model_name;
+  record.last_used_s = clock_.unix_s();
+  add_session(std::move(record), least_loaded_lane(), {},
+              [this, kept = imported.are_tokens_kept, image = std::move(image),
+               reply = std::move(reply)](Expected<SessionInfo> added) mutable {
+                if (!added) return reply(std::unexpected(added.error()));
+                ImportedSession made{.info = std::move(*added), .are_tokens_kept = kept};
+                if (image) {
+                  made.kv = keep_imported(made.info.id, std::move(*image));
+                  made.info = info_of(*find_session(made.info.id));
+                }
+                reply(std::move(made));
+              });
+}
+
+// The state of a session that has just been imported goes to the store, as the session's and its tenant's own.
+ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> image) {
+  if (!image) {
+    log_info("session {}: {}", id.value, image.error().message);
+    return ImportedKv::refused;
+  }
+  store_.put({.tenant = find_session(id)->summary.tenant, .session = id, .is_public = false}, std::move(*image));
+  if (store_.states_of(id).tier != Tier::none) return ImportedKv::kept;
+  log_info("session {}: its KV is left out: there is no room for it", id.value);
+  return ImportedKv::refused;
 }
 
 // --- Generations

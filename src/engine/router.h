@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/metrics.h"
@@ -31,6 +32,7 @@
 #include "core/service.h"
 #include "core/session_info.h"
 #include "engine/lane.h"
+#include "engine/portable_session.h"
 #include "engine/preparer.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
@@ -91,7 +93,7 @@ class Router {
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
-  void export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply);
+  void export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
 
   // For the simulator: every session's invariants hold.
@@ -162,6 +164,12 @@ class Router {
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
   void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
+  void export_kv(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
+  void export_conversation(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
+  void add_imported(TenantId tenant, std::string name, ImportedRecord imported, std::optional<Expected<kv::StateImage>> image,
+                    Reply<ImportedSession> reply);
+  [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
+
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
@@ -186,6 +194,7 @@ class Router {
   kv::StateStore& store_;
   Preparer& preparer_;
   const Clock& clock_;
+  const std::shared_ptr<ByteBudget> exports_;  // KV that clients still read; shared with the files it is in
 
   // Owned by the router's thread.
   Random random_;

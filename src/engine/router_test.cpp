@@ -529,10 +529,11 @@ TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
   record.is_public = true;
   start();
   load();
-  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "tale", std::move(reply)); });
+  const auto exported =
+      ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "tale", false, std::move(reply)); });
   ASSERT_TRUE(exported);
   EXPECT_EQ(exported->info.tokens, 5);
-  const auto import = [&](const std::string& name, const Bytes& file) {
+  const auto import = [&](const std::string& name, const PortableFile& file) {
     return ask<ImportedSession>(
         [&](auto reply) { router_->import_session(TenantId{"another"}, {name, file}, std::move(reply)); });
   };
@@ -550,12 +551,14 @@ TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
   EXPECT_EQ(kept->ttl_s, 0);
   EXPECT_EQ(import("", exported->file).error().message, "field \"name\": a session \"tale\" exists already");
   EXPECT_TRUE(import("copy", exported->file));
-  Bytes damaged = exported->file;
+  Bytes damaged(exported->file.size());
+  PortableReader(exported->file).read(damaged);
   damaged[50] ^= std::byte{1};
-  EXPECT_EQ(import("third", damaged).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(import("third", file_of(damaged)).error().code, ErrorCode::proto_field);
   EXPECT_EQ(catalog_.size(), 3u) << "what is refused leaves nothing";
-  EXPECT_EQ(ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "copy", std::move(reply)); }).error().code,
-            ErrorCode::session_unknown)
+  EXPECT_EQ(
+      ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "copy", false, std::move(reply)); }).error().code,
+      ErrorCode::session_unknown)
       << "another tenant's";
 }
 
@@ -565,7 +568,8 @@ TEST_F(RouterTest, AnImportThatDoesNotFitTheContextIsRefused) {
   record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
   start();
   load();
-  const auto exported = ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "a", std::move(reply)); });
+  const auto exported =
+      ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, "a", false, std::move(reply)); });
   ASSERT_TRUE(exported);
   const auto imported =
       ask<ImportedSession>([&](auto reply) { router_->import_session(kTenant, {"", exported->file}, std::move(reply)); });

@@ -53,7 +53,11 @@ Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence
     if (auto fits = kv::check_fits(image, context.state_identity()); !fits) return fits;
   }
   const kv::StatePiece& next = image.pieces[piece];
-  return context.load_state(sequence, next.begin, next.end, next.bytes);
+  auto loaded = context.load_state(sequence, next.begin, next.end, next.bytes);
+  if (loaded || piece > 0) return loaded;
+  // It may be of a context with another number of sequences. The others see it as it is.
+  Bytes copy = next.bytes;
+  return context.load_state(sequence, next.begin, next.end, context.fit_state(copy));
 }
 
 Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image) {

@@ -25,7 +25,7 @@ struct StateSize {
 // Loads the next piece of an image into `sequence`, which holds those before it. The piece may be of another form afterwards.
 // On failure the sequence is empty.
 [[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece);
-// The same, of an image that others read too: it must be of a context like this one.
+// The same, of an image that others read too. Where it is of a context with another number of sequences, a copy is loaded.
 [[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
                                                   std::size_t piece);
 

@@ -33,7 +33,7 @@ constexpr std::size_t kNameDigits = 32;
 constexpr std::size_t kDamagedMax = 16;
 constexpr std::size_t kLogLinesMax = 20;
 constexpr std::size_t kFirstReadBytes = 16'384;  // the whole head of about 4,000 tokens
-constexpr std::size_t kSpareBytes = 4'096;       // of a piece: loading a state may add words at its end
+constexpr std::size_t kSpareBytes = 4'096;       // of a piece: loading a state may add words to it
 
 constexpr std::array<std::byte, kStateBlockBytes> kZeros{};
 

@@ -5,8 +5,10 @@
 #include <bit>
 #include <cstring>
 #include <format>
+#include <limits>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/utf8.h"
 
 namespace uma::kv {
@@ -15,6 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
 
 constexpr std::array<char, 8> kMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
+constexpr std::size_t kLengthAt = kMagic.size() + sizeof kSessionFileVersion;
 constexpr std::size_t kChecksumBytes = 16;
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kModelBytesMax = 1024;
@@ -129,6 +132,7 @@ Bytes encode_session_file(const SessionFile& file) {
   Bytes out;
   add_all(out, std::span<const char>(kMagic));
   add_number(out, kSessionFileVersion);
+  add_number(out, std::uint32_t{0});  // its length, once it is known
   add_number(out, static_cast<std::uint32_t>(record.mode));
   add_number(out, file.vocabulary.low);
   add_number(out, file.vocabulary.high);
@@ -153,10 +157,17 @@ Bytes encode_session_file(const SessionFile& file) {
       for (const std::string* text : {&message.role, &message.content}) add_all(out, std::span<const char>(*text));
     }
   }
+  UMA_CHECK(out.size() + kChecksumBytes <= std::numeric_limits<std::uint32_t>::max());
+  const std::uint32_t length = as_u32(out.size() + kChecksumBytes);
+  std::memcpy(out.data() + kLengthAt, &length, sizeof length);
   const Checksum hash = hash_of(out);
   add_number(out, hash.low);
   add_number(out, hash.high);
   return out;
+}
+
+std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix) {
+  return Reader(prefix.subspan<kLengthAt>()).take_number<std::uint32_t>();
 }
 
 Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
@@ -168,13 +179,16 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   if (!in.is_short() && version != kSessionFileVersion) {
     return refused(std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
   }
-  if (bytes.size() < kMagic.size() + sizeof version + kChecksumBytes) return refused("it is truncated");
+  const auto length = in.take_number<std::uint32_t>();
+  if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kChecksumBytes) return refused("it is truncated");
   Reader end(bytes.last(kChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
   const auto content = bytes.first(bytes.size() - kChecksumBytes);
-  if (stored != hash_of(content)) return refused("it is damaged or truncated, its checksum is wrong");
+  if (length != bytes.size() || stored != hash_of(content)) {
+    return refused("it is damaged or truncated, its checksum is wrong");
+  }
 
-  in = Reader(content.subspan(kMagic.size() + sizeof version));
+  in = Reader(content.subspan(kLengthAt + sizeof length));
   SessionFile file;
   SessionRecord& record = file.record;
   const auto mode = in.take_number<std::uint32_t>();

@@ -1,6 +1,6 @@
-// A session as one file that can be taken elsewhere: what was said, its tokens, and which vocabulary they are of
-// (docs/SESSION_FILE.md draws the bytes). Pure: bytes in, values out. The decoder takes any bytes: it never reads beyond them,
-// and allocates no more than a few times what they are long.
+// The conversation of a session's file, which its KV may follow (portable_state.h): what was said, its tokens, and which
+// vocabulary they are of (docs/SESSION_FILE.md draws the bytes). Pure: bytes in, values out. The decoder takes any bytes: it
+// never reads beyond them, and allocates no more than a few times what they are long.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 namespace uma::kv {
 
 inline constexpr std::uint32_t kSessionFileVersion = 1;
+inline constexpr std::size_t kSessionPrefixBytes = 16;  // enough for conversation_bytes()
 
 struct SessionFile {
   SessionRecord record;  // without id, tenant, time to live and rights: these belong to a place, not to what was said
@@ -23,7 +24,12 @@ struct SessionFile {
   std::string text;      // text mode: chain and pending input as text, for a model with other tokens
 };
 
+// REQUIRES: it takes less than 4 GiB.
 [[nodiscard]] Bytes encode_session_file(const SessionFile& file);
+
+// How long the conversation is with which these bytes begin, by its own word; as decode_session_file() makes sure of, which
+// refuses what is none.
+[[nodiscard]] std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix);
 
 // Accepts exactly what encode_session_file makes of a record that the engine could have made: its turns lie within its tokens
 // and messages, each with an input and a reply, all text is UTF-8. Whether the tokens are of a vocabulary is the caller's

@@ -102,16 +102,18 @@ TEST(SessionFile, ItsBytesAreThoseOfTheDescription) {
   };
   EXPECT_EQ(std::memcmp(bytes.data(), "umasessn", 8), 0);
   EXPECT_EQ(number(8), 1u);
-  EXPECT_EQ(number(12), 2u);
-  EXPECT_EQ(number(16), 1u);
-  EXPECT_EQ(number(24), 2u);
-  EXPECT_EQ(number(32), 1'700'000'000u);
-  for (std::size_t i = 0; const std::uint32_t count : {4u, 4u, 0u, 2u, 8u, 2u, 5u, 1u}) EXPECT_EQ(number(40 + 4 * i++), count);
-  EXPECT_EQ(std::memcmp(bytes.data() + 84, "taletiny", 8), 0);
-  EXPECT_EQ(number(92 + 12), 4u) << "where the second turn begins";
+  EXPECT_EQ(number(12), bytes.size());
+  EXPECT_EQ(conversation_bytes(std::span(bytes).first<kSessionPrefixBytes>()), bytes.size());
+  EXPECT_EQ(number(16), 2u);
+  EXPECT_EQ(number(20), 1u);
+  EXPECT_EQ(number(28), 2u);
+  EXPECT_EQ(number(36), 1'700'000'000u);
+  for (std::size_t i = 0; const std::uint32_t count : {4u, 4u, 0u, 2u, 8u, 2u, 5u, 1u}) EXPECT_EQ(number(44 + 4 * i++), count);
+  EXPECT_EQ(std::memcmp(bytes.data() + 88, "taletiny", 8), 0);
+  EXPECT_EQ(number(96 + 12), 4u) << "where the second turn begins";
   const Bytes cut = encode_session_file(cut_file());
   for (std::size_t i = 0; const std::uint32_t value : {1u, 2u, 2u}) {
-    EXPECT_EQ(std::memcmp(cut.data() + 72 + 4 * i++, &value, sizeof value), 0);
+    EXPECT_EQ(std::memcmp(cut.data() + 76 + 4 * i++, &value, sizeof value), 0);
   }
 }
 
@@ -192,7 +194,7 @@ TEST(SessionFile, RefusesForgedContent) {
 TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
   const Bytes whole = encode_session_file(chat_file());
   Random random(1);
-  for (std::size_t at = 12; at < 84; ++at) {
+  for (std::size_t at = 12; at < 88; ++at) {
     for (int round = 0; round < 20; ++round) {
       Bytes changed = whole;
       changed[at] = static_cast<std::byte>(random.next_below(256));
@@ -202,7 +204,7 @@ TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
     }
   }
   Bytes huge = whole;
-  for (std::size_t at = 40; at < 72; ++at) huge[at] = std::byte{0xff};
+  for (std::size_t at = 44; at < 76; ++at) huge[at] = std::byte{0xff};
   seal(huge);
   EXPECT_EQ(refusal(huge), "the session file cannot be used: its lengths do not add up");
 }

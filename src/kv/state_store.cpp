@@ -298,6 +298,11 @@ void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
+std::string StateStore::identity() const {
+  const MutexLock lock(mutex_);
+  return identity_;
+}
+
 void StateStore::forget(const SessionId& session) {
   const MutexLock lock(mutex_);
   const auto owned = of_session_.find(session);
@@ -538,6 +543,8 @@ void StateStore::run(Job job) {
       preparation_.count = job.count;
       preparation_.next = clock_.now();
       return;
+    case JobKind::task:
+      return job.task();
     case JobKind::remove:
       if (auto removed = cold_->remove(job.file); !removed) log_warning("kv: {}", removed.error().message);
       return;

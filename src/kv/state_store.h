@@ -123,6 +123,10 @@ class StateStore {
   void expect(std::size_t piece_bytes, std::size_t pieces);
   // For the states that come here.
   [[nodiscard]] BytePool& pool() { return pool_; }
+  // Runs a task on the store's thread, where work on the bytes of a whole state makes nobody wait but the disk's queue.
+  void run_later(std::move_only_function<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
+  // What a context must be for the states that are found.
+  [[nodiscard]] std::string identity() const;
   // The session has ended.
   void forget(const SessionId& session);
   // What is stored of a session.
@@ -157,7 +161,7 @@ class StateStore {
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return image ? image->bytes() : 0; }
   };
-  enum class JobKind : std::uint8_t { write, read, remove, expect };
+  enum class JobKind : std::uint8_t { write, read, remove, expect, task };
   struct Job {
     JobKind kind = JobKind::write;
     StateId id = 0;                  // write, read
@@ -165,6 +169,7 @@ class StateStore {
     std::size_t count = 0;           // expect
     std::string file{};              // remove
     OnFetched on_fetched = nullptr;  // read
+    std::move_only_function<void()> task = nullptr;
   };
   using Entries = std::unordered_map<StateId, Entry>;
   // What the states of a tenant take.

@@ -76,35 +76,54 @@ std::uint32_t whole_cache_lines(std::uint32_t words) {
 }
 
 // A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream,
-// the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). A sequence is in one
-// stream: for a cache with another number of them, the empty ones before and after it are left out or added. Only for models
-// whose one cache this is: others have a second one or a state behind it, or nothing but a state.
+// the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). Each cell has its
+// position, the number of its sequences, which is 1, and the id of the sequence; their keys and values come after the last of
+// them. A sequence is in one stream, and it does not matter in which: here it is the last one, so that nothing comes behind its
+// values. Only for models whose one cache this is: others have a second one or a state behind it, or nothing but a state.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
-constexpr std::size_t kStreamsRoom = kLibrarySequencesMax * kWord;  // so that adding empty streams moves nothing
+constexpr std::size_t kCellWords = 3;
 
+std::uint32_t word_at(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, bytes.data() + at, kWord);
+  return word;
+}
+
+// For a cache with another number of streams, empty ones are left out or added.
 std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
-  const auto word_at = [&](std::size_t at) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, bytes.data() + at, kWord);
-    return word;
-  };
   if (bytes.size() < kCountsAt + kWord) return bytes;
-  const std::uint32_t streams = word_at(kStreamsAt);
+  const std::uint32_t streams = word_at(bytes, kStreamsAt);
   if (streams == wanted || streams > kLibrarySequencesMax || bytes.size() < kCountsAt + streams * kWord) return bytes;
-  std::uint32_t before = 0;
-  while (before < streams && word_at(kCountsAt + before * kWord) == 0) ++before;
-  if (before == streams) return bytes;
-  const std::uint32_t before_kept = std::min(before, wanted - 1);
-  const std::size_t begin = (before - before_kept) * kWord;
-  const std::size_t end = bytes.size() - (streams - 1 - before) * kWord;
-  const std::size_t empty_after = (wanted - 1 - before_kept) * kWord;
-  bytes.resize(std::max(bytes.size(), end + empty_after));
-  std::memset(bytes.data() + end, 0, empty_after);
+  if (streams < wanted) bytes.insert(bytes.begin() + kCountsAt, (wanted - streams) * kWord, std::byte{0});
+  const std::size_t begin = streams < wanted ? 0 : (streams - wanted) * kWord;
   std::memmove(bytes.data() + begin, bytes.data(), kStreamsAt);
   std::memcpy(bytes.data() + begin + kStreamsAt, &wanted, kWord);
-  return std::span<const std::byte>(bytes).subspan(begin, end + empty_after - begin);
+  return std::span<const std::byte>(bytes).subspan(begin);
+}
+
+// Whether a state of one cache has the positions [begin, end) in its last stream, each once. The library would take any: what
+// it refuses later can leave cells behind, and some numbers end the process.
+bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::int32_t end) {
+  if (state.size() < kCountsAt + kWord) return false;
+  const std::size_t streams = word_at(state, kStreamsAt);
+  const auto cells = static_cast<std::size_t>(end - begin);
+  if (streams == 0 || streams > kLibrarySequencesMax) return false;
+  if (state.size() < kCountsAt + (streams + cells * kCellWords) * kWord) return false;
+  std::size_t at = kCountsAt;
+  for (std::size_t stream = 0; stream + 1 < streams; ++stream, at += kWord) {
+    if (word_at(state, at) != 0) return false;
+  }
+  if (word_at(state, at) != cells) return false;
+  at += kWord;
+  std::vector<bool> seen(cells);
+  for (std::size_t cell = 0; cell < cells; ++cell, at += kCellWords * kWord) {
+    const std::uint32_t place = word_at(state, at) - static_cast<std::uint32_t>(begin);
+    if (place >= cells || seen[place] || word_at(state, at + kWord) != 1) return false;
+    seen[place] = true;
+  }
+  return true;
 }
 
 bool ask_monitor(void* data) {
@@ -170,6 +189,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     // A window as long as the context never leaves anything out.
     shape.can_truncate = !has_states(model.get()) &&
                          (llama_model_n_swa(model.get()) == 0 || llama_model_n_swa(model.get()) >= shape.sequence_cells_max);
+    shape.checks_states = !has_states(model.get()) && llama_model_n_swa(model.get()) == 0;
     // The library also says so of states, which cannot forget a part.
     shape.can_shift = shape.can_truncate && llama_memory_can_shift(llama_get_memory(context));
     // The library turns it on by itself for quantized values.
@@ -191,7 +211,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
       has_states_(has_states(model_.get())),
       window_(shape.can_truncate ? 0 : llama_model_n_swa(model_.get())),
-      has_one_cache_(!has_states_ && llama_model_n_swa(model_.get()) == 0),
+      has_one_cache_(shape.checks_states),
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
       scratch_(shape.is_unified ? shape.sequences : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
@@ -288,13 +308,21 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
     const std::size_t size = llama_state_seq_get_size(context_, source);
-    bytes.reserve(size + kStreamsRoom);
-    bytes.resize(size);
+    // The empty streams that the library writes behind the cells are to come before them.
+    const std::size_t streams_behind =
+        has_one_cache_ && !shape_.is_unified ? streams_ - 1 - static_cast<std::size_t>(sequence) : 0;
+    const std::size_t offset = streams_behind * kWord;
+    bytes.resize(offset + size);
     const std::size_t written =
-        llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size(), source);
+        llama_state_seq_get_data(context_, reinterpret_cast<std::uint8_t*>(bytes.data() + offset), size, source);
     if (!is_whole) llama_memory_seq_rm(memory(), scratch_, -1, -1);
-    if (written == 0 || written != bytes.size()) {
-      return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, bytes.size()));
+    if (written == 0 || written != size) {
+      return fail(ErrorCode::runtime_decode, std::format("libllama saved {} of {} state bytes", written, size));
+    }
+    if (offset > 0) {
+      std::memmove(bytes.data(), bytes.data() + offset, kCountsAt);
+      std::memset(bytes.data() + kCountsAt, 0, offset);
+      bytes.resize(size);
     }
     return Unit{};
   });
@@ -309,6 +337,9 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   UMA_CHECK(begin == 0 || knows_pieces());
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
+    if (has_one_cache_ && !has_positions(state, begin, end)) {
+      return fail(ErrorCode::runtime_decode, "the stored state has other positions");
+    }
     const std::int32_t target = begin == 0 ? sequence : scratch_;
     const std::size_t read =
         llama_state_seq_set_data(context_, reinterpret_cast<const std::uint8_t*>(state.data()), state.size(), target);

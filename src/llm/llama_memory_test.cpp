@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <format>
 
@@ -183,6 +184,61 @@ TEST_P(Memory, ASavedSequenceGoesOnWithTheSameBits) {
   }
 }
 
+// Its states are taken from elsewhere (ContextShape::checks_states).
+class OneCache : public Memory {};
+
+// Files come from elsewhere with checksums that are right: the words that say what is in a state may be any.
+TEST_P(OneCache, RefusesForgedStatesAndKeepsNothingOfThem) {
+  constexpr std::int32_t kCells = 6;
+  constexpr std::size_t kWords = 36;  // the head, the cells and what the layers begin with
+  const std::vector<Token> tokens = part(tokens_, 0, kCells);
+  const auto target = context();
+  feed(*target, 1, tokens);
+  Bytes saved;
+  ASSERT_TRUE(target->save_state(1, 0, kCells, saved));
+  const std::vector<float> expected = fresh(tokens, next_);
+  for (std::size_t word = 0; word < kWords; ++word) {
+    for (const std::uint32_t value : {0U, 1U, 2U, 5U, 6U, 7U, 255U, 0x7fff'ffffU, 0x8000'0000U, 0xffff'ffffU}) {
+      Bytes state = saved;
+      std::memcpy(state.data() + word * sizeof value, &value, sizeof value);
+      const bool is_loaded = target->load_state(2, 0, kCells, state).has_value();
+      EXPECT_EQ(target->sequence_length(2), is_loaded ? kCells : 0) << word << " " << value;
+      ASSERT_TRUE(target->truncate(2, 0));
+    }
+  }
+  for (std::size_t size = 0; size < saved.size(); size += 3) {
+    EXPECT_FALSE(target->load_state(2, 0, kCells, std::span(saved).first(size))) << size;
+    ASSERT_EQ(target->sequence_length(2), 0) << size;
+  }
+  feed(*target, 2, tokens);
+  EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose) << "what was refused left cells behind";
+}
+
+TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
+  if (!is_unified()) GTEST_SKIP() << "its states are whole";
+  constexpr std::int32_t kBegin = 3;
+  constexpr std::int32_t kCells = 6;
+  const std::vector<Token> tokens = part(tokens_, 0, kCells);
+  const auto target = context();
+  feed(*target, 1, tokens);
+  Bytes saved;
+  ASSERT_TRUE(target->save_state(1, kBegin, kCells, saved));
+  const std::vector<float> expected = feed(*target, 1, next_);
+  for (std::size_t word = 0; word < 24; ++word) {
+    for (const std::uint32_t value : {0U, 1U, 4U, 6U, 0x7fff'ffffU, 0x8000'0000U, 0xffff'ffffU}) {
+      feed(*target, 2, part(tokens_, 0, kBegin));
+      Bytes state = saved;
+      std::memcpy(state.data() + word * sizeof value, &value, sizeof value);
+      const bool is_loaded = target->load_state(2, kBegin, kCells, state).has_value();
+      EXPECT_EQ(target->sequence_length(2), is_loaded ? kCells : 0) << word << " " << value;
+      ASSERT_TRUE(target->truncate(2, 0));
+    }
+  }
+  feed(*target, 2, part(tokens_, 0, kBegin));
+  ASSERT_TRUE(target->load_state(2, kBegin, kCells, saved)) << "the scratch sequence is empty again";
+  EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
+}
+
 TEST_P(Memory, SequencesOfOneCallDoNotTouchEachOther) {
   std::vector<std::vector<float>> expected;
   for (std::int32_t i = 0; i < 3; ++i) {
@@ -294,6 +350,8 @@ std::string name_of(const testing::TestParamInfo<Case>& made) {
 
 INSTANTIATE_TEST_SUITE_P(Split, Memory, testing::ValuesIn(cases_of(KvLayout::split)), name_of);
 INSTANTIATE_TEST_SUITE_P(Unified, Memory, testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
+INSTANTIATE_TEST_SUITE_P(Plain, OneCache, testing::Values(Case{"tiny", KvLayout::split}, Case{"tiny", KvLayout::unified}),
+                         [](const auto& made) { return made.param.layout == KvLayout::split ? "split" : "unified"; });
 
 // --- The library itself
 

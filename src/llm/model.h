@@ -69,6 +69,8 @@ struct ContextShape {
   bool can_truncate = true;
   // After a part in the middle has been forgotten, what follows can move up.
   bool can_shift = true;
+  // load_state() refuses any bytes that are no state of this model. False: it must be given nobody else's.
+  bool checks_states = true;
   std::uint64_t kv_bytes_per_token = 0;
 };
 
@@ -132,8 +134,8 @@ class Context {
   // The part of `bytes` that load_state() takes. Bytes of a split context with another number of sequences are brought into the
   // form of this one, in place, where the model has one cache (those of several are refused then); all others are as they were.
   [[nodiscard]] virtual std::span<const std::byte> fit_state(Bytes& bytes) const { return bytes; }
-  // Loads such bytes at the end of a sequence; the first piece goes into an empty one. The bytes have been verified: the
-  // library itself accepts damaged ones. On failure the sequence is empty.
+  // Loads such bytes at the end of a sequence; the first piece goes into an empty one. Their checksum has been verified: the
+  // library itself accepts damaged values. On failure the sequence is empty.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   std::span<const std::byte> bytes) = 0;
 };

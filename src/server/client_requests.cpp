@@ -33,8 +33,43 @@ class ClientRequests::StreamSink final : public EventSink {
   const bool stream_;
 };
 
-ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox)
-    : service_(service), tenant_(std::move(tenant)), client_(next_client_number()), outbox_(std::move(outbox)) {}
+// The frames of an exported file, some at a time.
+class ClientRequests::ExportFrames {
+ public:
+  ExportFrames(const std::string& id, ExportedSession session) : head_(id), session_(std::move(session)) {}
+
+  bool operator()(std::string& out) {
+    constexpr std::size_t kPartBytes = 48ul << 10;  // 64 KiB as base64: a stream beside it does not overflow
+    const auto& parts = session_.file.parts;
+    if (part_ == parts.size()) {
+      wire::append_exported(out, head_, session_);
+      return false;
+    }
+    const auto left = parts[part_].subspan(offset_);
+    const auto next = left.first(std::min(kPartBytes, left.size()));
+    wire::append_data(out, head_, next);
+    offset_ += next.size();
+    if (offset_ == parts[part_].size()) {
+      ++part_;
+      offset_ = 0;
+    }
+    return true;
+  }
+
+ private:
+  const wire::FrameHead head_;
+  const ExportedSession session_;
+  std::size_t part_ = 0;
+  std::size_t offset_ = 0;
+};
+
+ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox,
+                               std::shared_ptr<ByteBudget> imports)
+    : service_(service),
+      tenant_(std::move(tenant)),
+      client_(next_client_number()),
+      outbox_(std::move(outbox)),
+      imports_(std::move(imports)) {}
 
 void ClientRequests::start(std::string_view frame_body, bool draining) {
   std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
@@ -158,7 +193,17 @@ void ClientRequests::run(const std::string& id, wire::ListSessionsRequest) {
 }
 
 void ClientRequests::run(const std::string& id, wire::ExportSessionRequest request) {
-  service_.export_session(tenant_, std::move(request.session), reply_to<ExportedSession>(id, wire::append_exported));
+  in_flight_.emplace(id, InFlight{});
+  service_.export_session(
+      tenant_, std::move(request.session), request.with_kv, [outbox = outbox_, id](Expected<ExportedSession> exported) {
+        if (exported) {
+          outbox->append_drawn(id, [frames = std::make_unique<ExportFrames>(id, std::move(*exported))](std::string& out) {
+            return (*frames)(out);
+          });
+          return;
+        }
+        outbox->append_last(id, [&](std::string& out) { wire::append_error(out, wire::FrameHead(id), exported.error()); });
+      });
 }
 
 void ClientRequests::run(const std::string& id, wire::ImportSessionRequest request) {
@@ -166,7 +211,7 @@ void ClientRequests::run(const std::string& id, wire::ImportSessionRequest reque
     return answer_error(id,
                         {ErrorCode::limit_wait, "another import is coming on this connection: send its file to the end first"});
   }
-  in_flight_[id].import = ImportRequest{.name = std::move(request.name), .file = {}};
+  in_flight_[id].import.emplace(std::move(request.name), PortableWriter(imports_));
 }
 
 void ClientRequests::run(const std::string& id, wire::ImportDataRequest request) {
@@ -175,17 +220,16 @@ void ClientRequests::run(const std::string& id, wire::ImportDataRequest request)
     return answer_error(id,
                         {ErrorCode::proto_field, "field \"target\" is not the id of an import_session whose file is coming"});
   }
-  Bytes& file = target->second.import->file;
-  if (request.data.size() > kSessionFileBytesMax - file.size()) {
-    const Error error{ErrorCode::limit_prompt, std::format("a session file has at most {} bytes", kSessionFileBytesMax)};
+  PortableWriter& file = target->second.import->file;
+  if (auto appended = file.append(request.data); !appended) {
     in_flight_.erase(target);
-    answer_error(request.target, error);
-    return answer_error(id, error);
+    answer_error(request.target, appended.error());
+    return answer_error(id, appended.error());
   }
-  file.insert(file.end(), request.data.begin(), request.data.end());
   outbox_->append([&](std::string& out) { wire::append_received_ack(out, wire::FrameHead(id), file.size()); });
   if (!request.is_last) return;
-  ImportRequest import = *std::exchange(target->second.import, std::nullopt);
+  ImportRequest import{.name = std::move(target->second.import->name), .file = std::move(file).finish()};
+  target->second.import.reset();
   service_.import_session(tenant_, std::move(import), reply_to<ImportedSession>(request.target, wire::append_imported));
 }
 

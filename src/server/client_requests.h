@@ -9,7 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/byte_budget.h"
 #include "core/ids.h"
+#include "core/portable_file.h"
 #include "core/service.h"
 #include "server/outbox.h"
 #include "wire/request.h"
@@ -23,7 +25,7 @@ inline constexpr std::size_t kRequestsInFlightMax = 1024;
 // at once or later, unless cancel_all() came before.
 class ClientRequests {
  public:
-  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox);
+  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports);
 
   // Starts what one frame asks for, or answers with what is wrong. While `draining`, new generations are refused.
   void start(std::string_view frame_body, bool draining);
@@ -38,9 +40,14 @@ class ClientRequests {
 
  private:
   class StreamSink;
+  class ExportFrames;
+  struct Import {
+    std::string name;
+    PortableWriter file;
+  };
   struct InFlight {
     std::optional<RequestId> generation;  // absent: a command, which cannot be cancelled
-    std::optional<ImportRequest> import;  // whose file is still coming; at most one
+    std::optional<Import> import;         // whose file is still coming; at most one
   };
 
   // One function per type of request; `id` is the client's.
@@ -70,6 +77,7 @@ class ClientRequests {
   const TenantId tenant_;
   const std::uint64_t client_;  // a number of its own among all connections
   const std::shared_ptr<Outbox> outbox_;
+  const std::shared_ptr<ByteBudget> imports_;
   std::unordered_map<std::string, InFlight> in_flight_;  // by the client's id
 };
 

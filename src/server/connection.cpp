@@ -21,6 +21,8 @@ using boost::system::error_code;
 constexpr std::chrono::seconds kLinger{2};
 // A write buffer that grew for one large reply is given back.
 constexpr std::size_t kKeptBufferBytesMax = 65'536;
+// Written to one client before others have their turn.
+constexpr std::size_t kTurnBytes = 1ul << 20;
 
 TimePoint now() {
   return SteadyClock().now();
@@ -45,7 +47,7 @@ void Connection::open() {
   // Engine threads copy the weak pointer and never hold the connection: it is destroyed on the io thread.
   outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
                                      [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
-  requests_ = std::make_unique<ClientRequests>(server_.service, server_.tenant, outbox_);
+  requests_ = std::make_unique<ClientRequests>(server_.service, server_.tenant, outbox_, server_.imports);
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
   error_code problem;
@@ -145,9 +147,14 @@ void Connection::flush() {
   end_if_done();
 }
 
-// Writes until nothing waits or the socket takes no more. False when the client is gone.
+// Writes until nothing waits, the socket takes no more, or others should have their turn. False when the client is gone.
 bool Connection::write_waiting_bytes() {
+  std::size_t turn_bytes = 0;
   while (true) {
+    if (turn_bytes >= kTurnBytes) {
+      wait_writable();
+      return true;
+    }
     if (written_ == writing_.size()) {
       written_ = 0;
       writing_.clear();
@@ -165,6 +172,7 @@ bool Connection::write_waiting_bytes() {
     }
     if (problem) return false;
     written_ += size;
+    turn_bytes += size;
     last_byte_at_ = now();
     outbox_->mark_written(size);
   }

@@ -6,18 +6,42 @@
 
 namespace uma::server {
 
-void Outbox::take(std::string& bytes, std::vector<std::string>& finished_ids) {
-  const MutexLock lock(mutex_);
-  wake_sent_ = false;
-  if (bytes.empty()) {
-    bytes.swap(bytes_);  // both buffers keep their capacity: a steady stream allocates nothing
-  } else {
-    bytes.append(bytes_);
+void Outbox::append_drawn(const std::string& id, Draw draw) {
+  {
+    const MutexLock lock(mutex_);
+    if (sealed_) return;
+    drawn_.push_back({id, std::move(draw)});
+    if (std::exchange(wake_sent_, true)) return;
   }
-  bytes_.clear();
-  finished_ids.insert(finished_ids.end(), std::make_move_iterator(finished_ids_.begin()),
-                      std::make_move_iterator(finished_ids_.end()));
-  finished_ids_.clear();
+  wake_();
+}
+
+void Outbox::take(std::string& bytes, std::vector<std::string>& finished_ids) {
+  Drawn drawn;
+  {
+    const MutexLock lock(mutex_);
+    wake_sent_ = false;
+    if (bytes.empty()) {
+      bytes.swap(bytes_);  // both buffers keep their capacity: a steady stream allocates nothing
+    } else {
+      bytes.append(bytes_);
+    }
+    bytes_.clear();
+    finished_ids.insert(finished_ids.end(), std::make_move_iterator(finished_ids_.begin()),
+                        std::make_move_iterator(finished_ids_.end()));
+    finished_ids_.clear();
+    if (!bytes.empty() || drawn_.empty()) return;
+    drawn = std::move(drawn_.front());
+    drawn_.pop_front();
+  }
+  const bool has_more = drawn.draw(bytes);
+  const MutexLock lock(mutex_);
+  unsent_ += bytes.size();
+  if (!has_more) {
+    finished_ids.push_back(std::move(drawn.id));
+  } else if (!sealed_) {
+    drawn_.push_back(std::move(drawn));
+  }
 }
 
 void Outbox::mark_written(std::size_t bytes) {
@@ -32,8 +56,10 @@ std::size_t Outbox::bytes_unsent() const {
 }
 
 void Outbox::seal() {
+  std::deque<Drawn> given_up;  // what they hold goes without the lock
   const MutexLock lock(mutex_);
   sealed_ = true;
+  given_up.swap(drawn_);
 }
 
 }  // namespace uma::server

@@ -1,10 +1,12 @@
 // The bytes on their way to one client. Engine threads append frames, the io thread takes and writes them.
 // Thread rule: append…, is_full, bytes_unsent and seal from any thread, never blocking; take and mark_written from the io
 // thread. Invariants: (1) between two takes the io thread is woken at most once, however many frames come: a burst costs one
-// wake-up. (2) A frame is whole or not there. (3) After seal() nothing is added; what is there can still be taken.
+// wake-up. (2) A frame is whole or not there. (3) After seal() nothing is added; what is there can still be taken, but
+// for long answers, which are given up.
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <string>
 #include <utility>
@@ -54,7 +56,13 @@ class Outbox {
     wake_();
   }
 
-  // Moves what was appended since the last take to the ends of `bytes` and `finished_ids`, and arms the next wake-up.
+  // A long answer to the request that the client calls `id`, made as the client reads: whenever nothing else waits, draw(out)
+  // appends its next frames to `out`, on the io thread; false: those were the last.
+  using Draw = std::move_only_function<bool(std::string& out)>;
+  void append_drawn(const std::string& id, Draw draw);
+
+  // Moves what was appended since the last take to the ends of `bytes` and `finished_ids`, and arms the next wake-up. Where
+  // that is nothing, some of a long answer is drawn.
   void take(std::string& bytes, std::vector<std::string>& finished_ids);
   // `bytes` of those taken have left for the client.
   void mark_written(std::size_t bytes);
@@ -80,6 +88,11 @@ class Outbox {
   mutable Mutex mutex_;
   std::string bytes_ GUARDED_BY(mutex_);
   std::vector<std::string> finished_ids_ GUARDED_BY(mutex_);
+  struct Drawn {
+    std::string id;
+    Draw draw;
+  };
+  std::deque<Drawn> drawn_ GUARDED_BY(mutex_);  // in turn
   std::size_t unsent_ GUARDED_BY(mutex_) = 0;
   bool wake_sent_ GUARDED_BY(mutex_) = false;
   bool sealed_ GUARDED_BY(mutex_) = false;

@@ -1,5 +1,7 @@
 #include "server/outbox.h"
 
+#include <format>
+#include <memory>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -83,6 +85,48 @@ TEST(Outbox, LosesAndTearsNothingBetweenThreads) {
   for (std::thread& writer : writers) writer.join();
   for (std::size_t at = 0; at < all.size(); at += 7) ASSERT_EQ(all.substr(at, 7), "<frame>");
   EXPECT_EQ(outbox.bytes_unsent(), 0u);
+}
+
+TEST(Outbox, LongAnswersAreDrawnInTurnAndWhenNothingElseWaits) {
+  int wake_ups = 0;
+  Outbox outbox(100, [&] { ++wake_ups; });
+  const auto counts_to = [](std::string name, int end) {
+    return [name, end, next = 0](std::string& out) mutable {
+      out += std::format("{}{} ", name, next);
+      return ++next < end;
+    };
+  };
+  outbox.append_drawn("a", counts_to("a", 3));
+  outbox.append_drawn("b", counts_to("b", 1));
+  EXPECT_EQ(wake_ups, 1);
+  outbox.append(text("token"));
+  EXPECT_EQ(take(outbox).bytes, "token");
+  EXPECT_EQ(take(outbox).bytes, "a0 ");
+  EXPECT_EQ(outbox.bytes_unsent(), 8u) << "drawn is not written";
+  const Taken last_of_b = take(outbox);
+  EXPECT_EQ(last_of_b.bytes, "b0 ");
+  EXPECT_EQ(last_of_b.finished_ids, std::vector<std::string>{"b"});
+  EXPECT_EQ(take(outbox).bytes, "a1 ");
+  const Taken last_of_a = take(outbox);
+  EXPECT_EQ(last_of_a.bytes, "a2 ");
+  EXPECT_EQ(last_of_a.finished_ids, std::vector<std::string>{"a"});
+  EXPECT_EQ(take(outbox).bytes, "");
+}
+
+TEST(Outbox, ASealGivesUpWhatLongAnswersHold) {
+  Outbox outbox(100, [] {});
+  const auto held = std::make_shared<int>(1);
+  outbox.append_drawn("a", [held](std::string& out) {
+    out += "x";
+    return true;
+  });
+  EXPECT_EQ(take(outbox).bytes, "x");
+  EXPECT_EQ(held.use_count(), 2);
+  outbox.seal();
+  EXPECT_EQ(held.use_count(), 1);
+  outbox.append_drawn("b", [held](std::string&) { return false; });
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_EQ(take(outbox).bytes, "");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "base/byte_budget.h"
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
@@ -60,6 +61,9 @@ struct ServerState {
   const Limits limits;
   const TenantId tenant;
   const std::shared_ptr<FlushQueue> flushes;
+
+  // What all imports hold together; shared with the files that the engine still reads.
+  const std::shared_ptr<ByteBudget> imports = std::make_shared<ByteBudget>(limits.transfer_bytes_max);
 
   // Every connection reads through this buffer, so that an idle one holds none.
   std::array<char, 65'536> read_buffer;

@@ -80,8 +80,23 @@ class FakeService final : public Service {
   void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
     reply(std::vector<SessionInfo>{session_named("one")});
   }
-  void export_session(TenantId, std::string session, Reply<ExportedSession> reply) override {
-    reply(ExportedSession{.info = session_named(session), .file = Bytes(1'000'000, std::byte{'s'})});
+  void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
+    ExportedSession made{.info = session_named(session), .file = file_of(Bytes(1'000'000, std::byte{'s'}))};
+    if (with_kv) {
+      // So much that no client can have been sent it at once.
+      const auto kv = std::make_shared<const Bytes>(1ul << 20, std::byte{'k'});
+      const MutexLock lock(mutex_);
+      exported_ = kv;
+      made.file.parts.assign(64, *kv);
+      made.file.owner = kv;
+      made.kv_bytes = 64ul << 20;
+    }
+    reply(std::move(made));
+  }
+  // The owner of the bytes of the last export with KV.
+  std::weak_ptr<const Bytes> exported() {
+    const MutexLock lock(mutex_);
+    return exported_;
   }
   // The name of what was imported says how long the file was.
   void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
@@ -151,6 +166,7 @@ class FakeService final : public Service {
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
   std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
+  std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);
   std::uint64_t last_id_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -298,12 +298,32 @@ TEST_F(UnixServerTest, AnImportedFileIsTakenInPartsAndAnsweredOnce) {
   EXPECT_EQ(client.receive_field("message"), "no session file");
 }
 
-TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
+TEST_F(UnixServerTest, AnExportIsDrawnAsItsClientReads) {
   start();
+  TestClient client(path());
+  client.send_json(R"({"id":"e","type":"export_session","session_id":"tale","kv":true})");
+  EXPECT_EQ(client.receive_field("event"), "data");
+  // What else the client asks for does not wait for the end of the file.
+  client.send_json(R"({"id":"p","type":"ping"})");
+  std::size_t received = 1;
+  auto frame = client.receive();
+  for (; frame && frame->at("event") == "data"; frame = client.receive()) ++received;
+  ASSERT_TRUE(frame);
+  EXPECT_EQ(frame->at("event").as_string(), "pong");
+  EXPECT_LT(received, 600u) << "of about 1400";
+  EXPECT_FALSE(service_.exported().expired());
+  client.close();
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  EXPECT_TRUE(service_.exported().expired()) << "who leaves holds nothing";
+}
+
+TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
+  constexpr std::size_t kImportMax = 3'000'000;
+  start({.limits = {.transfer_bytes_max = kImportMax}});
   TestClient client(path());
   client.send_json(R"({"id":"i","type":"import_session"})");
   const std::string part = data_frame("d", 700'000, false);
-  for (std::size_t sent = 700'000; sent <= kSessionFileBytesMax; sent += 700'000) {
+  for (std::size_t sent = 700'000; sent <= kImportMax; sent += 700'000) {
     client.send_json(part);
     ASSERT_EQ(client.receive_field("event"), "ack");
   }

@@ -44,6 +44,18 @@ std::string_view mode_name(SessionMode mode) {
   return "auto";
 }
 
+std::string_view imported_kv_name(ImportedKv kv) {
+  switch (kv) {
+    case ImportedKv::kept:
+      return "kept";
+    case ImportedKv::refused:
+      return "refused";
+    case ImportedKv::none:
+      break;
+  }
+  return "none";
+}
+
 std::string_view state_name(ModelState state) {
   switch (state) {
     case ModelState::loading:
@@ -295,21 +307,19 @@ void append_sessions(std::string& out, const FrameHead& head, std::span<const Se
   });
 }
 
+void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part) {
+  append_reply(out, head, "data", [&](ObjectWriter& object) {
+    std::string& text = object.begin("data");
+    text += '"';
+    append_base64(text, part);
+    text += '"';
+  });
+}
+
 void append_exported(std::string& out, const FrameHead& head, const ExportedSession& session) {
-  constexpr std::size_t kPartBytes = 384ul << 10;  // 512 KiB as base64: within a frame of the usual limit
-  std::span<const std::byte> left(session.file);
-  while (!left.empty()) {
-    const auto part = left.first(std::min(kPartBytes, left.size()));
-    left = left.subspan(part.size());
-    append_reply(out, head, "data", [&](ObjectWriter& object) {
-      std::string& text = object.begin("data");
-      text += '"';
-      append_base64(text, part);
-      text += '"';
-    });
-  }
   append_reply(out, head, "exported", [&](ObjectWriter& object) {
     object.field("bytes", session.file.size());
+    object.field("kv_bytes", session.kv_bytes);
     write_session_fields(object, session.info);
   });
 }
@@ -322,6 +332,7 @@ void append_imported(std::string& out, const FrameHead& head, const ImportedSess
   append_reply(out, head, "session", [&](ObjectWriter& object) {
     write_session_fields(object, session.info);
     object.field("tokens_kept", session.are_tokens_kept);
+    object.field("kv", imported_kv_name(session.kv));
   });
 }
 

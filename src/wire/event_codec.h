@@ -35,7 +35,9 @@ void append_session_ack(std::string& out, const FrameHead& head, const SessionIn
 void append_session(std::string& out, const FrameHead& head, const SessionInfo& session);
 void append_session_detail(std::string& out, const FrameHead& head, const SessionDetail& session);
 void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions);
-// The file in frames of a part each, then the session it is of.
+// A part of an exported file.
+void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part);
+// After its parts: what the file is of.
 void append_exported(std::string& out, const FrameHead& head, const ExportedSession& session);
 void append_received_ack(std::string& out, const FrameHead& head, std::size_t bytes);
 void append_imported(std::string& out, const FrameHead& head, const ImportedSession& session);

@@ -41,6 +41,7 @@ struct GetSessionRequest {
 
 struct ExportSessionRequest {
   std::string session;
+  bool with_kv = false;
 };
 
 // Begins an import; the file follows.

@@ -168,7 +168,9 @@ RequestBody decode_get_session(FieldReader& fields) {
 }
 
 RequestBody decode_export_session(FieldReader& fields) {
-  return ExportSessionRequest{session_field(fields)};
+  ExportSessionRequest request{.session = session_field(fields)};
+  request.with_kv = fields.boolean("kv").value_or(false);
+  return request;
 }
 
 RequestBody decode_import_session(FieldReader& fields) {

@@ -129,6 +129,8 @@ TEST(DecodeRequest, IgnoresUnknownFieldsWhateverTheyHold) {
 
 TEST(DecodeRequest, AFileComesInParts) {
   EXPECT_EQ(decode<ExportSessionRequest>(R"("type":"export_session","session_id":"tale")").session, "tale");
+  EXPECT_FALSE(decode<ExportSessionRequest>(R"("type":"export_session","session_id":"tale")").with_kv);
+  EXPECT_TRUE(decode<ExportSessionRequest>(R"("type":"export_session","session_id":"tale","kv":true)").with_kv);
   EXPECT_EQ(decode<ImportSessionRequest>(R"("type":"import_session")").name, "");
   EXPECT_EQ(decode<ImportSessionRequest>(R"("type":"import_session","name":"tale")").name, "tale");
   const auto part = decode<ImportDataRequest>(R"("type":"import_data","target":"7","data":"AP9h")");

@@ -13,9 +13,9 @@ OPTIONS = {"max_tokens": 12, "ignore_eos": True}
 PART_BYTES = 300_000
 
 
-def export(client, session):
+def export(client, session, **fields):
     """The file of a session, or the answer that refuses it."""
-    reply = client.finish(client.start(type="export_session", session_id=session))
+    reply = client.finish(client.start(type="export_session", session_id=session, **fields))
     if reply.last["event"] != "exported":
         return reply.last
     file = b"".join(base64.b64decode(event["data"], validate=True) for event in reply.events[:-1])
@@ -122,6 +122,129 @@ class Portable(uma.DaemonTest):
         self.assert_error(export(self.client, "nobody"), "E_SESSION_001")
 
 
+class PortableKv(uma.DaemonTest):
+    model = uma.TINY_CHAT
+    flags = ("--n-ctx", "8192", "--slots", "4")
+    text = "one two three four five six seven eight nine ten " * 20
+
+    def conversation(self, **fields):
+        session = self.client.create_session(**fields)
+        # Nobody else's, so that its tokens come from nowhere but its own state.
+        self.client.generate(f"{self.id()} {session} {self.text}", session_id=session, **OPTIONS)
+        return session
+
+    def goes_on(self, client, session):
+        return client.generate("and then", session_id=session, max_tokens=24, ignore_eos=True)
+
+    def test_a_second_daemon_goes_on_from_the_kv_of_the_first(self):
+        session = self.conversation(name="travels")
+        plain = export(self.client, session)
+        file = export(self.client, session, kv=True)
+        self.assertEqual(plain, file[:len(plain)], "the conversation comes first")
+        self.assertGreater(len(file), 2 * len(plain))
+        # It has left the slot's KV where it was.
+        reply = self.goes_on(self.client, session)
+        self.assertEqual("hot", reply.usage["tier"])
+        with uma.Daemon(self.model, "--n-ctx", "4096", "--slots", "2") as other, other.client() as client:
+            copy = import_file(client, file)
+            self.assertEqual(("session", "kept", "warm"), (copy["event"], copy["kv"], copy["tier"]), copy)
+            there = self.goes_on(client, "travels")
+            self.assertEqual(("warm", "warm"), (there.usage["tier"], there.usage["reuse_reason"]))
+            self.assertGreater(there.usage["reused_tokens"], 0.8 * there.usage["prompt_tokens"])
+            self.assertEqual((reply.text, reply.usage["prompt_tokens"]), (there.text, there.usage["prompt_tokens"]))
+            # What was imported travels on.
+            self.assertGreater(len(export(client, "travels", kv=True)), len(file))
+
+    def test_from_disk(self):
+        self.conversation(name="slept")
+        before = export(self.client, "slept", kv=True)
+        self.daemon.terminate()
+        self.daemon.start().wait_ready()
+        self.client.close()
+        self.client = self.another_client()
+        self.assertEqual("cold", self.client.session("slept")["tier"])
+        self.assertEqual(before, export(self.client, "slept", kv=True))
+
+    def test_where_it_fits_nothing_is_computed_again(self):
+        file = export(self.client, self.conversation(), kv=True)
+        for model, config in ((self.model, "kv: {layout: unified}\n"), (uma.TINY, "")):
+            with self.subTest(model=model, config=config):
+                with uma.Daemon(model, "--n-ctx", "4096", "--slots", "2", config=config) as other, other.client() as client:
+                    copy = import_file(client, file, name="copy")
+                    self.assertEqual(("session", "refused", "none"), (copy["event"], copy["kv"], copy["tier"]), copy)
+                    reply = self.goes_on(client, "copy")
+                    self.assertEqual((24, "none"), (reply.usage["completion_tokens"], reply.usage["tier"]))
+
+    def test_a_session_without_kv_has_none(self):
+        session = self.client.create_session(mode="text")
+        self.client.append(session, "only input")
+        file = export(self.client, session, kv=True)
+        self.assertEqual(export(self.client, session), file)
+        self.assertEqual("none", import_file(self.client, file)["kv"])
+
+    def test_a_rewound_session_has_no_kv_of_what_is_gone(self):
+        session = self.conversation()
+        self.goes_on(self.client, session)
+        self.client.call(type="rewind_session", session_id=session, turn=0)
+        self.assertEqual(export(self.client, session), export(self.client, session, kv=True))
+
+    def test_what_is_damaged_is_refused_and_leaves_nothing(self):
+        session = self.conversation()
+        plain, file = export(self.client, session), export(self.client, session, kv=True)
+        before = self.client.metrics()
+        begin = len(plain)
+        broken = [file[:-1], file + b"x", file[:begin + 10], file[:begin + 5000], file + file[begin:], plain + b"\0" * 100_000]
+        broken += [file[:at] + bytes([file[at] ^ 1]) + file[at + 1:] for at in (begin, begin + 12, begin + 40, begin + 9000, len(file) - 1)]
+        for bad in broken:
+            self.assert_error(import_file(self.client, bad), "E_PROTO_003", "the session file cannot be used")
+        after = self.client.metrics()
+        for name in ("sessions", "warm_sessions", "warm_bytes", "cold_sessions"):
+            self.assertEqual(before[name], after[name], name)
+
+    def test_two_at_once(self):
+        sessions = [self.conversation(name=name) for name in ("first", "second")]
+        files = [export(self.client, session, kv=True) for session in sessions]
+        with self.another_client() as one, self.another_client() as two:
+            begun = [(client, client.start(type="import_session", name=f"copy {number}")) for number, client in enumerate((one, two))]
+            for begin in range(0, max(map(len, files)), PART_BYTES):
+                for (client, imported), file in zip(begun, files):
+                    if begin < len(file):
+                        client.call(type="import_data", target=imported, last=begin + PART_BYTES >= len(file),
+                                    data=base64.b64encode(file[begin:begin + PART_BYTES]).decode())
+            for (client, imported), session in zip(begun, sessions):
+                copy = client.finish(imported).last
+                self.assertEqual("kept", copy["kv"])
+                self.assertEqual(self.goes_on(self.client, session).text, self.goes_on(client, copy["session_id"]).text)
+
+    def test_a_client_that_leaves_holds_nothing(self):
+        session = self.conversation()
+        file = export(self.client, session, kv=True)
+        with self.daemon.client() as leaving:
+            leaving.start(type="export_session", session_id=session, kv=True)
+        with self.daemon.client() as leaving:
+            imported = leaving.start(type="import_session")
+            leaving.call(type="import_data", target=imported, data=base64.b64encode(file[:PART_BYTES]).decode())
+        self.assertEqual("kept", import_file(self.client, file)["kv"])
+        self.assertEqual(file, export(self.client, session, kv=True))
+
+
+class PortableKvLimit(uma.DaemonTest):
+    model = uma.TINY_CHAT
+    flags = ("--n-ctx", "8192", "--slots", "4")
+    config = "limits: {transfer_bytes_max: 20000}\n"
+
+    def test_what_is_too_long_is_refused(self):
+        session = self.client.create_session()
+        self.client.generate(PortableKv.text, session_id=session, **OPTIONS)
+        self.assert_error(export(self.client, session, kv=True), "E_LIMIT_001", "transfer_bytes_max")
+        file = export(self.client, session)
+        self.assertEqual("session", import_file(self.client, file, name="copy")["event"])
+        imported = self.client.start(type="import_session")
+        part = base64.b64encode(file + bytes(20_000)).decode()
+        self.assert_error(self.client.call(type="import_data", target=imported, data=part), "E_LIMIT_001", "transfer_bytes_max")
+        self.assert_error(self.client.finish(imported).last, "E_LIMIT_001")
+
+
 class PortableByCli(uma.DaemonTest):
     model = uma.TINY_CHAT
     flags = ("--n-ctx", "8192", "--slots", "4")
@@ -146,6 +269,9 @@ class PortableByCli(uma.DaemonTest):
         self.assertEqual([path], list(self.folder.iterdir()), "no part is left")
         piped = self.run_cli("export", "work")
         self.assertEqual((0, path.read_bytes()), (piped.returncode, piped.stdout))
+        with_kv = self.folder / "kv.session"
+        self.assertEqual(0, self.run_cli("export", "work", with_kv, "--kv").returncode)
+        self.assertTrue(with_kv.read_bytes().startswith(path.read_bytes()))
         taken = self.run_cli("import", path)
         self.assertEqual(2, taken.returncode)
         self.assertIn(b"exists already", taken.stderr)

@@ -1,5 +1,6 @@
-// Property: decode_session_file never crashes, and accepts nothing but what encode_session_file makes, byte for byte. Random
-// bytes never have the right checksum, so each input is also tried as what lies between version and checksum.
+// Properties: decode_session_file never crashes, and accepts nothing but what encode_session_file makes, byte for byte. Random
+// bytes never have the right checksum, so each input is also tried as what lies between length and checksum. read_state never
+// crashes on what follows a conversation, and what it accepts are the bytes of state_parts.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,7 +8,9 @@
 #include <span>
 
 #include "base/check.h"
+#include "kv/portable_state.h"
 #include "kv/session_file.h"
+#include "kv/state_file.h"
 
 namespace {
 
@@ -29,15 +32,47 @@ void check(std::span<const std::byte> bytes) {
   UMA_CHECK(std::ranges::equal(kv::encode_session_file(*file), bytes));
 }
 
+// The input is a head as far as it is padded to blocks, with its checksum made right, and then the payload.
+void check_state(std::span<const std::byte> input) {
+  Bytes bytes(input.begin(), input.end());
+  if (const auto head_bytes = kv::state_head_bytes(bytes); head_bytes && *head_bytes <= bytes.size()) {
+    const kv::Checksum hash = kv::hash_of(std::span(bytes).first(*head_bytes - sizeof(kv::Checksum)));
+    std::memcpy(bytes.data() + *head_bytes - sizeof hash, &hash, sizeof hash);
+  }
+  std::string identity;
+  std::vector<Token> tokens;
+  if (const auto head_bytes = kv::state_head_bytes(bytes); head_bytes && *head_bytes <= bytes.size()) {
+    if (auto head = kv::decode_state_head(std::span(bytes).first(*head_bytes))) {
+      identity = std::move(head->identity);
+      tokens = std::move(head->tokens);
+    }
+  }
+  const PortableFile file{.parts = {bytes}, .owner = nullptr};
+  PortableReader in(file);
+  kv::BytePool pool(0);
+  const auto image = kv::read_state(in, identity, tokens, pool);
+  if (!image) {
+    UMA_CHECK(!image.error().message.empty());
+    return;
+  }
+  Bytes again;
+  for (const auto part : kv::state_parts(kv::portable_head(*image), *image))
+    again.insert(again.end(), part.begin(), part.end());
+  UMA_CHECK(std::ranges::equal(again, bytes));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto input = std::as_bytes(std::span(data, size));
   check(input);
-  constexpr std::size_t kHeadBytes = 12;
+  check_state(input);
+  constexpr std::size_t kHeadBytes = 16;
   Bytes bytes(kHeadBytes + size + sizeof(kv::Checksum));
   std::memcpy(bytes.data(), "umasessn", 8);
   std::memcpy(bytes.data() + 8, &kv::kSessionFileVersion, 4);
+  const auto length = static_cast<std::uint32_t>(bytes.size());
+  std::memcpy(bytes.data() + 12, &length, sizeof length);
   std::ranges::copy(input, bytes.begin() + kHeadBytes);
   const kv::Checksum hash = kv::hash_of(std::span(bytes).first(kHeadBytes + size));
   std::memcpy(bytes.data() + kHeadBytes + size, &hash, sizeof hash);

@@ -61,13 +61,14 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.moves += outcome.moves;
     total.readings += outcome.readings;
     total.imports += outcome.imports;
+    total.imports_with_kv += outcome.imports_with_kv;
   }
   std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
                                   "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
-                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}",
+                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV",
                                   total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
                                   total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
-                                  total.shared, total.shifts, total.moves, total.readings, total.imports)
+                                  total.shared, total.shifts, total.moves, total.readings, total.imports, total.imports_with_kv)
                           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
@@ -79,6 +80,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.moves, seeds / 25);
   EXPECT_GT(total.readings, seeds);
   EXPECT_GT(total.imports, seeds / 4);
+  EXPECT_GT(total.imports_with_kv, 0u);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

@@ -592,19 +592,24 @@ void Simulation::fork_or_rewind() {
 void Simulation::export_and_import() {
   const std::string session = pick_session();
   const TenantId tenant = tenant_of(session);
-  router_->export_session(tenant, session, expect_reply<ExportedSession>([this, tenant](Expected<ExportedSession> exported) {
-                            if (!exported) return;
-                            const std::int32_t tokens = exported->info.tokens;
-                            ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
-                            router_->import_session(
-                                tenant, std::move(request),
-                                expect_reply<ImportedSession>([this, tenant, tokens](const Expected<ImportedSession>& made) {
-                                  if (!made) return;
-                                  UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
-                                  known_[made->info.id.value].tenant = tenant;
-                                  ++outcome_.imports;
-                                }));
-                          }));
+  const bool with_kv = random_.next_below(2) == 0;
+  router_->export_session(
+      tenant, session, with_kv, expect_reply<ExportedSession>([this, tenant](Expected<ExportedSession> exported) {
+        if (!exported) return;
+        const std::int32_t tokens = exported->info.tokens;
+        const bool had_kv = exported->kv_bytes > 0;
+        ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
+        router_->import_session(
+            tenant, std::move(request),
+            expect_reply<ImportedSession>([this, tenant, tokens, had_kv](const Expected<ImportedSession>& made) {
+              if (!made) return;
+              UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
+              UMA_CHECK(had_kv == (made->kv != ImportedKv::none));
+              outcome_.imports_with_kv += made->kv == ImportedKv::kept ? 1 : 0;
+              known_[made->info.id.value].tenant = tenant;
+              ++outcome_.imports;
+            }));
+      }));
 }
 
 void Simulation::act() {

@@ -1,0 +1,86 @@
+#include "kv/portable_state.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <utility>
+
+#include "kv/prefix_index.h"
+#include "kv/state_file.h"
+
+namespace uma::kv {
+namespace {
+
+constexpr std::array<std::byte, kStateBlockBytes> kZeros{};
+constexpr std::size_t kSpareBytes = 4'096;  // of a piece: loading a state may add words to it
+
+std::unexpected<Error> refused(std::string_view what) {
+  return fail(ErrorCode::proto_field, std::format("the session file cannot be used: its KV: {}", what));
+}
+
+std::unexpected<Error> useless(std::string_view what) {
+  return fail(ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", what));
+}
+
+Expected<StateHead> read_head(PortableReader& file) {
+  if (file.left() < kStatePrefixBytes) return refused("it is truncated");
+  const std::size_t file_bytes = file.left();
+  Bytes bytes(kStatePrefixBytes);
+  file.read(bytes);
+  const auto head_bytes = state_head_bytes(bytes);
+  if (!head_bytes) return refused(head_bytes.error().message);
+  if (*head_bytes > file_bytes) return refused("it is truncated");
+  bytes.resize(*head_bytes);
+  file.read(std::span(bytes).subspan(kStatePrefixBytes));
+  auto head = decode_state_head(bytes);
+  if (!head) return refused(head.error().message);
+  if (head->file_bytes != file_bytes) return refused(std::format("it has {} of {} bytes", file_bytes, head->file_bytes));
+  if (head->owner != StateOwner()) return refused("it says whose it is");
+  return head;
+}
+
+}  // namespace
+
+Bytes portable_head(const StateImage& image) {
+  return encode_state_head(StateOwner(), image, checksum_of(image));
+}
+
+std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> head, const StateImage& image) {
+  std::vector<std::span<const std::byte>> parts = {head};
+  for (const StatePiece& piece : image.pieces) {
+    parts.emplace_back(piece.bytes);
+    parts.push_back(std::span(kZeros).first(in_blocks(piece.bytes.size()) - piece.bytes.size()));
+  }
+  std::erase_if(parts, [](const auto part) { return part.empty(); });
+  return parts;
+}
+
+Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain,
+                                BytePool& pool) {
+  auto head = read_head(file);
+  if (!head) return std::unexpected(std::move(head.error()));
+  if (head->identity != identity) return useless(std::format("it is of \"{}\", this is \"{}\"", head->identity, identity));
+  if (head->tokens.empty() || common_prefix(head->tokens, chain) != head->tokens.size()) {
+    return useless("it is of other tokens");
+  }
+  StateImage image{.identity = std::move(head->identity), .tokens = std::move(head->tokens), .pieces = {}};
+  RunningChecksum checksum(image.identity, image.tokens, head->pieces.size());
+  std::int32_t begin = 0;
+  for (const StatePieceEntry& entry : head->pieces) {
+    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kSpareBytes));
+    piece.bytes.resize(in_blocks(entry.bytes));
+    file.read(piece.bytes);
+    const auto padding = std::span(piece.bytes).subspan(entry.bytes);
+    if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) {
+      return refused("damaged: bytes between its pieces");
+    }
+    piece.bytes.resize(entry.bytes);
+    checksum.begin_piece(piece.begin, piece.end, entry.bytes);
+    checksum.add(piece.bytes);
+    begin = entry.end;
+  }
+  if (checksum.value() != head->checksum) return refused("damaged: the checksum of the payload is wrong");
+  return image;
+}
+
+}  // namespace uma::kv

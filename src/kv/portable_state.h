@@ -1,0 +1,30 @@
+// The KV of a session in its file, behind the conversation: a stored state as it lies on disk (docs/STATE_FILE.md), but
+// nobody's, for whose it was says nothing elsewhere. Pure; the reader takes any bytes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "core/error.h"
+#include "core/portable_file.h"
+#include "kv/byte_pool.h"
+#include "kv/state_image.h"
+
+namespace uma::kv {
+
+// What comes before the payload. O(bytes of the image), for its checksum.
+[[nodiscard]] Bytes portable_head(const StateImage& image);
+
+// The state in the file, which lies in `head` and `image`: both outlive it.
+[[nodiscard]] std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> head, const StateImage& image);
+
+// Reads a state that is all that is left of a file, into memory of the pool: no byte of it comes out whose checksum is not
+// right, or that is not of a context with this identity and of the beginning of `chain`. Errors: E_PROTO_003 these bytes are no
+// such state; E_RUNTIME_001 it is one, and of no use here.
+[[nodiscard]] Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain,
+                                              BytePool& pool);
+
+}  // namespace uma::kv
