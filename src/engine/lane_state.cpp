@@ -635,7 +635,9 @@ void Lane::end_arrival(Sequence& sequence) {
   (was_cold ? stats_.cold_hits_total : stats_.warm_hits_total).add();
   (was_cold ? stats_.cold_restore : stats_.warm_restore).record_ms(arrival.ms);
   const double megabytes = static_cast<double>(arrival.stored->bytes()) / kMegabyte;
-  load_ms_per_mb_ += ((arrival.ms - sequence.image_ms) / std::max(megabytes, 1e-3) - load_ms_per_mb_) / 8;
+  // A small state says little: where the thread had to wait for a core, it seems to be very slow.
+  const double weight = std::min(megabytes / 16, 1.0 / 8);
+  load_ms_per_mb_ += weight * ((arrival.ms - sequence.image_ms) / std::max(megabytes, 1e-3) - load_ms_per_mb_);
   if (arrival.id != 0) options_.store->settle(arrival.id, asker_of(sequence));
 }
 
