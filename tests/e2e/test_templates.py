@@ -7,14 +7,9 @@ import json
 import os
 import pathlib
 import random
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
-import urllib.request
 
 import uma
 
@@ -27,7 +22,6 @@ except ImportError:
     oracle = None
 
 SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
-SERVER = shutil.which("llama-server")
 
 
 def render_all(cases):
@@ -156,7 +150,7 @@ class AgainstJinja2(unittest.TestCase):
                                      "tests/templates/expect.py writes these files")
 
 
-@unittest.skipUnless(SERVER, "llama-server is absent")
+@uma.needs_llama_server
 class AgainstLlamaServer(unittest.TestCase):
     """Its engine renders the same text, for what both are given. Left out: templates that print the date or the beginning of a text in the
     middle, or look at tools that are not there; and system messages where the template refuses them."""
@@ -167,35 +161,9 @@ class AgainstLlamaServer(unittest.TestCase):
     CONVERSATIONS = ("question", "system", "turns")
 
     def apply(self, path, conversations):
-        with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            probe.close()
-            with open(pathlib.Path(folder) / "log", "wb") as log:
-                server = subprocess.Popen([SERVER, "-m", str(uma.TINY_CHAT), "--jinja", "--chat-template-file", str(path), "--host", "127.0.0.1",
-                                           "--port", str(port), "-c", "256", "-np", "1", "-t", "1", "--no-webui"],
-                                          stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-            try:
-                uma.until(lambda: self.is_up(server, port), "llama-server answers")
-                return {name: self.ask(port, given) for name, given in conversations.items()}
-            finally:
-                server.kill()
-                server.wait()
-
-    def is_up(self, server, port):
-        self.assertIsNone(server.poll(), "llama-server ended")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=uma.WAIT_S) as answer:
-                return answer.status == 200
-        except OSError:
-            time.sleep(0.05)
-            return False
-
-    def ask(self, port, given):
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/apply-template", data=json.dumps({"messages": given["messages"]}).encode(),
-                                         headers={"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=uma.WAIT_S) as answer:
-            return json.loads(answer.read())["prompt"]
+        with uma.LlamaServer(uma.TINY_CHAT, "--chat-template-file", str(path), "-c", "256", "-np", "1", "-t", "1") as server:
+            return {name: json.loads(server.post("/apply-template", {"messages": given["messages"]}))["prompt"]
+                    for name, given in conversations.items()}
 
     def test_the_families(self):
         every = json.loads((TEMPLATES / "conversations.json").read_text(encoding="utf-8"))

@@ -24,6 +24,8 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ.get("UMA_E2E_BUILD", ROOT / "build" / "release")).resolve()
@@ -379,6 +381,56 @@ class Daemon:
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+LLAMA_SERVER = shutil.which("llama-server")
+needs_llama_server = unittest.skipUnless(LLAMA_SERVER, "llama-server is absent")
+
+
+class LlamaServer:
+    """The packaged llama-server on a model, on a free port of the loopback; a context manager."""
+
+    def __init__(self, model, *flags):
+        self._command = [LLAMA_SERVER, "-m", str(model), "--jinja", "--host", "127.0.0.1", "--no-webui", *flags]
+
+    def __enter__(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen([*self._command, "--port", str(self.port)], stdin=subprocess.DEVNULL, stdout=self._log,
+                                         stderr=self._log)
+        try:
+            until(self._is_up, "llama-server answers")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _is_up(self):
+        if self._process.poll() is not None:
+            self._log.seek(0)
+            raise AssertionError(f"llama-server ended:\n{self._log.read()[-4000:].decode(errors='replace')}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=WAIT_S) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def post(self, path, body):
+        """The bytes of the answer; of an error too."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data=json.dumps(body).encode(),
+                                         headers={"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            return error.read()
 
 
 class DaemonTest(unittest.TestCase):

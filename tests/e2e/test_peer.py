@@ -1,0 +1,138 @@
+"""The same requests to umad and to the packaged llama-server, on the same trained model with greedy sampling: the same text, the same
+finish reasons, the same stream.
+
+What differs, and why:
+- llama-server's streams begin with "content": null, ours with "": both are OpenAI's.
+- The last chunk of its text completions carries the usage also where nobody asked for it; ours follows stream_options.
+- Its answers have "timings" and "system_fingerprint", ours a receipt under "uma".
+- It counts the token that ends a reply among completion_tokens; ours are those that the reply has.
+- Our messages also have OpenAI's "refusal".
+- It answers an empty "messages" and types that are wrong in ways of its own, so errors are not compared.
+"""
+
+import json
+import unittest
+
+import uma
+from test_http import HttpTest
+
+SHIPPED = uma.ROOT / "models" / "uma-tiny.gguf"
+
+CHATS = {
+    "a question": [{"role": "user", "content": "What is the capital of France?"}],
+    "a longer answer": [{"role": "user", "content": "Tell me of the sea."}],
+    "turns": [{"role": "user", "content": "My name is Ada."}, {"role": "assistant", "content": "Nice to meet you, Ada."},
+              {"role": "user", "content": "What is my name?"}],
+    "a system prompt": [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Count to 5"}],
+    "text in parts": [{"role": "user", "content": [{"type": "text", "text": "What is 4 + 9?"}]}],
+    "more than ASCII": [{"role": "user", "content": "¿Qué es el mar? 🌊"}],
+}
+PROMPTS = ("Once upon a time", "The capital of France is", "1, 2, 3, 4,", "Zażółć gęślą jaźń")
+
+
+def usage_of(answer, reason):
+    """The counts that both have: those of llama-server without the token that ended the reply."""
+    usage = answer["usage"]
+    ends = 1 if reason == "stop" and "timings" in answer else 0
+    return usage["prompt_tokens"], usage["completion_tokens"] - ends, usage["total_tokens"] - ends
+
+
+def objects(stream):
+    """Of a stream of server-sent events, which must end with [DONE]."""
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n")]
+    assert lines[-2:] == ["[DONE]", ""], lines[-3:]
+    return [json.loads(line) for line in lines[:-2]]
+
+
+@uma.needs_llama_server
+class SameAnswers(HttpTest):
+    model = SHIPPED
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.peer = cls.enterClassContext(uma.LlamaServer(SHIPPED, "-c", "8192", "-np", "4", "-t", "2"))
+
+    def ours(self, path, body):
+        connection = self.connect()
+        connection.request("POST", path, json.dumps(body))
+        return connection.getresponse().read()
+
+    def both(self, path, body):
+        return self.ours(path, body), self.peer.post(path, body)
+
+    def assert_same_answer(self, path, body):
+        ours, theirs = (json.loads(answer) for answer in self.both(path, body))
+        self.assertEqual(theirs["object"], ours["object"])
+        (our_choice,), (their_choice,) = ours["choices"], theirs["choices"]
+        if "message" in our_choice:
+            self.assertIsNone(our_choice["message"].pop("refusal"))
+        self.assertEqual(their_choice, {name: our_choice.get(name) for name in their_choice})
+        if "stop" not in body:  # a stop string may end within a token, before which the two stop counting at different places
+            reason = our_choice["finish_reason"]
+            self.assertEqual(usage_of(theirs, reason), usage_of(ours, reason))
+        return our_choice
+
+    def test_chats(self):
+        for name, messages in CHATS.items():
+            for limit in (1, 16, 64):
+                with self.subTest(chat=name, max_tokens=limit):
+                    self.assert_same_answer("/v1/chat/completions", {"messages": messages, "temperature": 0, "max_tokens": limit})
+
+    def test_completions(self):
+        for prompt in PROMPTS:
+            with self.subTest(prompt=prompt):
+                self.assert_same_answer("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 24})
+
+    def test_stop_strings(self):
+        whole = self.assert_same_answer("/v1/chat/completions", {"messages": CHATS["a longer answer"], "temperature": 0, "max_tokens": 64})
+        text = whole["message"]["content"]
+        for stop in (text[10:14], text[5:6], [text[20:30], "never said"], "never said"):
+            with self.subTest(stop=stop):
+                choice = self.assert_same_answer("/v1/chat/completions", {"messages": CHATS["a longer answer"], "temperature": 0,
+                                                                          "max_tokens": 64, "stop": stop})
+                self.assertEqual("stop" if stop != "never said" else whole["finish_reason"], choice["finish_reason"])
+
+    def test_the_penalties_and_the_bias(self):
+        for fields in ({"frequency_penalty": 1.5}, {"presence_penalty": 1.0}, {"logit_bias": {"300": 5}}):
+            with self.subTest(**fields):
+                self.assert_same_answer("/v1/chat/completions", {"messages": CHATS["a longer answer"], "temperature": 0, "max_tokens": 40,
+                                                                 **fields})
+
+    def test_streams_of_chats(self):
+        for name, messages in CHATS.items():
+            for wants_usage in (False, True):
+                with self.subTest(chat=name, usage=wants_usage):
+                    body = {"messages": messages, "temperature": 0, "max_tokens": 16, "stream": True,
+                            "stream_options": {"include_usage": wants_usage}}
+                    ours, theirs = (self.shape_of_chat(objects(stream)) for stream in self.both("/v1/chat/completions", body))
+                    self.assertEqual(theirs, ours)
+
+    def shape_of_chat(self, chunks):
+        """What a client sees of a stream, whatever its text was cut into."""
+        deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
+        reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks if chunk["choices"]]
+        self.assertEqual(1, len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}))
+        self.assertEqual([None] * (len(reasons) - 1), reasons[:-1])
+        return {
+            "object": chunks[0]["object"],
+            "first role": deltas[0].get("role"),
+            "other roles": {delta.get("role") for delta in deltas[1:]},
+            "text": "".join(delta.get("content") or "" for delta in deltas),
+            "last delta": deltas[-1],
+            "reason": reasons[-1],
+            "usage": [usage_of(chunk, reasons[-1]) for chunk in chunks if not chunk["choices"]],
+        }
+
+    def test_streams_of_completions(self):
+        for prompt in PROMPTS:
+            with self.subTest(prompt=prompt):
+                body = {"prompt": prompt, "temperature": 0, "max_tokens": 16, "stream": True}
+                ours, theirs = ([chunk["choices"][0] for chunk in objects(stream)] for stream in self.both("/v1/completions", body))
+                self.assertEqual("".join(choice["text"] for choice in theirs), "".join(choice["text"] for choice in ours))
+                self.assertEqual(theirs[-1], {name: ours[-1].get(name) for name in theirs[-1]})
+                self.assertEqual({None}, {choice["finish_reason"] for choice in ours[:-1]})
+
+
+if __name__ == "__main__":
+    unittest.main()
