@@ -7,6 +7,7 @@ import re
 import socket
 import unittest
 
+import openai_shapes
 import uma
 
 LIMIT = 1 << 20  # limits.max_frame_bytes
@@ -32,7 +33,13 @@ class HttpTest(uma.DaemonTest):
             body = json.dumps(body).encode()
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        return answer.status, self.checked(json.loads(answer.read()))
+
+    def checked(self, value):
+        """An object that, where it claims to be one of OpenAI's, is one."""
+        if shape := openai_shapes.of(value):
+            self.assertIsNone(openai_shapes.mismatch(value, shape), value)
+        return value
 
     def chat(self, text="Hello", connection=None, **fields):
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 8, "temperature": 0, **fields}
@@ -50,7 +57,7 @@ class HttpTest(uma.DaemonTest):
         self.assertEqual((200, "text/event-stream"), (answer.status, answer.getheader("Content-Type")))
         lines = answer.read().decode().split("\n\n")
         self.assertEqual(["data: [DONE]", ""], lines[-2:])
-        return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+        return [self.checked(json.loads(line.removeprefix("data: "))) for line in lines[:-2]]
 
     def raw(self, data):
         """Sends bytes, ends the sending side and returns all that comes back."""
@@ -285,6 +292,27 @@ class Door(unittest.TestCase):
             daemon.signal(uma.signal.SIGTERM)
             self.assertTrue(answer.read().endswith(b"data: [DONE]\n\n"))
             self.assertEqual(0, daemon.wait())
+
+
+class Shapes(unittest.TestCase):
+    """What checks every answer above does notice."""
+
+    CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m",
+             "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}
+
+    def test_what_is_wrong_is_named(self):
+        def why(**changes):
+            return openai_shapes.mismatch({**self.CHUNK, **changes}, openai_shapes.of(self.CHUNK))
+
+        self.assertIsNone(why())
+        self.assertIsNone(why(uma={"usage": {}}))
+        self.assertIn("$.created is '1'", why(created="1"))
+        self.assertIn("$.created is True", why(created=True))
+        self.assertIn("$.stray is not in", why(stray=1))
+        choice = self.CHUNK["choices"][0]
+        self.assertIn("$.choices[0].finish_reason is 'cancelled'", why(choices=[{**choice, "finish_reason": "cancelled"}]))
+        self.assertIn("$.choices[0].delta.content is 3", why(choices=[{**choice, "delta": {"content": 3}}]))
+        self.assertIn("$.choices[0].index is missing", why(choices=[{"delta": {}, "finish_reason": None}]))
 
 
 if __name__ == "__main__":

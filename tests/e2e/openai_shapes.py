@@ -1,0 +1,86 @@
+"""The objects of OpenAI's API as its reference publishes them, as far as umad answers with them: what each must have and may have.
+
+Facts from the API reference (chat completions, completions, models, errors). A shape is a type, a set of constants, a list with the shape
+of its elements, a dict of fields ("name?" may be absent), or a tuple of alternatives. Fields that no shape names are refused, so that a
+client's strict parser has nothing to stumble over; the one exception is our own "uma".
+"""
+
+NULL = type(None)
+REASONS = {"stop", "length", "tool_calls", "content_filter", "function_call"}
+
+TOP_LOGPROB = {"token": str, "logprob": (float, int), "bytes": ([int], NULL)}
+TOKEN_LOGPROB = {**TOP_LOGPROB, "top_logprobs": [TOP_LOGPROB]}
+CHAT_LOGPROBS = ({"content": ([TOKEN_LOGPROB], NULL), "refusal?": ([TOKEN_LOGPROB], NULL)}, NULL)
+TEXT_LOGPROBS = ({"tokens": [str], "token_logprobs": [(float, int, NULL)], "top_logprobs": ([(dict, NULL)], NULL), "text_offset": [int]}, NULL)
+
+USAGE = {
+    "prompt_tokens": int, "completion_tokens": int, "total_tokens": int,
+    "prompt_tokens_details?": {"cached_tokens?": int, "audio_tokens?": int},
+    "completion_tokens_details?": {"reasoning_tokens?": int, "audio_tokens?": int, "accepted_prediction_tokens?": int,
+                                   "rejected_prediction_tokens?": int},
+}
+
+TOOL_CALL = {"id": str, "type": {"function"}, "function": {"name": str, "arguments": str}}
+# reasoning_content is not OpenAI's: DeepSeek began with it, and clients of local servers look for it.
+MESSAGE = {"role": {"assistant"}, "content": (str, NULL), "refusal": (str, NULL), "tool_calls?": [TOOL_CALL], "reasoning_content?": (str, NULL),
+           "annotations?": list}
+CHAT = {
+    "id": str, "object": {"chat.completion"}, "created": int, "model": str, "usage?": USAGE, "system_fingerprint?": (str, NULL),
+    "service_tier?": (str, NULL),
+    "choices": [{"index": int, "message": MESSAGE, "finish_reason": REASONS, "logprobs": CHAT_LOGPROBS}],
+}
+
+TOOL_CALL_DELTA = {"index": int, "id?": str, "type?": {"function"}, "function?": {"name?": str, "arguments?": str}}
+DELTA = {"role?": {"assistant"}, "content?": (str, NULL), "refusal?": (str, NULL), "tool_calls?": [TOOL_CALL_DELTA],
+         "reasoning_content?": (str, NULL)}
+CHAT_CHUNK = {
+    "id": str, "object": {"chat.completion.chunk"}, "created": int, "model": str, "usage?": (USAGE, NULL), "system_fingerprint?": (str, NULL),
+    "service_tier?": (str, NULL),
+    "choices": [{"index": int, "delta": DELTA, "finish_reason": (REASONS, NULL), "logprobs?": CHAT_LOGPROBS}],
+}
+
+# The object of a stream has the same shape; its reason is null until the last.
+TEXT = {
+    "id": str, "object": {"text_completion"}, "created": int, "model": str, "usage?": (USAGE, NULL), "system_fingerprint?": (str, NULL),
+    "choices": [{"index": int, "text": str, "finish_reason": (REASONS, NULL), "logprobs": TEXT_LOGPROBS}],
+}
+
+MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str}
+MODELS = {"object": {"list"}, "data": [MODEL]}
+ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}
+
+
+def mismatch(value, shape, place="$"):
+    """Why `value` is not of the shape, with the place; None where it is."""
+    if isinstance(shape, tuple):
+        reasons = [mismatch(value, alternative, place) for alternative in shape]
+        return None if None in reasons else reasons[0]
+    if isinstance(shape, set):
+        return None if value in shape else f"{place} is {value!r}, not one of {sorted(shape)}"
+    if isinstance(shape, type):
+        is_right = isinstance(value, shape) and not (isinstance(value, bool) and shape is not bool)
+        return None if is_right else f"{place} is {value!r}, no {shape.__name__}"
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{place} is {value!r}, no list"
+        return next((reason for i, item in enumerate(value) if (reason := mismatch(item, shape[0], f"{place}[{i}]"))), None)
+    if not isinstance(value, dict):
+        return f"{place} is {value!r}, no object"
+    known = {name.removesuffix("?") for name in shape}
+    for name in value:
+        if name not in known and name != "uma":
+            return f"{place}.{name} is not in OpenAI's reference"
+    for name, field in shape.items():
+        if name.endswith("?") and name[:-1] not in value:
+            continue
+        if name.removesuffix("?") not in value:
+            return f"{place}.{name} is missing"
+        if reason := mismatch(value[name.removesuffix("?")], field, f"{place}.{name.removesuffix('?')}"):
+            return reason
+    return None
+
+
+def of(value):
+    """The shape that an object claims to have; None of those that are not OpenAI's."""
+    by_name = {"chat.completion": CHAT, "chat.completion.chunk": CHAT_CHUNK, "text_completion": TEXT, "model": MODEL, "list": MODELS}
+    return ERROR if "error" in value else by_name.get(value.get("object"))
