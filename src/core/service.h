@@ -44,6 +44,14 @@ class Service {
   virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
   virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
+  // What is kept with the session in the place of CreateSessionRequest::metadata.
+  virtual void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) = 0;
+
+  // `response` is the id of one that the session has (ResponseRequest::id).
+  virtual void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  // Forgets it, once no reply is being made in the session. In a conversation what was said stays; else it goes as soon as no
+  // other response continues it there.
+  virtual void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) = 0;
 
   // The session as a file, as it was last committed.
   virtual void export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) = 0;
