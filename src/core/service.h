@@ -49,6 +49,8 @@ class Service {
 
   // `response` is the id of one that the session has (ResponseRequest::id).
   virtual void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  // Ends it early, if it is being made, and replies with what is kept of it then; one that has ended stays as it is.
+  virtual void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
   // Forgets it, once no reply is being made in the session. In a conversation what was said stays; else it goes as soon as no
   // other response continues it there.
   virtual void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) = 0;

@@ -315,6 +315,11 @@ void Engine::get_response(TenantId tenant, std::string session, std::string resp
                 reply = std::move(reply)]() mutable { router_.get_response(tenant, session, response, std::move(reply)); });
 }
 
+void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
+                reply = std::move(reply)]() mutable { router_.cancel_response(tenant, session, response, std::move(reply)); });
+}
+
 void Engine::forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) {
   router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
                 reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });

@@ -70,6 +70,7 @@ class Engine final : public Service {
   void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) override;
   void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) override;
   void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
+  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;

@@ -279,6 +279,28 @@ TEST_F(ResponsesTest, ACancelledOneIsKeptAsFarAsItCame) {
   EXPECT_EQ(static_cast<std::size_t>(detail->response->completion_tokens), begun->tokens.size());
 }
 
+TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
+  const auto cancel = [&](const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
+    return ask<ResponseDetail>([&](auto reply) { router_->cancel_response(tenant, session, id, std::move(reply)); });
+  };
+  const std::string session = respond(request("one"))->session();
+  GenerateRequest long_one = request("two", session, "one");
+  long_one.options.max_tokens = 500;
+  const auto begun = begin(long_one);
+  step_until_tokens(*begun);
+  std::optional<Expected<ResponseDetail>> answer;
+  router_->cancel_response(TenantId{"another"}, session, "two", [&](auto got) { answer = std::move(got); });
+  EXPECT_EQ(answer->error().code, ErrorCode::session_unknown);
+  router_->cancel_response(kTenant, session, "one", [&](auto got) { answer = std::move(got); });
+  EXPECT_EQ((*answer)->response->reason, FinishReason::length) << "it has ended already";
+  EXPECT_FALSE(begun->terminal);
+  const auto cancelled = cancel(session, "two");
+  EXPECT_EQ(begun->eos().reason, FinishReason::cancelled);
+  ASSERT_TRUE(cancelled);
+  EXPECT_EQ(cancelled->response->reason, FinishReason::cancelled);
+  EXPECT_EQ(cancel(session, "three").error().code, ErrorCode::session_unknown);
+}
+
 TEST_F(ResponsesTest, ASessionThatEndsInTheMiddleTakesItsResponseAlong) {
   GenerateRequest long_one = request("long");
   long_one.options.max_tokens = 500;

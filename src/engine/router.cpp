@@ -700,6 +700,18 @@ void Router::get_response(const TenantId& tenant, const std::string& session, co
   });
 }
 
+void Router::cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                             Reply<ResponseDetail> reply) {
+  const Session* found = find_session(tenant, session);
+  if (found == nullptr || found->draft == nullptr || found->draft->response.id != response) {
+    return get_response(tenant, session, response, std::move(reply));
+  }
+  cancel(found->running, [](const Expected<bool>&) {});
+  waiting_for_reply_[found->summary.id].push_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
+    get_response(tenant, session, response, std::move(reply));
+  });
+}
+
 void Router::forget_response(const TenantId& tenant, const std::string& session, const std::string& response,
                              Reply<Unit> reply) {
   if (find_session(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));

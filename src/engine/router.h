@@ -95,6 +95,8 @@ class Router {
   void set_metadata(const TenantId& tenant, const std::string& session, std::string metadata, Reply<SessionDetail> reply);
   void get_response(const TenantId& tenant, const std::string& session, const std::string& response,
                     Reply<ResponseDetail> reply);
+  void cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                       Reply<ResponseDetail> reply);
   void forget_response(const TenantId& tenant, const std::string& session, const std::string& response, Reply<Unit> reply);
   void export_session(const TenantId& tenant, const std::string& session, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);

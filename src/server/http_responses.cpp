@@ -81,6 +81,16 @@ Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& 
                                              [&](Unit) { return wire::deleted_json(request.ids.front(), "response"); });
 }
 
+Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& request) {
+  auto id = wire::parse_response_id(request.ids.front());
+  if (!id) co_return co_await respond_unknown(connection, request, "response");
+  auto detail = co_await connection.ask<ResponseDetail>([&](Reply<ResponseDetail> reply) {
+    connection.service().cancel_response(connection.tenant(), std::move(id->session), std::move(id->response),
+                                         std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
+}
+
 Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {
   auto id = wire::parse_response_id(request.ids.front());
   if (!id) co_return co_await respond_unknown(connection, request, "response");

@@ -15,6 +15,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/responses", handlers::create_response},
     HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
     HttpRoute{delete_, "/v1/responses/{id}", handlers::delete_response},
+    HttpRoute{post, "/v1/responses/{id}/cancel", handlers::cancel_response},
     HttpRoute{get, "/v1/responses/{id}/input_items", handlers::list_input_items},
     HttpRoute{post, "/v1/conversations", handlers::create_conversation},
     HttpRoute{get, "/v1/conversations/{id}", handlers::get_conversation},

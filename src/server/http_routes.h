@@ -46,6 +46,7 @@ Answer create_completion(HttpConnection& connection, const HttpRequest& request)
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
 Answer get_response(HttpConnection& connection, const HttpRequest& request);
 Answer delete_response(HttpConnection& connection, const HttpRequest& request);
+Answer cancel_response(HttpConnection& connection, const HttpRequest& request);
 Answer list_input_items(HttpConnection& connection, const HttpRequest& request);
 Answer create_conversation(HttpConnection& connection, const HttpRequest& request);
 Answer get_conversation(HttpConnection& connection, const HttpRequest& request);

@@ -22,6 +22,7 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/responses", post, handlers::create_response));
   EXPECT_TRUE(is("/v1/responses/resp_1", get, handlers::get_response, {"resp_1"}));
   EXPECT_TRUE(is("/v1/responses/resp_1", delete_, handlers::delete_response, {"resp_1"}));
+  EXPECT_TRUE(is("/v1/responses/resp_1/cancel", post, handlers::cancel_response, {"resp_1"}));
   EXPECT_TRUE(is("/v1/responses/resp_1/input_items", get, handlers::list_input_items, {"resp_1"}));
   EXPECT_TRUE(is("/v1/conversations/c/items", post, handlers::create_conversation_items, {"c"}));
   EXPECT_TRUE(is("/v1/sessions/import", post, handlers::import_session));

@@ -96,6 +96,9 @@ class FakeService final : public Service {
     detail.response = std::make_shared<const ResponseRecord>(ResponseRecord{.turn = 1, .id = response});
     reply(std::move(detail));
   }
+  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override {
+    get_response(std::move(tenant), std::move(session), std::move(response), std::move(reply));
+  }
   void forget_response(TenantId, std::string, std::string response, Reply<Unit> reply) override {
     if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
     reply(Unit{});

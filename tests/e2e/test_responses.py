@@ -214,6 +214,15 @@ class Responses(ResponsesTest):
             return body if status == 200 else None
         self.assertEqual("cancelled", uma.until(kept, "the cancelled response is kept")["status"])
 
+    def test_a_response_is_cancelled_from_another_connection(self):
+        _, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
+        answer.readline()
+        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        self.assertEqual("cancelled", self.ok("POST", f"/v1/responses/{response['id']}/cancel")["status"])
+        self.assertIn(b"event: response.incomplete\n", answer.read())
+        done = self.respond("Hello")
+        self.assertEqual(done["status"], self.ok("POST", f"/v1/responses/{done['id']}/cancel")["status"])
+
     def test_a_killed_daemon_has_all_of_a_response_or_nothing(self):
         done = self.respond("Hello")
         connection, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True},
