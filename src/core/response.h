@@ -10,7 +10,7 @@
 namespace uma {
 
 struct ResponseRecord {
-  std::int32_t turn = 0;  // since the session's beginning
+  std::int32_t turn = 0;     // since the session's beginning
   std::string id = {};       // ResponseRequest::id
   std::string request = {};  // ResponseRequest::request
   std::int64_t created_s = 0;
