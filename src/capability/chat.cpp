@@ -231,7 +231,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
 
   ChatTokens result;
   if (!conversation.messages.empty()) {
-    if (const auto begin = delta_begin(format, conversation, *full)) {
+    if (const auto begin = conversation.is_changed ? std::nullopt : delta_begin(format, conversation, *full)) {
       if (auto done = append_tokens(vocab, *full, *begin, full->size(), result.tokens); !done)
         return std::unexpected(done.error());
       return result;

@@ -56,6 +56,7 @@ struct Conversation {
   std::span<const Token> tokens;          // the chain
   std::span<const MessagePlace> replies;  // of every turn, in order
   std::int64_t unix_s = 0;  // the time that templates tell: of the session's creation, so that it never rewrites the past
+  bool is_changed = false;  // the chain says something else than these messages: all of it is written anew
 };
 
 struct ChatTokens {

@@ -1,6 +1,6 @@
-// What a generation tells its client. Every accepted request gets any number of Token, Progress and ContextShift events and
-// then exactly one of Eos and Failure. Failure only while no token was sent; after the first token an error arrives as Eos with
-// reason `error`.
+// What a generation tells its client. Every accepted request gets any number of Token, Progress, ContextShift and
+// ResponseBegun events and then exactly one of Eos and Failure. Failure only while no token was sent; after the first token an
+// error arrives as Eos with reason `error`.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,15 @@ struct ContextShiftEvent {
   std::int32_t dropped_tokens = 0;
 };
 
-using Event = std::variant<TokenEvent, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent>;
+// A response has a place: before its first token it is told which. The session may be a new one, and is nothing to rely on
+// before the end.
+struct ResponseBegunEvent {
+  SessionId session;
+  std::int32_t turn = 0;    // since the session's beginning
+  std::int32_t number = 0;  // of its reply among the messages of the turn
+};
+
+using Event = std::variant<TokenEvent, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
 
 [[nodiscard]] inline bool is_terminal(const Event& event) {
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);

@@ -47,6 +47,27 @@ struct Input {
   }
 };
 
+// What becomes of a session whose tokens do not fit into a sequence's cells any more.
+enum class OnFull : std::uint8_t {
+  error,  // input is refused, replies end
+  shift,  // its oldest turns are dropped
+};
+
+// What makes a generation one of OpenAI's responses, a reply with an id of its own: its input and its reply become a turn of
+// the session together, when the reply ends, or leave nothing. GenerateRequest::session is a conversation, or the session of
+// the response that it continues; empty: a new one.
+struct ResponseRequest {
+  std::string id;  // chosen by the door; no other response of the session has it
+  // The response that it continues: in its session where nothing has followed it, else in a new one that begins like it.
+  // Empty: it continues the session, after the replies that are being made there.
+  std::string previous;
+  std::optional<std::string> instructions;  // the system message for this reply alone; absent: none
+  std::optional<OnFull> on_full;            // of the session from now on; absent: as it is
+  bool is_kept = true;                      // false: it can neither be read nor continued
+  std::int64_t ttl_s = 0;                   // of the session, if it is a new one
+  std::string request;                      // the door's own words, given back with the response
+};
+
 // `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as
 // one step.
 struct GenerateRequest {
@@ -56,19 +77,16 @@ struct GenerateRequest {
   Input input;
   bool regenerate = false;  // first drops the last turn's reply; the input is then empty
   GenerateOptions options;
+  std::optional<ResponseRequest> response;  // the input is then messages
 };
 
 enum class SessionMode : std::uint8_t { automatic, text, chat };
 
-// What becomes of a session whose tokens do not fit into a sequence's cells any more.
-enum class OnFull : std::uint8_t {
-  error,  // input is refused, replies end
-  shift,  // its oldest turns are dropped
-};
-
 struct CreateSessionRequest {
   std::string model;
   std::string system;                         // chat mode: the system message; text mode: the text the session begins with
+  std::vector<ChatMessage> messages;          // chat mode: what waits for the first reply, after the system message
+  std::string metadata;                       // a door's own, kept with the session
   std::string name;                           // unique per tenant; empty: none
   SessionMode mode = SessionMode::automatic;  // chat where the model has a chat template
   bool is_public = false;                     // other tenants' requests may begin with what it has computed

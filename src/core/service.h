@@ -44,6 +44,16 @@ class Service {
   virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
   virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
+  // What is kept with the session in the place of CreateSessionRequest::metadata.
+  virtual void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) = 0;
+
+  // `response` is the id of one that the session has (ResponseRequest::id).
+  virtual void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  // Ends it early, if it is being made, and replies with what is kept of it then; one that has ended stays as it is.
+  virtual void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;
+  // Forgets it, once no reply is being made in the session. In a conversation what was said stays; else it goes as soon as no
+  // other response continues it there.
+  virtual void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) = 0;
 
   // The session as a file, as it was last committed. `with_kv`: and what is computed of it, if that is stored or in a slot
   // where nobody generates.

@@ -8,6 +8,7 @@
 #include "core/ids.h"
 #include "core/portable_file.h"
 #include "core/request.h"
+#include "core/response.h"
 #include "core/usage.h"
 
 namespace uma {
@@ -19,8 +20,9 @@ struct SessionInfo {
   SessionMode mode = SessionMode::text;
   std::int32_t tokens = 0;          // of the chain, without pending input
   std::int32_t pending_tokens = 0;  // appended and not yet generated on
-  std::int32_t turns = 0;           // since the beginning
-  std::int32_t dropped_turns = 0;   // of them: the oldest ones, which a full context has cost
+  std::int32_t pending_messages = 0;
+  std::int32_t turns = 0;          // since the beginning
+  std::int32_t dropped_turns = 0;  // of them: the oldest ones, which a full context has cost
   OnFull on_full = OnFull::error;
   std::int32_t n_keep = 0;  // shift: first tokens that are never dropped
   bool busy = false;
@@ -35,8 +37,17 @@ struct SessionInfo {
 
 struct SessionDetail {
   SessionInfo info;
-  std::vector<ChatMessage> messages;  // chat mode
-  std::string text;                   // text mode: the whole chain as text
+  std::vector<ChatMessage> messages;          // chat mode
+  std::vector<ChatMessage> pending_messages;  // appended and not yet generated on
+  std::vector<std::int32_t> turns_begin;      // where the messages of each turn that is left begin
+  bool has_instructions = false;              // the first message is those of the last response, which are no part of the past
+  std::string text;                           // text mode: the whole chain as text
+  std::string metadata;                       // CreateSessionRequest::metadata, or what it became
+};
+
+struct ResponseDetail {
+  SessionDetail session;  // up to the response: its last message is the reply
+  ResponsePtr response;   // shared with the session's record
 };
 
 struct ExportedSession {

@@ -64,6 +64,7 @@ kv::SessionRecord without_oldest_turns(const kv::SessionRecord& record, std::int
     turn.messages_begin -= end.messages_begin - messages_kept;
   }
   next.turns_dropped += turns;
+  std::erase_if(next.responses, [&](const ResponsePtr& response) { return response->turn < next.turns_dropped; });
   return next;
 }
 

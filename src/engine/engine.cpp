@@ -304,6 +304,27 @@ void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDeta
   });
 }
 
+void Engine::set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) {
+  router_.post(
+      [this, tenant = std::move(tenant), session = std::move(session), metadata = std::move(metadata),
+       reply = std::move(reply)]() mutable { router_.set_metadata(tenant, session, std::move(metadata), std::move(reply)); });
+}
+
+void Engine::get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
+                reply = std::move(reply)]() mutable { router_.get_response(tenant, session, response, std::move(reply)); });
+}
+
+void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
+                reply = std::move(reply)]() mutable { router_.cancel_response(tenant, session, response, std::move(reply)); });
+}
+
+void Engine::forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
+                reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
+}
+
 void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
   router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
     router_.list_sessions(tenant, std::move(reply));

@@ -68,6 +68,10 @@ class Engine final : public Service {
   void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) override;
   void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
   void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) override;
+  void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) override;
+  void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
+  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
+  void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
   [[nodiscard]] std::vector<ModelInfo> models() const override;

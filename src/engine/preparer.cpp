@@ -1,6 +1,8 @@
 #include "engine/preparer.h"
 
 #include <algorithm>
+#include <format>
+#include <optional>
 #include <utility>
 
 namespace uma::engine {
@@ -29,13 +31,18 @@ std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record
   return replies;
 }
 
+// `is_changed`: the messages are no longer those that the chain was written from.
 Expected<Unit> append_messages(const capability::ChatFormat& format, kv::SessionRecord& record,
-                               std::vector<ChatMessage> messages) {
+                               std::vector<ChatMessage> messages, bool is_changed = false) {
   for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
   const std::vector<capability::MessagePlace> replies = replies_of(record);
-  auto added = capability::tokenize_chat(
-      format, {.messages = record.messages, .tokens = record.chain, .replies = replies, .unix_s = record.created_s},
-      record.pending_messages);
+  auto added = capability::tokenize_chat(format,
+                                         {.messages = record.messages,
+                                          .tokens = record.chain,
+                                          .replies = replies,
+                                          .unix_s = record.created_s,
+                                          .is_changed = is_changed},
+                                         record.pending_messages);
   if (!added) return std::unexpected(added.error());
   using History = capability::ChatTokens::History;
   if (added->history_change == History::rewritten && record.turns_dropped > 0) {
@@ -58,6 +65,7 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
       record.chain.clear();
       record.turns.clear();
       record.turns_dropped = 0;
+      record.responses.clear();
       record.pending_messages.insert(record.pending_messages.begin(), record.messages.begin(), record.messages.end());
       record.messages.clear();
       break;
@@ -67,7 +75,43 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
   return Unit{};
 }
 
+// Puts the instructions in the place of those that the record begins with. True where that changes what was written.
+bool replace_instructions(kv::SessionRecord& record, const std::optional<std::string>& instructions) {
+  std::vector<ChatMessage>& messages = record.messages.empty() ? record.pending_messages : record.messages;
+  const bool had_any = record.has_instructions;
+  if (had_any == instructions.has_value() && (!had_any || messages.front().content == *instructions)) return false;
+  if (had_any) messages.erase(messages.begin());
+  if (instructions) messages.insert(messages.begin(), {"system", *instructions});
+  for (kv::Turn& turn : record.turns) {
+    if (turn.messages_begin > 0) turn.messages_begin += (instructions ? 1 : 0) - (had_any ? 1 : 0);
+  }
+  record.has_instructions = instructions.has_value();
+  return true;
+}
+
 }  // namespace
+
+Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                           const Input& input, const ResponseRequest& response) {
+  if (record.mode == SessionMode::text) {
+    return fail(ErrorCode::proto_field, "the session is of mode text: responses need one of mode chat");
+  }
+  kv::SessionRecord next = record;
+  next.mode = SessionMode::chat;
+  bool is_changed = replace_instructions(next, response.instructions);
+  if (is_changed) next.n_keep = 0;  // the system prompt is another one
+  if (response.on_full && *response.on_full != next.on_full) {
+    if (next.turns_dropped > 0) {
+      return fail(ErrorCode::proto_field,
+                  std::format("{} turns of the session were dropped when its context was full: it can only go on dropping them",
+                              next.turns_dropped));
+    }
+    next.on_full = *response.on_full;
+    is_changed = true;  // how long the system prompt is must be found out
+  }
+  if (auto done = append_messages(format, next, input.messages, is_changed); !done) return std::unexpected(done.error());
+  return next;
+}
 
 Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format, const kv::SessionRecord& record,
                                              const Input& input) {

@@ -26,6 +26,12 @@ namespace uma::engine {
 [[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format,
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound);
 
+// What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
+// pending. Other instructions change the chain from its beginning. Errors: as append_to_record; E_PROTO_003 for a text session,
+// and for on_full error where turns were dropped.
+[[nodiscard]] Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                                         const Input& input, const ResponseRequest& response);
+
 class Preparer {
  public:
   using Job = std::move_only_function<void()>;

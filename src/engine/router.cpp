@@ -27,6 +27,17 @@ Error busy_session(const std::string& session) {
   return {ErrorCode::session_busy, std::format("session \"{}\" is generating: wait for its eos, or cancel it", session)};
 }
 
+Error unknown_response(const std::string& response) {
+  return {ErrorCode::session_unknown,
+          std::format("no response \"{}\": it was never made or not stored, or it is gone by now", response)};
+}
+
+// Among those of the record; null: it is none of them.
+ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
+  const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
+  return found == record.responses.end() ? nullptr : *found;
+}
+
 }  // namespace
 
 Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock)
@@ -303,13 +314,19 @@ void Router::expire() {
   const TimePoint now = clock_.now();
   next_expiry_ = kNever;
   std::vector<RequestId> late;
+  std::vector<RequestId> waited;
   for (const auto& [id, open] : requests_) {
     if (open.lane) continue;
     if (open.timeout <= now) {
       late.push_back(id);
+    } else if (open.deadline <= now) {
+      waited.push_back(id);
     } else {
-      next_expiry_ = std::min(next_expiry_, open.timeout);
+      next_expiry_ = std::min({next_expiry_, open.timeout, open.deadline});
     }
+  }
+  for (const RequestId id : waited) {
+    refuse(id, {ErrorCode::limit_wait, "other replies of the same conversation took until the request's deadline: try again"});
   }
   for (const RequestId id : late) {
     end_request(id, EosEvent{.reason = FinishReason::timeout, .usage = {}, .text = {}, .error = std::nullopt});
@@ -378,6 +395,7 @@ SessionInfo Router::info_of(const Session& session) const {
   info.mode = summary.mode == SessionMode::automatic ? SessionMode::text : summary.mode;
   info.tokens = summary.tokens_count;
   info.pending_tokens = summary.pending_tokens_count;
+  info.pending_messages = summary.pending_messages_count;
   info.turns = summary.turns_dropped + summary.turns_count;
   info.dropped_turns = summary.turns_dropped;
   info.on_full = summary.on_full;
@@ -452,23 +470,28 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     record.n_keep = request.n_keep;
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
-    if (request.system.empty() || record.mode == SessionMode::chat) {
-      if (!request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
-      return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
-    }
+    record.metadata = std::move(request.metadata);
+    const bool is_chat = record.mode == SessionMode::chat;
+    if (is_chat && !request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
     // In a text session the system text is simply how the text begins.
-    preparer_.post([this, chat = chat_, record = std::move(record),
-                    input = Input{.text = std::move(request.system), .messages = {}}, reply = std::move(reply)]() mutable {
-      auto begun = append_to_record(*chat, record, input);
-      post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
-        if (!begun) return reply(std::unexpected(begun.error()));
-        if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
-        if (begun->on_full == OnFull::shift) {
-          begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
-        }
-        add_session(std::move(*begun), least_loaded_lane(), {}, std::move(reply));
-      });
-    });
+    Input input{.text = is_chat ? std::string() : std::move(request.system), .messages = std::move(request.messages)};
+    if (input.empty()) return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
+    if (input.bytes() > options_.limits.max_prompt_bytes) {
+      return reply(fail(ErrorCode::limit_prompt, std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}",
+                                                             input.bytes(), options_.limits.max_prompt_bytes)));
+    }
+    preparer_.post(
+        [this, chat = chat_, record = std::move(record), input = std::move(input), reply = std::move(reply)]() mutable {
+          auto begun = append_to_record(*chat, record, input);
+          post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
+            if (!begun) return reply(std::unexpected(begun.error()));
+            if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
+            if (begun->on_full == OnFull::shift && begun->mode == SessionMode::text) {
+              begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
+            }
+            add_session(std::move(*begun), least_loaded_lane(), {}, std::move(reply));
+          });
+        });
   });
 }
 
@@ -540,6 +563,8 @@ void Router::fork_session(const TenantId& tenant, const std::string& session, st
     record.name = std::move(name);
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
+    record.responses.clear();  // an id is of one session
+    record.is_of_responses = false;
     add_session(std::move(record), parent.lane, parent.summary.id, std::move(reply));
   });
 }
@@ -551,6 +576,8 @@ kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t t
     next.chain.resize(static_cast<std::size_t>(dropped.tokens_begin));
     next.messages.resize(static_cast<std::size_t>(dropped.messages_begin));
     next.turns.resize(turns_kept);
+    const std::int32_t turns_end = next.turns_dropped + static_cast<std::int32_t>(turns_kept);
+    std::erase_if(next.responses, [&](const ResponsePtr& response) { return response->turn >= turns_end; });
   }
   next.pending.clear();
   next.pending_messages.clear();
@@ -612,15 +639,105 @@ void Router::get_session(const TenantId& tenant, const std::string& session, Rep
   with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const kv::SessionRecord& record = *(*found)->record;
-    SessionDetail detail;
-    detail.info = info_of(**found);
-    detail.messages = record.messages;
+    SessionDetail detail = detail_of(**found, record);
     if (record.mode != SessionMode::chat) {
       if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
       if (auto known = check_record(record); !known) return reply(std::unexpected(known.error()));
       detail.text = text_of(model_->vocab(), record.chain);
     }
     reply(std::move(detail));
+  });
+}
+
+SessionDetail Router::detail_of(const Session& session, const kv::SessionRecord& record) const {
+  SessionDetail detail;
+  detail.info = info_of(session);
+  detail.messages = record.messages;
+  detail.pending_messages = record.pending_messages;
+  for (const kv::Turn& turn : record.turns) detail.turns_begin.push_back(turn.messages_begin);
+  detail.has_instructions = record.has_instructions;
+  detail.metadata = record.metadata;
+  return detail;
+}
+
+void Router::set_metadata(const TenantId& tenant, const std::string& session, std::string metadata,
+                          Reply<SessionDetail> reply) {
+  with_session(
+      tenant, session,
+      [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)](Expected<Session*> found) mutable {
+        if (!found) return reply(std::unexpected(found.error()));
+        Session& target = **found;
+        if (target.running != RequestId{}) {
+          // The turn that runs will be committed in the place of the record as it is now.
+          waiting_for_reply_[target.summary.id].push_back(
+              [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)]() mutable {
+                set_metadata(tenant, session, std::move(metadata), std::move(reply));
+              });
+          return;
+        }
+        lock(target);
+        kv::SessionRecord next = *target.record;
+        next.metadata = std::move(metadata);
+        commit(std::make_shared<const kv::SessionRecord>(std::move(next)), target.record,
+               [this, id = target.summary.id, reply = std::move(reply)](Expected<Unit> done) mutable {
+                 const Session& changed = *find_session(id);
+                 reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
+                 unlock(id);
+               });
+      });
+}
+
+void Router::get_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                          Reply<ResponseDetail> reply) {
+  if (find_session(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
+  with_session(tenant, session, [this, response, reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    const kv::SessionRecord& record = *(*found)->record;
+    ResponsePtr kept = find_response(record, response);
+    if (kept == nullptr) return reply(std::unexpected(unknown_response(response)));
+    const auto turns = static_cast<std::size_t>(kept->turn - record.turns_dropped) + 1;
+    reply(ResponseDetail{.session = detail_of(**found, rewound(record, turns)), .response = std::move(kept)});
+  });
+}
+
+void Router::cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                             Reply<ResponseDetail> reply) {
+  const Session* found = find_session(tenant, session);
+  if (found == nullptr || found->draft == nullptr || found->draft->response.id != response) {
+    return get_response(tenant, session, response, std::move(reply));
+  }
+  cancel(found->running, [](const Expected<bool>&) {});
+  waiting_for_reply_[found->summary.id].push_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
+    get_response(tenant, session, response, std::move(reply));
+  });
+}
+
+void Router::forget_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                             Reply<Unit> reply) {
+  if (find_session(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
+  with_session(tenant, session, [this, tenant, session, response, reply = std::move(reply)](Expected<Session*> found) mutable {
+    if (!found) return reply(std::unexpected(found.error()));
+    Session& target = **found;
+    if (find_response(*target.record, response) == nullptr) return reply(std::unexpected(unknown_response(response)));
+    if (target.running != RequestId{}) {
+      waiting_for_reply_[target.summary.id].push_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
+        forget_response(tenant, session, response, std::move(reply));
+      });
+      return;
+    }
+    kv::SessionRecord next = *target.record;
+    std::erase_if(next.responses, [&](const ResponsePtr& kept) { return kept->id == response; });
+    if (next.is_of_responses) {
+      if (next.responses.empty()) {
+        target.ends.push_back(std::move(reply));
+        return end_when_idle(target);
+      }
+      next = rewound(next, static_cast<std::size_t>(next.responses.back()->turn - next.turns_dropped) + 1);
+    }
+    lock(target);
+    commit_and_reply(std::move(next), [reply = std::move(reply)](Expected<SessionInfo> done) mutable {
+      reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
+    });
   });
 }
 
@@ -876,7 +993,9 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    if (request.session.empty()) {
+    if (request.response) {
+      generate_response(id, tenant, std::move(request));
+    } else if (request.session.empty()) {
       generate_one_shot(id, std::move(request));
     } else {
       generate_in_session(id, tenant, std::move(request));
@@ -966,12 +1085,16 @@ void Router::commit_and_start(RequestId id, kv::SessionRecord record, const Gene
 }
 
 void Router::start_session_task(RequestId id, Session& session, const GenerateRequest& request) {
-  const kv::SessionRecord& record = *session.record;
+  if (auto started = try_start_session_task(id, session, request); !started) refuse(id, started.error());
+}
+
+Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, const GenerateRequest& request) {
+  const kv::SessionRecord& record = session.draft ? *session.draft->record : *session.record;
   if (record.chain.empty() && record.pending.empty()) {
-    return refuse(id, {ErrorCode::proto_field, "the session is empty: append input before generating"});
+    return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
   }
-  if (auto fits = check_record_fits(record, record.pending.size()); !fits) return refuse(id, fits.error());
-  if (auto within = check_quota(record.tenant, 0, 1); !within) return refuse(id, within.error());
+  if (auto fits = check_record_fits(record, record.pending.size()); !fits) return fits;
+  if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
   session.running = id;
   wake(session);
   touch(session);
@@ -989,7 +1112,171 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   task.is_ephemeral = record.is_ephemeral;
   // What is stored can go on anywhere.
   if (!lanes_[session.lane]->holds(record.id)) session.lane = least_loaded_lane();
+  if (session.draft) {
+    // The instructions are no part of what was said in the turn.
+    const bool begins_with_instructions = record.has_instructions && record.messages.empty();
+    const auto said = std::ssize(record.pending_messages) - (begins_with_instructions ? 1 : 0);
+    (void)task.sink->deliver(ResponseBegunEvent{.session = record.id,
+                                                .turn = record.turns_dropped + static_cast<std::int32_t>(record.turns.size()),
+                                                .number = static_cast<std::int32_t>(said)});
+  }
   send(std::move(task), session.lane);
+  return Unit{};
+}
+
+// --- Responses
+// --------------------------------------------------------------------------------------------------------------------
+
+// Unlike other input of a session, that of a response is committed with its reply: in between it is a draft.
+
+void Router::generate_response(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  if (request.session.empty()) {
+    kv::SessionRecord record;
+    record.id = new_session_id();
+    record.tenant = tenant;
+    record.model = options_.model_name;
+    record.mode = SessionMode::chat;
+    record.is_of_responses = true;
+    record.is_ephemeral = !request.response->is_kept;
+    record.ttl_s = request.response->ttl_s;
+    record.created_s = clock_.unix_s();
+    record.last_used_s = record.created_s;
+    auto begin = std::make_shared<const kv::SessionRecord>(std::move(record));
+    Origin origin{.record = begin, .lane = least_loaded_lane(), .forked_from = {}};
+    return prepare_response(id, std::move(begin), std::move(origin), std::move(request));
+  }
+  const std::string name = request.session;
+  with_session(tenant, name, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
+    if (!requests_.contains(id)) return;  // cancelled meanwhile
+    if (!found) {
+      const std::string& previous = request.response->previous;
+      const bool is_unknown = found.error().code == ErrorCode::session_unknown && !previous.empty();
+      return refuse(id, is_unknown ? unknown_response(previous) : found.error());
+    }
+    continue_with_response(id, tenant, **found, std::move(request));
+  });
+}
+
+void Router::continue_with_response(RequestId id, const TenantId& tenant, Session& session, GenerateRequest request) {
+  const kv::SessionRecord& record = *session.record;
+  if (auto known = check_record(record); !known) return refuse(id, known.error());
+  const std::string& previous = request.response->previous;
+  Open& open = requests_.at(id);
+  if (previous.empty()) {
+    open.session = session.summary.id;
+    if (session.running == RequestId{}) return prepare_response(id, session.record, std::nullopt, std::move(request));
+    open.deadline = deadline_of(open, request.options);
+    next_expiry_ = std::min(next_expiry_, open.deadline);
+    waiting_for_reply_[session.summary.id].push_back([this, id, tenant, request = std::move(request)]() mutable {
+      if (requests_.contains(id)) generate_response(id, tenant, std::move(request));
+    });
+    return;
+  }
+  const ResponsePtr continued = find_response(record, previous);
+  if (continued == nullptr) return refuse(id, unknown_response(previous));
+  const auto turns = static_cast<std::size_t>(continued->turn - record.turns_dropped) + 1;
+  const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
+                            session.running == RequestId{} && request.response->is_kept;
+  if (goes_on_here) {
+    open.session = session.summary.id;
+    return prepare_response(id, session.record, std::nullopt, std::move(request));
+  }
+  kv::SessionRecord copy = forked(record, turns);
+  copy.ttl_s = request.response->ttl_s;
+  copy.is_ephemeral = !request.response->is_kept;
+  auto begin = std::make_shared<const kv::SessionRecord>(std::move(copy));
+  Origin origin{.record = begin, .lane = session.lane, .forked_from = session.summary.id};
+  prepare_response(id, std::move(begin), std::move(origin), std::move(request));
+}
+
+// A new session of responses that begins with the first turns of another.
+kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t turns_kept) {
+  kv::SessionRecord copy = rewound(record, turns_kept);
+  copy.id = new_session_id();
+  copy.name.clear();
+  copy.responses.clear();  // an id is of one session
+  copy.metadata.clear();
+  copy.is_of_responses = true;
+  copy.is_public = false;
+  copy.created_s = clock_.unix_s();
+  return copy;
+}
+
+// Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
+void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
+  if (!origin) lock(*find_session(record->id));
+  preparer_.post(
+      [this, id, chat = chat_, record = std::move(record), origin = std::move(origin), request = std::move(request)]() mutable {
+        auto next = begin_response(*chat, *record, request.input, *request.response);
+        post([this, id, record = std::move(record), origin = std::move(origin), next = std::move(next),
+              request = std::move(request)]() mutable {
+          const bool is_locked = !origin;
+          if (requests_.contains(id)) {  // else it was cancelled meanwhile
+            const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
+                                      : Expected<Unit>(std::unexpected(next.error()));
+            if (!started) refuse(id, started.error());
+          }
+          if (is_locked) unlock(record->id);
+        });
+      });
+}
+
+Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
+                                      std::optional<Origin> origin, const GenerateRequest& request) {
+  const std::size_t known = tokens_of(*record);
+  const std::size_t total = tokens_of(next);
+  const std::size_t added = total > known ? total - known : 0;
+  if (auto fits = check_record_fits(next, added); !fits) return fits;
+  if (!origin && record->is_of_responses && next.turns.size() < record->turns.size()) {
+    // The turns cannot be found in the chain any more, but the responses that they are can still be asked for.
+    const Session& session = *find_session(record->id);
+    kv::SessionRecord copy = forked(*record, record->turns.size());
+    next.id = copy.id;
+    next.created_s = copy.created_s;
+    origin = Origin{
+        .record = std::make_shared<const kv::SessionRecord>(std::move(copy)), .lane = session.lane, .forked_from = record->id};
+  }
+  if (auto within = check_quota(next.tenant, origin ? 1 : 0, origin ? total : added); !within) return within;
+  if (origin) {
+    if (sessions_.size() >= options_.limits.max_sessions) {
+      return fail(ErrorCode::limit_sessions,
+                  std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size()));
+    }
+    Session& made = sessions_[next.id];
+    made.summary = kv::summary_of(*origin->record);
+    made.record = std::move(origin->record);
+    made.lane = origin->lane;
+    made.forked_from = std::move(origin->forked_from);
+    made.is_new = true;
+    count(made.summary, true);
+    sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+    requests_.at(id).session = next.id;
+  }
+  const SessionId session_id = next.id;
+  Session& session = *find_session(session_id);
+  session.draft = std::make_unique<Draft>(Draft{.record = std::make_shared<const kv::SessionRecord>(std::move(next)),
+                                                .response = *request.response,
+                                                .created_s = clock_.unix_s()});
+  auto started = try_start_session_task(id, session, request);
+  if (!started) {
+    session.draft.reset();
+    if (session.is_new) discard_new_session(session_id);
+  }
+  return started;
+}
+
+// Of whose first reply nothing is to be kept.
+void Router::discard_new_session(const SessionId& id) {
+  count(find_session(id)->summary, false);
+  erase_session(id);
+}
+
+void Router::run_waiting_for_replies(const SessionId& id) {
+  const auto found = waiting_for_reply_.find(id);
+  if (found == waiting_for_reply_.end()) return;
+  std::vector<Command> waiting = std::move(found->second);
+  waiting_for_reply_.erase(found);
+  for (Command& command : waiting) command();
 }
 
 TimePoint Router::deadline_of(const Open& open, const GenerateOptions& options) const {
@@ -1059,6 +1346,7 @@ void Router::cancel_all() {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
+  while (!waiting_for_reply_.empty()) run_waiting_for_replies(SessionId(waiting_for_reply_.begin()->first));
   for (auto& [id, session] : sessions_) {
     for (Reply<Unit>& reply : std::exchange(session.ends, {})) {
       reply(fail(ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"));
@@ -1067,7 +1355,7 @@ void Router::cancel_all() {
 }
 
 // The record after a turn: what was pending and generated joins the chain, what it went on without is gone from it.
-kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result) const {
+kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result, const Draft* draft) const {
   kv::SessionRecord next = result.dropped_turns > 0 ? without_oldest_turns(record, result.dropped_turns) : record;
   const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
   if (!continues_last_turn) {
@@ -1089,36 +1377,67 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
     }
   }
   next.last_used_s = clock_.unix_s();
+  if (draft == nullptr) {
+    next.is_of_responses = false;  // from now on it is somebody's conversation
+  } else if (draft->response.is_kept) {
+    const EosEvent& eos = std::get<EosEvent>(result.terminal);
+    next.responses.push_back(std::make_shared<const ResponseRecord>(
+        ResponseRecord{.turn = next.turns_dropped + static_cast<std::int32_t>(next.turns.size()) - 1,
+                       .id = draft->response.id,
+                       .request = draft->response.request,
+                       .created_s = draft->created_s,
+                       .reason = eos.reason,
+                       .prompt_tokens = eos.usage.prompt_tokens,
+                       .reused_tokens = eos.usage.reused_tokens,
+                       .completion_tokens = eos.usage.completion_tokens}));
+  }
   return next;
 }
 
 void Router::on_result(TaskResult result) {
   UMA_CHECK(requests_.contains(result.id));
   Session* session = result.session.empty() ? nullptr : find_session(result.session);
+  const std::unique_ptr<Draft> draft = session == nullptr ? nullptr : std::move(session->draft);
+  const bool is_new = session != nullptr && session->is_new;
   const auto* eos = std::get_if<EosEvent>(&result.terminal);
   // A turn that the model ended at once is a turn; one that never came to its first token leaves its input pending.
   const bool is_turn = eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
-  if (session == nullptr || !is_turn) {
+  const SessionId id = result.session;
+  if (session == nullptr || !is_turn || (is_new && !draft->response.is_kept)) {
     end_request(result.id, result.terminal);
-    if (session != nullptr) end_when_idle(*session);
-    return;
+    if (session == nullptr) return;
+    if (is_new) {
+      discard_new_session(id);
+    } else {
+      end_when_idle(*session);
+    }
+    return run_waiting_for_replies(id);
   }
 
-  const SessionId id = result.session;
   touch(*session);
   lock(*session);
-  auto next = std::make_shared<const kv::SessionRecord>(finished_record(*session->record, result));
-  commit(std::move(next), session->record, [this, id, result = std::move(result)](Expected<Unit> done) mutable {
-    if (!done) {
-      EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
-      eos_event.reason = FinishReason::error;
-      eos_event.error =
-          Error{done.error().code, "the reply could not be stored, its input is pending again: " + done.error().message};
-      result.terminal = std::move(eos_event);
-    }
-    end_request(result.id, result.terminal);
-    unlock(id);
-  });
+  auto next = std::make_shared<const kv::SessionRecord>(
+      finished_record(draft ? *draft->record : *session->record, result, draft.get()));
+  if (is_new) count(session->summary, false);  // what is committed is counted
+  commit(std::move(next), is_new ? nullptr : session->record,
+         [this, id, is_new, is_response = draft != nullptr, result = std::move(result)](Expected<Unit> done) mutable {
+           if (!done) {
+             EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
+             eos_event.reason = FinishReason::error;
+             const std::string_view rest = is_response ? "and is gone" : "its input is pending again";
+             eos_event.error =
+                 Error{done.error().code, std::format("the reply could not be stored, {}: {}", rest, done.error().message)};
+             result.terminal = std::move(eos_event);
+           }
+           end_request(result.id, result.terminal);
+           if (is_new && !done) {
+             erase_session(id);
+             return run_waiting_for_replies(id);
+           }
+           find_session(id)->is_new = false;
+           run_waiting_for_replies(id);
+           unlock(id);
+         });
 }
 
 void Router::check_invariants() const {
@@ -1132,6 +1451,8 @@ void Router::check_invariants() const {
     UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
     UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
     UMA_CHECK(session.record != nullptr || session.running == RequestId{});
+    UMA_CHECK(session.draft == nullptr || session.running != RequestId{});
+    UMA_CHECK(!session.is_new || session.running != RequestId{});
     // What is in memory and not in use can be let go.
     const bool is_used = session.is_locked || session.running != RequestId{};
     UMA_CHECK(session.resting.has_value() == (session.record != nullptr && !is_used));
@@ -1145,9 +1466,17 @@ void Router::check_invariants() const {
     }
     UMA_CHECK(static_cast<std::size_t>(before) <= session.record->chain.size());
     UMA_CHECK(session.record->turns_dropped == 0 || session.record->on_full == OnFull::shift);
+    const std::int32_t dropped = session.record->turns_dropped;
+    std::int32_t turn = dropped - 1;
+    for (const ResponsePtr& response : session.record->responses) {
+      UMA_CHECK(response->turn > turn);
+      turn = response->turn;
+    }
+    UMA_CHECK(turn < dropped + static_cast<std::int32_t>(session.record->turns.size()));
   }
   UMA_CHECK(resting_bytes == resting_bytes_ && resting_bytes <= options_.record_bytes_max);
   for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
+  for (const auto& [id, commands] : waiting_for_reply_) UMA_CHECK(sessions_.at(id).running != RequestId{});
 }
 
 }  // namespace uma::engine

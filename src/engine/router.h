@@ -6,7 +6,8 @@
 // under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
 // after the catalog has forgotten it. (4) A session is pinned to one lane for its whole life. (5) A session that is locked, or
 // has a request running, stays in the table. (6) The record of a session in use is in memory; those of the others as far as
-// record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is needed.
+// record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is needed. (7) A session
+// that a response has made is in the catalog once the response has ended, and until then nothing but its reply is under way.
 #pragma once
 
 #include <atomic>
@@ -93,6 +94,12 @@ class Router {
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
+  void set_metadata(const TenantId& tenant, const std::string& session, std::string metadata, Reply<SessionDetail> reply);
+  void get_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                    Reply<ResponseDetail> reply);
+  void cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
+                       Reply<ResponseDetail> reply);
+  void forget_response(const TenantId& tenant, const std::string& session, const std::string& response, Reply<Unit> reply);
   void export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
 
@@ -108,14 +115,28 @@ class Router {
     Session* session = nullptr;
     std::size_t bytes = 0;
   };
+  // A response that is being made.
+  struct Draft {
+    kv::RecordPtr record;  // of the session, with the response's input pending; shared with the preparer's jobs
+    ResponseRequest response;
+    std::int64_t created_s = 0;
+  };
+  // Where a session that a response makes begins.
+  struct Origin {
+    kv::RecordPtr record;
+    std::size_t lane = 0;
+    SessionId forked_from;
+  };
   // Small: there may be a hundred thousand, most of which do nothing.
   struct Session {
-    kv::SessionSummary summary;  // as committed
-    kv::RecordPtr record;        // the same with all that was said; null: it is in the catalog only
-    std::size_t lane = 0;        // means something once there are lanes
-    SessionId forked_from;       // empty: none
-    RequestId running;           // zero: none
-    bool is_locked = false;      // its record is being read, input prepared or a change committed; commands wait their turn
+    kv::SessionSummary summary;    // as committed
+    kv::RecordPtr record;          // the same with all that was said; null: it is in the catalog only
+    std::size_t lane = 0;          // means something once there are lanes
+    SessionId forked_from;         // empty: none
+    RequestId running;             // zero: none
+    bool is_locked = false;        // its record is being read, input prepared or a change committed; commands wait their turn
+    bool is_new = false;           // made by the response that runs: not in the catalog yet
+    std::unique_ptr<Draft> draft;  // of the response that runs; null: none does
     std::vector<WithSession> waiting;
     std::optional<std::list<Resting>::iterator> resting;
     std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
@@ -128,6 +149,7 @@ class Router {
     sched::Flow flow;
     TimePoint received{};
     TimePoint timeout = kNever;
+    TimePoint deadline = kNever;  // of waiting for another reply of its session
     bool wants_progress = false;
     std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
   };
@@ -178,12 +200,23 @@ class Router {
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
+  [[nodiscard]] Expected<Unit> try_start_session_task(RequestId id, Session& session, const GenerateRequest& request);
+  void generate_response(RequestId id, const TenantId& tenant, GenerateRequest request);
+  void continue_with_response(RequestId id, const TenantId& tenant, Session& session, GenerateRequest request);
+  void prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request);
+  [[nodiscard]] Expected<Unit> start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
+                                              std::optional<Origin> origin, const GenerateRequest& request);
+  [[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, std::size_t turns_kept);
+  void discard_new_session(const SessionId& id);
+  void run_waiting_for_replies(const SessionId& id);
+  [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
   void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
   void send(Task task, std::size_t lane);
-  [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
+  [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
+                                                  const Draft* draft) const;
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
   void expire();
@@ -210,6 +243,7 @@ class Router {
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
+  std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;
   bool draining_ = false;

@@ -1,5 +1,6 @@
 #include "kv/catalog.h"
 
+#include <algorithm>
 #include <format>
 #include <utility>
 
@@ -11,16 +12,28 @@ SessionSummary summary_of(const SessionRecord& record) {
   return {{static_cast<const SessionHead&>(record)},
           static_cast<std::int32_t>(record.chain.size()),
           static_cast<std::int32_t>(record.pending.size()),
+          static_cast<std::int32_t>(record.pending_messages.size()),
           static_cast<std::int32_t>(record.turns.size())};
 }
 
+bool operator==(const SessionRecord& a, const SessionRecord& b) {
+  const auto is_equal = [](const ResponsePtr& one, const ResponsePtr& other) { return one == other || *one == *other; };
+  return static_cast<const SessionHead&>(a) == static_cast<const SessionHead&>(b) && a.chain == b.chain &&
+         a.pending == b.pending && a.messages == b.messages && a.pending_messages == b.pending_messages && a.turns == b.turns &&
+         a.metadata == b.metadata && std::ranges::equal(a.responses, b.responses, is_equal);
+}
+
 std::size_t bytes_of(const SessionRecord& record) {
-  std::size_t total = sizeof record + (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) +
+  std::size_t total = sizeof record + record.metadata.capacity() +
+                      (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) +
                       record.turns.capacity() * sizeof(Turn);
   for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
       total += sizeof message + message.role.capacity() + message.content.capacity();
     }
+  }
+  for (const ResponsePtr& response : record.responses) {
+    total += sizeof response + sizeof *response + response->id.capacity() + response->request.capacity();
   }
   return total;
 }

@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
+#include "core/response.h"
 
 namespace uma::kv {
 
@@ -37,20 +38,23 @@ struct SessionHead {
   // system prompt at least.
   std::int32_t n_keep = 0;
   std::int32_t turns_dropped = 0;  // before the first one that is left, whose tokens then follow those that are kept
+  bool has_instructions = false;   // the first message is those of the last response
+  bool is_of_responses = false;    // made for responses, which alone use it: it ends with the last of them
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time
   bool operator==(const SessionHead&) const = default;
 };
 
-// All that is known of a session. Immutable once committed: a change is a new record.
+// All that is known of a session. Immutable once committed: a change is a new record. A response stands where its turn does.
 struct SessionRecord : SessionHead {
   std::vector<Token> chain;                   // tokens of the finished turns: the truth
   std::vector<Token> pending;                 // appended, not yet generated on
   std::vector<ChatMessage> messages;          // of the finished turns; chat mode
   std::vector<ChatMessage> pending_messages;  // chat mode
   std::vector<Turn> turns;
-  bool operator==(const SessionRecord&) const = default;
+  std::vector<ResponsePtr> responses;  // of the turns that are one, in order
+  std::string metadata;                // CreateSessionRequest
 };
 
 using RecordPtr = std::shared_ptr<const SessionRecord>;  // shared: the router reads a record while the catalog keeps it
@@ -59,10 +63,13 @@ using RecordPtr = std::shared_ptr<const SessionRecord>;  // shared: the router r
 struct SessionSummary : SessionHead {
   std::int32_t tokens_count = 0;  // of the chain
   std::int32_t pending_tokens_count = 0;
+  std::int32_t pending_messages_count = 0;
   std::int32_t turns_count = 0;
   bool operator==(const SessionSummary&) const = default;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);
+// Of values, those of responses too.
+[[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
 // Of memory that the record takes, about.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
 

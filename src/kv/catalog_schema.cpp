@@ -64,7 +64,27 @@ CREATE TABLE token_blocks (
 // Turns that a full context has cost.
 constexpr std::string_view kVersion2 = "ALTER TABLE sessions ADD COLUMN turns_dropped INTEGER NOT NULL DEFAULT 0";
 
-constexpr std::array kSteps{kVersion1, kVersion2};
+// Responses, and what doors keep with a session.
+constexpr std::string_view kVersion3 = R"sql(
+ALTER TABLE sessions ADD COLUMN has_instructions INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN is_of_responses INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
+
+CREATE TABLE responses (
+  session INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+  turn INTEGER NOT NULL,
+  id TEXT NOT NULL,
+  request TEXT NOT NULL,
+  created_s INTEGER NOT NULL,
+  reason INTEGER NOT NULL,
+  prompt_tokens INTEGER NOT NULL,
+  reused_tokens INTEGER NOT NULL,
+  completion_tokens INTEGER NOT NULL,
+  PRIMARY KEY (session, turn)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3};
 
 }  // namespace
 

@@ -30,6 +30,15 @@ std::int64_t number_of(OnFull on_full) {
   return static_cast<std::int64_t>(on_full);
 }
 
+constexpr std::int64_t kReasonMax = static_cast<std::int64_t>(FinishReason::error);
+
+std::int64_t number_of(FinishReason reason) {
+  static_assert(static_cast<int>(FinishReason::stop) == 0 && static_cast<int>(FinishReason::length) == 1 &&
+                static_cast<int>(FinishReason::cancelled) == 2 && static_cast<int>(FinishReason::timeout) == 3 &&
+                static_cast<int>(FinishReason::slow_consumer) == 4 && static_cast<int>(FinishReason::error) == 5);
+  return static_cast<std::int64_t>(reason);
+}
+
 // What is pending lies behind what is finished: a turn that makes it part of the chain moves no rows.
 template <class T>
 std::vector<T> joined(const std::vector<T>& finished, const std::vector<T>& pending) {
@@ -86,29 +95,35 @@ RecordRows::RecordRows(const Database& db)
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
-                              turns_dropped)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
+                              turns_dropped, has_instructions, is_of_responses, metadata)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
           pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
-          on_full = ?16, n_keep = ?17, turns_dropped = ?18
+          on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
+      put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
       cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
+      remove_response_(db, "DELETE FROM responses WHERE session = ?1 AND turn = ?2"),
       remove_session_(db, "DELETE FROM sessions WHERE id = ?1"),
       get_keys_(db, "SELECT key FROM sessions ORDER BY key"),
       get_key_(db, "SELECT key FROM sessions WHERE id = ?1"),
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
-               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped
+               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped,
+               has_instructions, is_of_responses, metadata
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash FROM messages WHERE session = ?1 ORDER BY number"),
-      get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number") {}
+      get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number"),
+      get_responses_(db, R"sql(
+        SELECT turn, id, request, created_s, reason, prompt_tokens, reused_tokens, completion_tokens
+        FROM responses WHERE session = ?1 ORDER BY turn)sql") {}
 
 // --- Writing
 // --------------------------------------------------------------------------------------------------------------------
@@ -123,7 +138,8 @@ SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRe
   if (!key) return std::unexpected(key.error());
   if (auto done = write_tokens(*key, record, old); !done) return done;
   if (auto done = write_messages(*key, record, old); !done) return done;
-  return write_turns(*key, record, old);
+  if (auto done = write_turns(*key, record, old); !done) return done;
+  return write_responses(*key, record, old);
 }
 
 SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record) {
@@ -132,7 +148,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
                     std::ssize(record.chain), std::ssize(record.pending), std::ssize(record.messages),
                     std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
                     std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
-                    std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped});
+                    std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
+                    std::int64_t{record.is_of_responses}, record.metadata);
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -178,6 +195,30 @@ SqlExpected<Unit> RecordRows::write_turns(std::int64_t key, const SessionRecord&
   }
   if (before.turns.size() <= record.turns.size()) return Unit{};
   return cut_turns_.run(key, std::ssize(record.turns));
+}
+
+SqlExpected<Unit> RecordRows::write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
+  auto now = record.responses.begin();
+  auto old = before.responses.begin();
+  while (now != record.responses.end() || old != before.responses.end()) {
+    const bool is_old = now == record.responses.end() || (old != before.responses.end() && (*old)->turn < (*now)->turn);
+    if (is_old) {
+      if (auto done = remove_response_.run(key, (*old)->turn); !done) return done;
+      ++old;
+      continue;
+    }
+    const bool is_same_turn = old != before.responses.end() && (*old)->turn == (*now)->turn;
+    const ResponseRecord& response = **now;
+    if (!is_same_turn || (*old != *now && **old != response)) {
+      const auto done =
+          put_response_.run(key, response.turn, response.id, response.request, response.created_s, number_of(response.reason),
+                            response.prompt_tokens, response.reused_tokens, response.completion_tokens);
+      if (!done) return done;
+    }
+    if (is_same_turn) ++old;
+    ++now;
+  }
+  return Unit{};
 }
 
 SqlExpected<Unit> RecordRows::remove(const SessionId& id) {
@@ -286,6 +327,34 @@ SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
   return turns;
 }
 
+// Those of the turns that are there. One that makes no sense is forgotten: its turn says nothing else than what was said.
+SqlExpected<std::vector<ResponsePtr>> RecordRows::read_responses(std::int64_t key, std::int64_t turns_begin,
+                                                                 std::int64_t turns_end) {
+  std::vector<ResponsePtr> responses;
+  get_responses_.bind(key);
+  const auto done = take_rows(get_responses_, [&] {
+    const std::int64_t turn = get_responses_.integer(0);
+    const std::int64_t reason = get_responses_.integer(4);
+    const std::array counts{get_responses_.integer(5), get_responses_.integer(6), get_responses_.integer(7)};
+    if (turn < turns_begin || turn >= turns_end || reason < 0 || reason > kReasonMax ||
+        !std::ranges::all_of(counts, is_count)) {
+      return true;
+    }
+    responses.push_back(
+        std::make_shared<const ResponseRecord>(ResponseRecord{.turn = static_cast<std::int32_t>(turn),
+                                                              .id = std::string(get_responses_.text(1)),
+                                                              .request = std::string(get_responses_.text(2)),
+                                                              .created_s = get_responses_.integer(3),
+                                                              .reason = static_cast<FinishReason>(reason),
+                                                              .prompt_tokens = static_cast<std::int32_t>(counts[0]),
+                                                              .reused_tokens = static_cast<std::int32_t>(counts[1]),
+                                                              .completion_tokens = static_cast<std::int32_t>(counts[2])}));
+    return true;
+  });
+  if (!done) return std::unexpected(done.error());
+  return responses;
+}
+
 SqlExpected<StoredSession> RecordRows::read(const SessionId& id) {
   get_key_.bind(id.value);
   const auto row = get_key_.next();
@@ -320,6 +389,9 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   const std::int64_t on_full = get_session_.integer(15);
   const std::int64_t n_keep = get_session_.integer(16);
   const std::int64_t turns_dropped = get_session_.integer(17);
+  record->has_instructions = get_session_.integer(18) != 0;
+  record->is_of_responses = get_session_.integer(19) != 0;
+  record->metadata = get_session_.text(20);
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
   const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
                            record->ttl_s <= kTtlSecondsMax && on_full >= 0 && on_full <= 1 && is_count(n_keep) &&
@@ -356,6 +428,11 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   }
   turns->resize(whole.count);
   record->turns = std::move(*turns);
+  auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
+  if (!responses) return std::unexpected(responses.error());
+  record->responses = std::move(*responses);
+  // The instructions may be lost with what was damaged.
+  record->has_instructions = record->has_instructions && (!record->messages.empty() || !record->pending_messages.empty());
   return StoredSession{.record = std::move(record), .is_damaged = !is_whole};
 }
 

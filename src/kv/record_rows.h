@@ -38,18 +38,22 @@ class RecordRows {
   SqlExpected<Unit> write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<Unit> write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<std::vector<Token>> read_tokens(std::int64_t key);
   SqlExpected<std::vector<ChatMessage>> read_messages(std::int64_t key);
   SqlExpected<std::vector<Turn>> read_turns(std::int64_t key);
+  SqlExpected<std::vector<ResponsePtr>> read_responses(std::int64_t key, std::int64_t turns_begin, std::int64_t turns_end);
 
   Statement add_tenant_;
   Statement put_session_;
   Statement put_turn_;
   Statement put_message_;
   Statement put_block_;
+  Statement put_response_;
   Statement cut_turns_;
   Statement cut_messages_;
   Statement cut_blocks_;
+  Statement remove_response_;
   Statement remove_session_;
   Statement get_keys_;
   Statement get_key_;
@@ -57,6 +61,7 @@ class RecordRows {
   Statement get_turns_;
   Statement get_messages_;
   Statement get_blocks_;
+  Statement get_responses_;
 };
 
 }  // namespace uma::kv

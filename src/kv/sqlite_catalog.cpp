@@ -109,6 +109,19 @@ std::int64_t last_key(const Database& database) {
   return std::min(last, kLookupsMax);
 }
 
+// Gives a file of an earlier version the columns and tables that are asked for, in a transaction that is never committed. Where
+// damage is in the way the file stays as it is, and what is asked for cannot be read.
+void read_as_this_version(Database& database) {
+  const auto version = schema_version(database);
+  const auto steps = schema_steps();
+  if (!version || *version < 1 || *version >= std::ssize(steps)) return;
+  auto done = database.run("BEGIN");
+  for (const std::string_view step : steps.subspan(static_cast<std::size_t>(*version))) {
+    if (done) done = database.run(std::string(step));
+  }
+  if (!done) database.roll_back();
+}
+
 // Copies what can be read of `from`, session by session.
 SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
   Saved saved;
@@ -155,6 +168,7 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
     // writable_schema: a file that is shorter than it should be is read all the same.
     auto set = from->run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA cell_size_check = ON; PRAGMA writable_schema = ON");
     if (!set) return failure(path, set.error());
+    read_as_this_version(*from);
     auto copied = copy_readable(*from, *to);
     if (!copied) return failure(fresh, copied.error());
     saved = *copied;

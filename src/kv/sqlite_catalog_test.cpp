@@ -53,6 +53,17 @@ SessionRecord text_session(const std::string& id, std::size_t turns = 0, std::si
   return record;
 }
 
+ResponsePtr response_of(std::int32_t turn, const std::string& id = "0123456789abcdef") {
+  return std::make_shared<const ResponseRecord>(ResponseRecord{.turn = turn,
+                                                               .id = id,
+                                                               .request = R"({"metadata":{"a":"\u0001"})",
+                                                               .created_s = 1'700'000'050,
+                                                               .reason = FinishReason::length,
+                                                               .prompt_tokens = 30,
+                                                               .reused_tokens = 20,
+                                                               .completion_tokens = 7});
+}
+
 RecordPtr share(SessionRecord record) {
   return std::make_shared<const SessionRecord>(std::move(record));
 }
@@ -457,6 +468,12 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           if (record.mode == SessionMode::chat) record.messages.push_back({"assistant", some_text()});
           record.pending.clear();
           record.pending_messages.clear();
+          if (random.next_below(2) == 0) {
+            record.responses.push_back(response_of(static_cast<std::int32_t>(record.turns.size()) - 1, std::to_string(action)));
+          }
+          record.metadata = some_text();
+          record.has_instructions = !record.messages.empty() && random.next_below(2) == 0;
+          record.is_of_responses = random.next_below(2) == 0;
           put(std::move(record));
           break;
         }
@@ -473,6 +490,9 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           record.messages.resize(static_cast<std::size_t>(dropped.messages_begin));
           record.pending_messages.clear();
           record.turns.resize(kept);
+          record.has_instructions = false;
+          std::erase_if(record.responses,
+                        [&](const ResponsePtr& response) { return response->turn >= std::ssize(record.turns); });
           put(std::move(record));
           break;
         }
@@ -567,7 +587,7 @@ TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   const std::string bytes = read_file(path_);
   EXPECT_EQ(open_error(),
             "E_IO_001 " + path_ +
-                ": the catalog has version 7, this umad knows versions up to 2: start the umad that made it, or give "
+                ": the catalog has version 7, this umad knows versions up to 3: start the umad that made it, or give "
                 "this one a --data-dir of its own");
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
@@ -626,6 +646,25 @@ TEST_F(SqliteCatalogTest, TurnsThatWereDroppedAreGone) {
   after.turns_dropped = 3;
   ASSERT_TRUE(commit(share(after), share(before)));
   EXPECT_EQ(open().at("a"), after);
+  EXPECT_TRUE(damaged_files().empty());
+}
+
+TEST_F(SqliteCatalogTest, ResponsesStandWithTheirTurns) {
+  open();
+  SessionRecord before = text_session("a", 5);
+  before.responses = {response_of(0, "first"), response_of(2, "third"), response_of(4, "fifth")};
+  ASSERT_TRUE(commit(share(before)));
+  EXPECT_EQ(open().at("a"), before);
+  SessionRecord after = before;
+  after.responses = {response_of(1, "second"), before.responses[1], response_of(4, "another")};
+  const std::int64_t rows = catalog_->rows_written();
+  ASSERT_TRUE(commit(share(after), share(before)));
+  EXPECT_EQ(catalog_->rows_written() - rows, 4) << "the session's, one removed, one new, one changed";
+  EXPECT_EQ(open().at("a"), after);
+  catalog_.reset();
+  edit("UPDATE responses SET reason = 77 WHERE turn = 1; UPDATE responses SET turn = 9 WHERE turn = 4");
+  after.responses = {before.responses[1]};
+  EXPECT_EQ(open().at("a"), after) << "what makes no sense is none, and costs nothing else";
   EXPECT_TRUE(damaged_files().empty());
 }
 
@@ -830,6 +869,29 @@ TEST_F(SqliteCatalogTest, WhatCanBeReadOfADamagedFileIsSaved) {
     }
     reopen(damaged);
   }
+}
+
+TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
+  open();
+  std::map<std::string, SessionRecord> kept;
+  for (std::size_t i = 0; i < 100; ++i) {
+    SessionRecord record = text_session(std::format("s{}", i), 1 + i % 20);
+    kept[record.id.value] = record;
+    catalog_->commit(share(record), nullptr, [](const Expected<Unit>& done) { ASSERT_TRUE(done); });
+  }
+  catalog_->step();
+  edit(
+      "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
+      "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");
+  constexpr std::size_t kPage = 4096;
+  std::string damaged = read_file(path_);
+  damaged.replace(damaged.size() / kPage / 2 * kPage, kPage, kPage, '\0');
+  write_file(path_, damaged);
+  const auto loaded = open();
+  expect_beginnings(loaded, kept);
+  EXPECT_GT(loaded.size(), 80u);
+  ASSERT_EQ(damaged_files().size(), 1u);
+  EXPECT_EQ(read_file(damaged_files().front()), damaged);
 }
 
 // --- A full disk

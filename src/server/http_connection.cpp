@@ -1,13 +1,11 @@
 #include "server/http_connection.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <format>
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <boost/asio/as_tuple.hpp>
@@ -22,9 +20,12 @@
 #include <boost/beast/http/status.hpp>
 
 #include "base/log.h"
-#include "base/random.h"
+#include "core/limits.h"
+#include "server/http_generation.h"
+#include "server/http_routes.h"
 #include "server/http_rules.h"
 #include "server/outbox.h"
+#include "wire/openai_codec.h"
 
 namespace uma::server {
 namespace {
@@ -39,7 +40,6 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kReadBytes = 16'384;          // asked for at once
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // of later requests, while one is answered
 constexpr std::chrono::seconds kLinger{2};          // for a client to read its last answer
-constexpr std::string_view kJson = "application/json";
 
 template <class T>
 using Awaitable = asio::awaitable<T>;
@@ -54,69 +54,11 @@ Awaitable<std::optional<T>> within(Duration limit, Awaitable<T> operation) {
   co_return std::nullopt;
 }
 
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// Names an answer among all of all time, well enough.
-std::string random_name() {
-  static Random random(random_seed());  // one thread
-  return std::format("{:016x}", random.next_u64());
-}
-
 std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header) {
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\n{}", status, reason, content_type,
                      keep_alive ? "keep-alive" : "close", header);
 }
-
-// The way back of one generation. Engine threads own it too, and may outlive the connection: then the outbox is sealed.
-class GenerationSink final : public EventSink {
- public:
-  GenerationSink(std::shared_ptr<Outbox> outbox, wire::CompletionHead head, bool stream)
-      : outbox_(std::move(outbox)), head_(std::move(head)), stream_(stream) {}
-
-  bool deliver(const Event& event) override {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      if (token->text.empty()) return true;
-      has_text_ = true;
-      return outbox_->append_unless_full([&](std::string& out) { wire::append_text_chunk(out, head_, token->text); });
-    }
-    if (const auto* eos = std::get_if<EosEvent>(&event)) {
-      end(*eos);
-    } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
-      failure_ = failure->error;
-      outbox_->append_last("", [](std::string&) {});
-    }
-    return true;
-  }
-
-  // Set where the whole answer is an error. To be asked after the outbox said that the generation has ended.
-  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
-  [[nodiscard]] const wire::CompletionHead& head() const { return head_; }
-
- private:
-  void end(const EosEvent& eos) {
-    const bool is_whole_answer_lost = eos.error && (!stream_ || !has_text_);
-    if (is_whole_answer_lost) failure_ = eos.error;
-    // Encoded before the outbox is locked.
-    std::string bytes;
-    if (stream_) {
-      wire::append_last_chunks(bytes, head_, eos);
-    } else {
-      bytes = wire::completion_json(head_, eos);
-    }
-    outbox_->append_last("", [&](std::string& out) {
-      if (!is_whole_answer_lost) out += bytes;
-    });
-  }
-
-  const std::shared_ptr<Outbox> outbox_;
-  const wire::CompletionHead head_;
-  const bool stream_;
-  bool has_text_ = false;         // the engine's, which delivers one event at a time
-  std::optional<Error> failure_;  // written before the outbox hears of the end, read after
-};
 
 // Cancels a generation whose answer nobody takes any more.
 class GenerationGuard {
@@ -172,19 +114,6 @@ std::optional<Refusal> check_head(const FieldsT& head) {
     return Refusal{415, {ErrorCode::proto_field, "the body must not be compressed"}};
   }
   return std::nullopt;
-}
-
-constexpr std::string_view kChatPath = "/v1/chat/completions";
-constexpr std::string_view kTextPath = "/v1/completions";
-constexpr std::string_view kModelsPath = "/v1/models";
-constexpr std::string_view kModelPath = "/v1/models/";
-
-// The method that a path takes; unknown where there is no such path.
-http::verb method_of(std::string_view path) {
-  if (path == kChatPath || path == kTextPath) return http::verb::post;
-  const bool is_known = path == "/health" || path == "/ready" || path == "/metrics" || path == kModelsPath ||
-                        (path.starts_with(kModelPath) && path.size() > kModelPath.size());
-  return is_known ? http::verb::get : http::verb::unknown;
 }
 
 }  // namespace
@@ -297,8 +226,7 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
   }
   if (parse_problem_ == http::error::body_limit) {
     co_return co_await respond_error(
-        413, {ErrorCode::proto_frame, std::format("the body is larger than {} bytes", server_.options.limits.max_frame_bytes)},
-        false);
+        413, {ErrorCode::proto_frame, std::format("the body is larger than {} bytes", body_bytes_max_)}, false);
   }
   if (parse_problem_ == http::error::header_limit || parse_problem_ == http::error::buffer_overflow) {
     co_return co_await respond_error(
@@ -315,7 +243,8 @@ Awaitable<bool> HttpConnection::serve_request() {
   }
   Parser parser;
   parser.header_limit(static_cast<std::uint32_t>(server_.options.header_bytes_max));
-  parser.body_limit(server_.options.limits.max_frame_bytes);
+  body_bytes_max_ = std::max(server_.options.limits.max_frame_bytes, kConversationBytesMax);  // of any path
+  parser.body_limit(body_bytes_max_);
   parser.eager(false);
   const auto head_end = co_await within(server_.options.header_timeout, parse_head(parser));
   if (head_end != ReadEnd::done) co_return co_await refuse_unread(head_end.value_or(ReadEnd::timed_out));
@@ -325,17 +254,22 @@ Awaitable<bool> HttpConnection::serve_request() {
   if (const auto refusal = check_head(parser.get()))
     co_return co_await respond_error(refusal->status, refusal->error, may_stay);
   const std::string path = target_path(parser.get().target());
-  const http::verb method = method_of(path);
-  if (method == http::verb::unknown) {
+  RouteMatch match = find_route(path, parser.get().method());
+  if (match.route == nullptr && match.allowed.empty()) {
     const Error error{ErrorCode::proto_type,
-                      "no such path: this version serves /v1/chat/completions, /v1/completions, "
-                      "/v1/models, /health, /ready and /metrics"};
+                      "no such path: this version serves /v1/chat/completions, /v1/completions, /v1/responses, "
+                      "/v1/conversations, /v1/sessions, /v1/models, /health, /ready and /metrics"};
     co_return co_await respond_error(404, error, may_stay);
   }
-  if (parser.get().method() != method) {
-    const std::string name(http::to_string(method));
-    const Error error{ErrorCode::proto_type, std::format("this path takes {}", name)};
-    co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", name));
+  if (match.route == nullptr) {
+    const Error error{ErrorCode::proto_type, std::format("this path takes {}", match.allowed)};
+    co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
+  }
+  if (!match.route->takes_file) {
+    body_bytes_max_ = server_.options.limits.max_frame_bytes;
+    parser.body_limit(body_bytes_max_);
+    parse_problem_ = http::error::body_limit;
+    if (parser.content_length().value_or(0) > body_bytes_max_) co_return co_await refuse_unread(ReadEnd::malformed);
   }
   if (!parser.is_done()) {
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
@@ -344,63 +278,39 @@ Awaitable<bool> HttpConnection::serve_request() {
     const auto body_end = co_await within(server_.options.body_timeout, parse_body(parser));
     if (body_end != ReadEnd::done) co_return co_await refuse_unread(body_end.value_or(ReadEnd::timed_out));
   }
-  co_return co_await answer(parser, path);
+  const BusyMark busy(*this);
+  const HttpRequest request{.ids = std::move(match.ids),
+                            .query = target_query(parser.get().target()),
+                            .body = parser.get().body(),
+                            .version = parser.get().version(),
+                            .keep_alive = parser.get().keep_alive() && !server_.draining};
+  co_return co_await match.route->handler(*this, request);
 }
 
 // --- answering
 
-Awaitable<bool> HttpConnection::answer(const Parser& parser, const std::string& path) {
-  const BusyMark busy(*this);
-  const bool keep_alive = parser.get().keep_alive() && !server_.draining;
-  if (path == kChatPath || path == kTextPath) {
-    const auto kind = path == kChatPath ? wire::CompletionKind::chat : wire::CompletionKind::text;
-    co_return co_await answer_completion(kind, parser.get().body(), parser.get().version(), keep_alive);
-  }
-  if (path == "/metrics") {
-    co_return co_await respond(200, "text/plain; version=0.0.4", wire::metrics_text(server_.service.metrics()), keep_alive);
-  }
-  const std::vector<ModelInfo> models = server_.service.models();
-  if (path == "/health") co_return co_await respond(200, kJson, R"({"status":"ok"})", keep_alive);
-  if (path == "/ready") {
-    const bool is_ready = !server_.draining && std::ranges::contains(models, ModelState::ready, &ModelInfo::state);
-    co_return co_await respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
-                               keep_alive);
-  }
-  if (path == kModelsPath) co_return co_await respond(200, kJson, wire::models_json(models, server_.started_s), keep_alive);
-  const auto model = std::ranges::find(models, path.substr(kModelPath.size()), &ModelInfo::name);
-  if (model == models.end()) co_return co_await respond_error(404, {ErrorCode::model_unknown, "no such model"}, keep_alive);
-  co_return co_await respond(200, kJson, wire::model_json(*model, server_.started_s), keep_alive);
-}
-
-Awaitable<bool> HttpConnection::answer_completion(wire::CompletionKind kind, std::string_view body, unsigned version,
-                                                  bool keep_alive) {
-  auto request = wire::decode_completion(kind, body);
-  if (!request) {
-    const wire::RejectedCompletion& rejected = request.error();
-    co_return co_await respond_error(http_status(rejected.error.code), rejected.error, keep_alive, rejected.field);
-  }
+Awaitable<bool> HttpConnection::generate(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder,
+                                         const HttpRequest& request, std::string_view session_field) {
   if (server_.draining) {
     co_return co_await respond_error(503, {ErrorCode::limit_wait, "the daemon is stopping and takes no new generations"},
                                      false);
   }
-  const std::vector<ModelInfo> models = server_.service.models();
-  wire::CompletionHead head(kind, random_name(), unix_time_s(), models.empty() ? "" : models.front().name,
-                            request->includes_usage);
-  auto first = co_await (run_generation(std::move(*request), std::move(head), version, keep_alive) || watch_client());
+  auto first = co_await (run_generation(std::move(generate), std::move(encoder), request, session_field) || watch_client());
   co_return first.index() == 0 && std::get<0>(first);
 }
 
-Awaitable<bool> HttpConnection::run_generation(wire::CompletionRequest request, wire::CompletionHead head, unsigned version,
-                                               bool keep_alive) {
-  const bool is_stream = request.generate.options.stream;
-  const bool is_chunked = version >= 11;
+Awaitable<bool> HttpConnection::run_generation(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder,
+                                               const HttpRequest& request, std::string_view session_field) {
+  const bool is_stream = generate.options.stream;
+  const bool is_chunked = request.version >= 11;
+  const bool keep_alive = request.keep_alive;
   // Engine threads copy the weak pointer and never hold the connection: it is destroyed on the server's thread.
   const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
                                                [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
-  const auto sink = std::make_shared<GenerationSink>(outbox, std::move(head), is_stream);
+  const auto sink = std::make_shared<GenerationSink>(outbox, std::move(encoder), is_stream);
   GenerationGuard guard(server_.service, outbox);
-  request.generate.client = client_;
-  guard.set_running(server_.service.generate(server_.tenant, std::move(request.generate), sink));
+  generate.client = client_;
+  guard.set_running(server_.service.generate(server_.tenant, std::move(generate), sink));
 
   bool has_begun = false;
   std::string bytes;
@@ -413,7 +323,9 @@ Awaitable<bool> HttpConnection::run_generation(wire::CompletionRequest request, 
     if (has_ended && sink->failure() && !has_begun) {
       const Error error = *sink->failure();
       const int status = http_status(error.code);
-      co_return co_await respond_error(status, error, keep_alive, "", status == 503 ? "Retry-After: 1\r\n" : "");
+      const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
+      co_return co_await respond_error(status, error, keep_alive, is_session ? session_field : "",
+                                       status == 503 ? "Retry-After: 1\r\n" : "");
     }
     if (bytes.empty() && !has_ended) {
       wake_.expires_at(asio::steady_timer::time_point::max());
@@ -427,9 +339,6 @@ Awaitable<bool> HttpConnection::run_generation(wire::CompletionRequest request, 
       out = head_bytes(
           200, "text/event-stream", keep_alive && is_chunked,
           is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
-      std::string first;
-      wire::append_first_chunk(first, sink->head());
-      bytes.insert(0, first);
       has_begun = true;
     }
     if (!is_chunked) {
@@ -465,6 +374,10 @@ Awaitable<bool> HttpConnection::respond(int status, std::string_view content_typ
   bytes += std::format("Content-Length: {}\r\n\r\n", body.size());
   bytes += body;
   co_return co_await write(std::move(bytes)) && keep_alive;
+}
+
+Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request) {
+  co_return co_await respond_error(http_status(rejected.error.code), rejected.error, request.keep_alive, rejected.field);
 }
 
 Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,

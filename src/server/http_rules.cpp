@@ -94,4 +94,9 @@ std::string target_path(std::string_view target) {
   return path;
 }
 
+std::string_view target_query(std::string_view target) {
+  const std::size_t at = target.find('?');
+  return at == std::string_view::npos ? std::string_view() : target.substr(at + 1);
+}
+
 }  // namespace uma::server

@@ -22,4 +22,7 @@ namespace uma::server {
 // The path of a request's target, without its query, and with its %XX replaced; empty where it is not a path.
 [[nodiscard]] std::string target_path(std::string_view target);
 
+// What stands behind the first question mark, as it is.
+[[nodiscard]] std::string_view target_query(std::string_view target);
+
 }  // namespace uma::server

@@ -80,6 +80,29 @@ class FakeService final : public Service {
   void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
     reply(std::vector<SessionInfo>{session_named("one")});
   }
+  void set_metadata(TenantId, std::string session, std::string metadata, Reply<SessionDetail> reply) override {
+    SessionDetail detail;
+    detail.info = session_named(session);
+    detail.metadata = std::move(metadata);
+    reply(detail);
+  }
+  // Of one response of every session, "0123456789abcdef", which is its second turn.
+  void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
+    if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
+    ResponseDetail detail;
+    detail.session.info.id.value = session;
+    detail.session.messages = {{"user", "one"}, {"assistant", "two"}, {"user", "three"}, {"assistant", "four"}};
+    detail.session.turns_begin = {0, 2};
+    detail.response = std::make_shared<const ResponseRecord>(ResponseRecord{.turn = 1, .id = response});
+    reply(std::move(detail));
+  }
+  void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override {
+    get_response(std::move(tenant), std::move(session), std::move(response), std::move(reply));
+  }
+  void forget_response(TenantId, std::string, std::string response, Reply<Unit> reply) override {
+    if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
+    reply(Unit{});
+  }
   void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
     ExportedSession made{.info = session_named(session), .file = file_of(Bytes(1'000'000, std::byte{'s'}))};
     if (with_kv) {

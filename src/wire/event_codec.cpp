@@ -132,6 +132,37 @@ void append_message(std::string& out, const ChatMessage& message) {
   object.close();
 }
 
+void write_detail_fields(ObjectWriter& object, const SessionDetail& session) {
+  write_session_fields(object, session.info);
+  if (session.info.mode == SessionMode::text) return object.field("text", session.text);
+  std::string& out = object.begin("messages");
+  append_json_array(out, session.messages, [&](const ChatMessage& message) { append_message(out, message); });
+}
+
+void write_imported_fields(ObjectWriter& object, const ImportedSession& session) {
+  write_session_fields(object, session.info);
+  object.field("tokens_kept", session.are_tokens_kept);
+  object.field("kv", imported_kv_name(session.kv));
+}
+
+void write_sessions(ObjectWriter& parent, std::string_view name, std::span<const SessionInfo> sessions) {
+  std::string& out = parent.begin(name);
+  append_json_array(out, sessions, [&](const SessionInfo& session) {
+    ObjectWriter object(out);
+    write_session_fields(object, session);
+    object.close();
+  });
+}
+
+template <class WriteT>
+std::string object_json(WriteT&& write) {
+  std::string out;
+  ObjectWriter object(out);
+  write(object);
+  object.close();
+  return out;
+}
+
 void append_model(std::string& out, const ModelInfo& model) {
   ObjectWriter object(out);
   object.field("name", model.name);
@@ -259,6 +290,7 @@ void append_event(std::string& out, const FrameHead& head, const Event& event, b
   if (const auto* progress = std::get_if<ProgressEvent>(&event)) return append_progress(out, head, *progress);
   if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) return append_context_shift(out, head, *shift);
   if (const auto* eos = std::get_if<EosEvent>(&event)) return append_eos(out, head, *eos, stream);
+  if (std::holds_alternative<ResponseBegunEvent>(event)) return;  // of the other door
   append_error(out, head, std::get<FailureEvent>(event).error);
 }
 
@@ -286,25 +318,11 @@ void append_session(std::string& out, const FrameHead& head, const SessionInfo& 
 }
 
 void append_session_detail(std::string& out, const FrameHead& head, const SessionDetail& session) {
-  append_reply(out, head, "session", [&](ObjectWriter& object) {
-    write_session_fields(object, session.info);
-    if (session.info.mode == SessionMode::text) {
-      object.field("text", session.text);
-    } else {
-      append_json_array(object.begin("messages"), session.messages,
-                        [&](const ChatMessage& message) { append_message(out, message); });
-    }
-  });
+  append_reply(out, head, "session", [&](ObjectWriter& object) { write_detail_fields(object, session); });
 }
 
 void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions) {
-  append_reply(out, head, "sessions", [&](ObjectWriter& reply) {
-    append_json_array(reply.begin("sessions"), sessions, [&](const SessionInfo& session) {
-      ObjectWriter object(out);
-      write_session_fields(object, session);
-      object.close();
-    });
-  });
+  append_reply(out, head, "sessions", [&](ObjectWriter& reply) { write_sessions(reply, "sessions", sessions); });
 }
 
 void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part) {
@@ -329,11 +347,7 @@ void append_received_ack(std::string& out, const FrameHead& head, std::size_t by
 }
 
 void append_imported(std::string& out, const FrameHead& head, const ImportedSession& session) {
-  append_reply(out, head, "session", [&](ObjectWriter& object) {
-    write_session_fields(object, session.info);
-    object.field("tokens_kept", session.are_tokens_kept);
-    object.field("kv", imported_kv_name(session.kv));
-  });
+  append_reply(out, head, "session", [&](ObjectWriter& object) { write_imported_fields(object, session); });
 }
 
 void append_models(std::string& out, const FrameHead& head, std::span<const ModelInfo> models) {
@@ -348,6 +362,25 @@ void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapsh
 
 void append_pong(std::string& out, const FrameHead& head) {
   append_reply(out, head, "pong", [](ObjectWriter&) {});
+}
+
+std::string session_json(const SessionInfo& session) {
+  return object_json([&](ObjectWriter& object) { write_session_fields(object, session); });
+}
+
+std::string session_json(const SessionDetail& session) {
+  return object_json([&](ObjectWriter& object) { write_detail_fields(object, session); });
+}
+
+std::string session_json(const ImportedSession& session) {
+  return object_json([&](ObjectWriter& object) { write_imported_fields(object, session); });
+}
+
+std::string sessions_json(std::span<const SessionInfo> sessions) {
+  return object_json([&](ObjectWriter& object) {
+    object.field("object", "list");
+    write_sessions(object, "data", sessions);
+  });
 }
 
 std::string metrics_json(const MetricsSnapshot& metrics) {

@@ -45,6 +45,12 @@ void append_models(std::string& out, const FrameHead& head, std::span<const Mode
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
 void append_pong(std::string& out, const FrameHead& head);
 
+// What a session is, alone, without a frame; likewise with what was said in it, those of a list, and one that was imported.
+[[nodiscard]] std::string session_json(const SessionInfo& session);
+[[nodiscard]] std::string session_json(const SessionDetail& session);
+[[nodiscard]] std::string session_json(const ImportedSession& session);
+[[nodiscard]] std::string sessions_json(std::span<const SessionInfo> sessions);
+
 // The usage object alone, without a frame.
 void append_usage(std::string& out, const Usage& usage);
 // The metrics object alone, without a frame.

@@ -92,10 +92,10 @@ void FieldReader::fail_as(FieldReader& inner) {
   error_ = inner.take_error();
 }
 
-void FieldReader::fail_field(std::string_view name, std::string_view what_is_wrong) {
+void FieldReader::fail_field(std::string_view name, std::string_view what_is_wrong, ErrorCode code) {
   if (!ok()) return;
   failed_field_ = std::format("{}{}", path_, name);
-  fail_with({ErrorCode::proto_field, std::format("field \"{}{}\" {}", path_, name, what_is_wrong)});
+  fail_with({code, std::format("field \"{}{}\" {}", path_, name, what_is_wrong)});
 }
 
 void FieldReader::fail_type(std::string_view name, std::string_view wanted, const json::value& got) {

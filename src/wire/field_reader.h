@@ -49,7 +49,7 @@ class FieldReader {
   // As fail_with, with what went wrong inside an object of this one. Requires !inner.ok().
   void fail_as(FieldReader& inner);
   // As fail_with, with the message: field "NAME" WHAT_IS_WRONG.
-  void fail_field(std::string_view name, std::string_view what_is_wrong);
+  void fail_field(std::string_view name, std::string_view what_is_wrong, ErrorCode code = ErrorCode::proto_field);
 
   // Null and absent fields, and every field after a failure, are nullptr.
   [[nodiscard]] const boost::json::value* find(std::string_view name) const;

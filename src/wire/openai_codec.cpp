@@ -1,10 +1,8 @@
 #include "wire/openai_codec.h"
 
-#include <array>
 #include <format>
 #include <utility>
 
-#include <boost/json/monotonic_resource.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -186,24 +184,8 @@ std::string_view metric_type(std::string_view name) {
 
 }  // namespace
 
-std::expected<CompletionRequest, RejectedCompletion> decode_completion(CompletionKind kind, std::string_view body) {
-  std::array<unsigned char, 4096> buffer;  // most requests fit
-  json::monotonic_resource memory(buffer.data(), buffer.size());
-  boost::system::error_code problem;
-  const json::value root = parse_json(body, &memory, problem);
-  if (problem) {
-    return std::unexpected(
-        RejectedCompletion{.error = {ErrorCode::proto_json, "the body is not JSON: " + problem.message()}, .field = ""});
-  }
-  if (!root.is_object()) {
-    return std::unexpected(
-        RejectedCompletion{.error = {ErrorCode::proto_json, "the body must hold one JSON object"}, .field = ""});
-  }
-  FieldReader fields(root.get_object());
-  CompletionRequest request = read_completion(kind, fields);
-  if (fields.ok()) return request;
-  const std::string field = fields.failed_field();
-  return std::unexpected(RejectedCompletion{.error = fields.take_error(), .field = field});
+std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
+  return decode_body<CompletionRequest>(body, [&](FieldReader& fields) { return read_completion(kind, fields); });
 }
 
 CompletionHead::CompletionHead(CompletionKind kind, std::string_view id, std::int64_t created_s, std::string_view model,

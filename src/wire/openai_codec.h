@@ -12,6 +12,7 @@
 #include "core/metrics_snapshot.h"
 #include "core/request.h"
 #include "core/session_info.h"
+#include "wire/json_body.h"
 
 namespace uma::wire {
 
@@ -22,15 +23,8 @@ struct CompletionRequest {
   bool includes_usage = false;  // stream_options.include_usage
 };
 
-// A body that holds no valid request.
-struct RejectedCompletion {
-  Error error;
-  std::string field;  // with its path ("messages[2].role"); empty: no single one
-};
-
 // Pure.
-[[nodiscard]] std::expected<CompletionRequest, RejectedCompletion> decode_completion(CompletionKind kind,
-                                                                                     std::string_view body);
+[[nodiscard]] std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body);
 
 // What every object of one answer repeats.
 class CompletionHead {

@@ -26,7 +26,7 @@ CompletionRequest chat(const std::string& fields) {
   return std::move(*request);
 }
 
-RejectedCompletion rejected(CompletionKind kind, const std::string& body) {
+RejectedBody rejected(CompletionKind kind, const std::string& body) {
   auto request = decode_completion(kind, body);
   if (request) {
     ADD_FAILURE() << body << " was accepted";
@@ -134,16 +134,16 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"max_tokens":0)", "max_tokens"},
   };
   for (const auto& [fields, field] : cases) {
-    const RejectedCompletion refusal = rejected(CompletionKind::chat, "{" + fields + "}");
+    const RejectedBody refusal = rejected(CompletionKind::chat, "{" + fields + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
     EXPECT_THAT(refusal.error.message, HasSubstr(field));
   }
   for (const char* field :
        {R"("suffix":"x")", R"("echo":true)", R"("logprobs":0)", R"("best_of":2)", R"("prompt":["a","b"])"}) {
-    const RejectedCompletion refusal = rejected(CompletionKind::text, std::string(field).starts_with("\"prompt")
-                                                                          ? "{" + std::string(field) + "}"
-                                                                          : R"({"prompt":"a",)" + std::string(field) + "}");
+    const RejectedBody refusal = rejected(CompletionKind::text, std::string(field).starts_with("\"prompt")
+                                                                    ? "{" + std::string(field) + "}"
+                                                                    : R"({"prompt":"a",)" + std::string(field) + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << field;
   }
 }
@@ -152,7 +152,7 @@ TEST(DecodeCompletion, RefusesWhatIsNoObject) {
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += "[";
   for (const std::string& body : {std::string(), std::string("nonsense"), std::string("[]"), std::string("{} {}"), deep}) {
-    const RejectedCompletion refusal = rejected(CompletionKind::chat, body);
+    const RejectedBody refusal = rejected(CompletionKind::chat, body);
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_json);
     EXPECT_EQ(refusal.field, "");
   }

@@ -13,6 +13,7 @@
 #include <boost/json/value.hpp>
 
 #include "base/base64.h"
+#include "base/check.h"
 #include "wire/field_reader.h"
 #include "wire/generate_fields.h"
 
@@ -280,6 +281,17 @@ std::expected<Request, RejectedRequest> decode_request(std::string_view body) {
     return std::unexpected(RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame must hold one JSON object"}});
   }
   return decode_object(root.get_object());
+}
+
+std::expected<RequestBody, RejectedBody> decode_session_request(std::string_view type, std::string_view session,
+                                                                std::string_view body) {
+  const auto decoder = std::ranges::find(kDecoders, type, &TypeDecoder::type);
+  UMA_CHECK(decoder != kDecoders.end());
+  auto object = parse_body(body.empty() ? "{}" : body, {});
+  if (!object) return std::unexpected(object.error());
+  object->erase("session_id");
+  if (!session.empty()) object->emplace("session_id", session);
+  return read_object<RequestBody>(*object, decoder->decode);
 }
 
 }  // namespace uma::wire

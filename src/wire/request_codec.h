@@ -6,6 +6,7 @@
 #include <expected>
 #include <string_view>
 
+#include "wire/json_body.h"
 #include "wire/request.h"
 
 namespace uma::wire {
@@ -24,5 +25,10 @@ inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;  // ten years
 
 // Pure. `body` is a frame without its header.
 [[nodiscard]] std::expected<Request, RejectedRequest> decode_request(std::string_view body);
+
+// Pure. The same over HTTP, where the path says the type, which must be known, and the session (empty: none); the body, which
+// may be empty, has the other fields.
+[[nodiscard]] std::expected<RequestBody, RejectedBody> decode_session_request(std::string_view type, std::string_view session,
+                                                                              std::string_view body);
 
 }  // namespace uma::wire

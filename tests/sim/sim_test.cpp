@@ -45,7 +45,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   Outcome total;
   for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
     running_seed = static_cast<std::sig_atomic_t>(seed);
-    const Outcome outcome = Simulation(seed).run(900);
+    const Outcome outcome = Simulation(seed).run(1100);
     total.generations += outcome.generations;
     total.finished_turns += outcome.finished_turns;
     total.failures += outcome.failures;
@@ -62,13 +62,17 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.readings += outcome.readings;
     total.imports += outcome.imports;
     total.imports_with_kv += outcome.imports_with_kv;
+    total.responses += outcome.responses;
+    total.forks += outcome.forks;
   }
   std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
                                   "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
-                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV",
+                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV, "
+                                  "responses {}, of them in forks {}",
                                   total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
                                   total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
-                                  total.shared, total.shifts, total.moves, total.readings, total.imports, total.imports_with_kv)
+                                  total.shared, total.shifts, total.moves, total.readings, total.imports, total.imports_with_kv,
+                                  total.responses, total.forks)
                           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
@@ -81,6 +85,8 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.readings, seeds);
   EXPECT_GT(total.imports, seeds / 4);
   EXPECT_GT(total.imports_with_kv, 0u);
+  EXPECT_GT(total.responses, seeds);
+  EXPECT_GT(total.forks, seeds / 10);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

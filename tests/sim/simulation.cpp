@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <format>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -203,6 +205,63 @@ class Simulation::Sink final : public EventSink {
   std::vector<Token> start_;  // its tokens
 };
 
+// Checks that a response that has ended is kept, whole.
+class Simulation::ResponseSink final : public EventSink {
+ public:
+  ResponseSink(Simulation& simulation, GenerateRequest request, TenantId tenant)
+      : simulation_(simulation), request_(std::move(request)), tenant_(std::move(tenant)) {}
+
+  bool deliver(const Event& event) override {
+    UMA_CHECK(!ended);
+    if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
+      UMA_CHECK(!begun_ && tokens_ == 0);
+      begun_ = *place;
+    } else if (std::holds_alternative<TokenEvent>(event)) {
+      UMA_CHECK(begun_.has_value());
+      ++tokens_;
+    } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
+      ended = true;
+      if (!eos->error && (tokens_ > 0 || eos->reason == FinishReason::stop)) check_kept();
+    } else if (std::holds_alternative<FailureEvent>(event)) {
+      ended = true;
+      UMA_CHECK(tokens_ == 0);
+    }
+    return true;
+  }
+
+  RequestId id;
+  bool ended = false;
+
+ private:
+  void check_kept() {
+    const ResponseRequest& response = *request_.response;
+    const std::string& session = begun_->session.value;
+    const kv::RecordPtr record = simulation_.catalog_.kept().find(begun_->session);
+    const bool is_in_conversation = response.previous.empty() && !request_.session.empty();
+    if (!response.is_kept && !is_in_conversation) {
+      UMA_CHECK(record == nullptr);
+      return;
+    }
+    UMA_CHECK(record != nullptr && record->pending_messages.empty());
+    UMA_CHECK(record->messages.size() >= 2 && record->messages.back().role == "assistant");
+    UMA_CHECK(record->messages[record->messages.size() - 2] == request_.input.messages.back());
+    UMA_CHECK(record->has_instructions == response.instructions.has_value());
+    UMA_CHECK(!record->has_instructions || record->messages.front().content == *response.instructions);
+    if (!response.is_kept) return;
+    UMA_CHECK(!record->responses.empty() && record->responses.back()->id == response.id);
+    if (record->turns_dropped > 0) simulation_.shifted_.insert(session);
+    ++simulation_.outcome_.responses;
+    if (!response.previous.empty() && session != request_.session) ++simulation_.outcome_.forks;
+    simulation_.responses_.push_back({session, response.id, tenant_, is_in_conversation});
+  }
+
+  Simulation& simulation_;
+  const GenerateRequest request_;
+  const TenantId tenant_;
+  std::optional<ResponseBegunEvent> begun_;
+  int tokens_ = 0;
+};
+
 // --- The machine
 // ----------------------------------------------------------------------------------------------------------------
 
@@ -219,7 +278,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
   router_options_.model_name = "fake";
-  router_options_.limits.max_sessions = 12;
+  router_options_.limits.max_sessions = 20;
   router_options_.record_bytes_max = random_.next_below(3) * 1000;  // none, or a few sessions' records
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   if (random_.next_below(4) == 0) {
@@ -307,6 +366,7 @@ void Simulation::crash_and_start_again() {
   files_ = std::move(cold_->files);
   store_.reset();
   for (const auto& sink : sinks_) sink->ended = true;  // nobody will ever hear how
+  for (const auto& sink : response_sinks_) sink->ended = true;
   replies_owed_ = 0;
   is_loaded_ = false;
   clock_.advance(std::chrono::milliseconds(random_.next_below(2000)));
@@ -428,7 +488,9 @@ Outcome Simulation::run(int actions) {
   UMA_CHECK(router_->requests_open() == 0);
   UMA_CHECK(replies_owed_ == 0);
   for (const auto& sink : sinks_) UMA_CHECK(sink->ended);
+  for (const auto& sink : response_sinks_) UMA_CHECK(sink->ended);
   check_session_texts();
+  check_responses();
   for (const auto& lane : lanes_) {
     UMA_CHECK(lane->is_idle());
     UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
@@ -612,6 +674,64 @@ void Simulation::export_and_import() {
       }));
 }
 
+void Simulation::create_conversation() {
+  const TenantId tenant = tenant_of("");
+  CreateSessionRequest request;
+  request.mode = SessionMode::chat;
+  if (random_.next_below(2) == 0) request.messages = {{"user", new_text()}};
+  router_->create_session(tenant, request, expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
+                            if (made) conversations_.emplace_back(made->id.value, tenant);
+                          }));
+}
+
+void Simulation::respond() {
+  GenerateRequest request;
+  request.response.emplace();
+  ResponseRequest& response = *request.response;
+  TenantId tenant = tenant_of("");
+  const std::uint64_t kind = random_.next_below(4);
+  if (kind == 0 && !conversations_.empty()) {
+    std::tie(request.session, tenant) = conversations_[random_.next_below(conversations_.size())];
+  } else if (kind > 1 && !responses_.empty()) {
+    const KnownResponse& known = responses_[random_.next_below(responses_.size())];
+    request.session = known.session;
+    response.previous = known.id;
+    tenant = known.tenant;
+  }
+  request.input.messages = {{"user", new_text().substr(0, 12)}};
+  response.id = std::format("{}", ++texts_made_);
+  response.is_kept = random_.next_below(5) != 0;
+  if (random_.next_below(3) == 0) response.instructions = random_.next_below(2) == 0 ? "a" : "b";
+  if (random_.next_below(3) == 0) response.on_full = random_.next_below(4) == 0 ? OnFull::error : OnFull::shift;
+  request.options.max_tokens = 1 + static_cast<std::int32_t>(random_.next_below(20));
+  auto sink = std::make_shared<ResponseSink>(*this, request, tenant);
+  sink->id = RequestId{++last_request_};
+  response_sinks_.push_back(sink);
+  router_->generate(sink->id, tenant, std::move(request), sink);
+  if (random_.next_below(8) == 0) router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>&) {}));
+}
+
+void Simulation::forget_response() {
+  if (responses_.empty()) return;
+  const auto picked = responses_.begin() + static_cast<std::ptrdiff_t>(random_.next_below(responses_.size()));
+  const KnownResponse known = *picked;
+  responses_.erase(picked);
+  router_->forget_response(known.tenant, known.session, known.id, expect_reply<Unit>([](const Expected<Unit>&) {}));
+}
+
+// Every response whose end was told is kept, unless a full context has cost its turn.
+void Simulation::check_responses() {
+  for (const KnownResponse& known : responses_) {
+    if (known.is_in_conversation) continue;  // a template that finds no turns any more makes one of all
+    const kv::RecordPtr record = catalog_.kept().find(SessionId{known.session});
+    // One whose turn is gone does not keep its session when the others are forgotten.
+    UMA_CHECK(record != nullptr || shifted_.contains(known.session));
+    if (record == nullptr) continue;
+    const bool is_kept = std::ranges::contains(record->responses, known.id, [](const auto& response) { return response->id; });
+    UMA_CHECK(is_kept || record->turns_dropped > 0);
+  }
+}
+
 void Simulation::act() {
   if (!is_loaded_ && (random_.next_below(4) == 0 || last_request_ > 20)) {
     is_loaded_ = true;
@@ -620,7 +740,7 @@ void Simulation::act() {
     router_->on_loaded(model_, lanes);
     return;
   }
-  switch (random_.next_below(17)) {
+  switch (random_.next_below(21)) {
     case 0:
     case 1:
       create_session();
@@ -652,6 +772,15 @@ void Simulation::act() {
       break;
     case 15:
       export_and_import();
+      break;
+    case 16:
+    case 17:
+    case 18:
+      respond();
+      break;
+    case 19:
+      if (random_.next_below(3) == 0) forget_response();
+      if (random_.next_below(3) == 0) create_conversation();
       break;
     default:
       clock_.advance(std::chrono::milliseconds(random_.next_below(30)));

@@ -62,12 +62,14 @@ struct Outcome {
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
-  std::uint64_t shifts = 0;   // of full contexts
-  std::uint64_t moves = 0;    // of them, those that moved cells
-  std::uint64_t imports = 0;  // of exported sessions
+  std::uint64_t shifts = 0;     // of full contexts
+  std::uint64_t moves = 0;      // of them, those that moved cells
+  std::uint64_t imports = 0;    // of exported sessions
   std::uint64_t imports_with_kv = 0;
-  std::uint64_t readings = 0;  // of sessions from the catalog
-  std::uint64_t shared = 0;    // requests that began with what another had computed
+  std::uint64_t readings = 0;   // of sessions from the catalog
+  std::uint64_t shared = 0;     // requests that began with what another had computed
+  std::uint64_t responses = 0;  // that were kept
+  std::uint64_t forks = 0;      // of them, those that went on beside the session of the one before
 };
 
 class Simulation {
@@ -80,6 +82,14 @@ class Simulation {
 
  private:
   class Sink;
+  class ResponseSink;
+  // A response that a client was told the end of.
+  struct KnownResponse {
+    std::string session;
+    std::string id;
+    TenantId tenant;
+    bool is_in_conversation = false;
+  };
   // What a client knows of a session it made.
   struct KnownSession {
     std::string system;  // what it begins with
@@ -104,6 +114,10 @@ class Simulation {
   void end_session();
   void fork_or_rewind();
   void export_and_import();
+  void create_conversation();
+  void respond();
+  void forget_response();
+  void check_responses();
   void inject_faults();
   void check_session_texts();
   [[nodiscard]] std::string pick_session();
@@ -138,7 +152,11 @@ class Simulation {
   std::uint64_t texts_made_ = 0;
   std::int64_t replies_owed_ = 0;
   std::vector<std::shared_ptr<Sink>> sinks_;
+  std::vector<std::shared_ptr<ResponseSink>> response_sinks_;
   std::map<std::string, KnownSession> known_;
+  std::vector<std::pair<std::string, TenantId>> conversations_;
+  std::vector<KnownResponse> responses_;
+  std::set<std::string> shifted_;  // sessions of responses that a full context has cost turns
   Outcome outcome_;
 };
 

@@ -1,0 +1,498 @@
+// Responses on the router: whose turn becomes part of which session, and what is left where it does not.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "engine/router.h"
+#include "testing/fake_model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::engine {
+namespace {
+
+using testing::FakeContext;
+using testing::FakeModel;
+using testing::FakeOptions;
+
+constexpr FakeOptions kOptions{.cells = 4096, .sequences = 4, .has_chat_template = true};
+const TenantId kTenant{"test"};
+
+class Sink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      EXPECT_TRUE(begun.has_value()) << "its place is told before its first token";
+      tokens.push_back(token->token);
+    }
+    if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) begun = *place;
+    if (is_terminal(event)) terminal = event;
+    return true;
+  }
+  [[nodiscard]] const EosEvent& eos() const { return std::get<EosEvent>(terminal.value()); }
+  [[nodiscard]] ErrorCode failure() const { return std::get<FailureEvent>(terminal.value()).error.code; }
+  [[nodiscard]] std::string session() const { return begun.value().session.value; }
+
+  RequestId id;
+  std::optional<ResponseBegunEvent> begun;
+  std::vector<Token> tokens;
+  std::optional<Event> terminal;
+};
+
+class FullDisk final : public kv::Catalog {
+ public:
+  [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept.load(); }
+  void read(const SessionId& id, OnRead on_read) override { kept.read(id, std::move(on_read)); }
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    ++commits;
+    if (is_full) return done(fail(ErrorCode::io_short_write, "the disk is full"));
+    kept.commit(std::move(record), std::move(before), std::move(done));
+  }
+  void remove(const SessionId& id, Done done) override { kept.remove(id, std::move(done)); }
+
+  kv::MemoryCatalog kept;
+  bool is_full = false;
+  int commits = 0;
+};
+
+class ResponsesTest : public ::testing::Test {
+ protected:
+  ResponsesTest() {
+    init_log(LogLevel::error);
+    start();
+  }
+
+  // A new life of the daemon, with what the catalog has kept.
+  void start() {
+    router_.reset();
+    lane_.reset();
+    RouterOptions options;
+    options.model_name = "fake";
+    options.seed = ++lives_;
+    options.limits = limits_;
+    router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
+    lane_ = std::make_unique<Lane>(
+        LaneOptions{}, std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        });
+    router_->on_loaded(model_, {lane_.get()});
+  }
+  void settle() {
+    for (int quiet = 0; quiet < 3;) {
+      bool worked = router_->step();
+      worked |= preparer_.step();
+      worked |= lane_->step().did_work;
+      router_->check_invariants();
+      quiet = worked ? 0 : quiet + 1;
+    }
+  }
+  void step_until_tokens(const Sink& sink) {
+    for (int i = 0; i < 100 && sink.tokens.empty(); ++i) {
+      router_->step();
+      preparer_.step();
+      lane_->step();
+      router_->check_invariants();
+    }
+    ASSERT_FALSE(sink.tokens.empty());
+  }
+  template <class T, class Call>
+  Expected<T> ask(Call&& call) {
+    std::vector<Expected<T>> values;
+    call(Reply<T>([&values](Expected<T> got) { values.push_back(std::move(got)); }));
+    settle();
+    EXPECT_EQ(values.size(), 1u);
+    return std::move(values.at(0));
+  }
+
+  // `previous` is the response of that id in `session`.
+  static GenerateRequest request(const std::string& id, const std::string& session = "", const std::string& previous = "",
+                                 const std::string& text = "Hello") {
+    GenerateRequest request;
+    request.session = session;
+    request.input.messages = {{"user", text}};
+    request.options.max_tokens = 5;
+    request.response.emplace();
+    request.response->id = id;
+    request.response->previous = previous;
+    request.response->ttl_s = 1000;
+    request.response->request = "asked for " + id;
+    return request;
+  }
+  std::shared_ptr<Sink> begin(GenerateRequest request, const TenantId& tenant = kTenant) {
+    auto sink = std::make_shared<Sink>();
+    sink->id = RequestId{++last_request_};
+    router_->generate(sink->id, tenant, std::move(request), sink);
+    return sink;
+  }
+  std::shared_ptr<Sink> respond(GenerateRequest request, const TenantId& tenant = kTenant) {
+    auto sink = begin(std::move(request), tenant);
+    settle();
+    EXPECT_TRUE(sink->terminal.has_value());
+    return sink;
+  }
+  Expected<ResponseDetail> get(const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
+    return ask<ResponseDetail>([&](auto reply) { router_->get_response(tenant, session, id, std::move(reply)); });
+  }
+  Expected<Unit> forget(const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
+    return ask<Unit>([&](auto reply) { router_->forget_response(tenant, session, id, std::move(reply)); });
+  }
+  std::string create_conversation() {
+    CreateSessionRequest request;
+    request.mode = SessionMode::chat;
+    return ask<SessionInfo>([&](auto reply) { router_->create_session(kTenant, request, std::move(reply)); })->id.value;
+  }
+  [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return disk_.kept.find(SessionId{session}); }
+  static std::vector<std::string> ids(const kv::SessionRecord& record) {
+    std::vector<std::string> all;
+    for (const ResponsePtr& response : record.responses) all.push_back(response->id);
+    return all;
+  }
+  // What the template writes of these messages.
+  std::vector<Token> written(const std::vector<ChatMessage>& messages) {
+    return capability::tokenize_chat(capability::ChatFormat(model_), {}, messages).value().tokens;
+  }
+
+  testing::SimClock clock_;
+  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
+  Limits limits_;
+  FullDisk disk_;
+  kv::StateStore store_{{}, nullptr, clock_};
+  Preparer preparer_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Lane> lane_;
+  std::uint64_t last_request_ = 0;
+  std::uint64_t lives_ = 0;
+};
+
+using Ids = std::vector<std::string>;
+
+TEST_F(ResponsesTest, EachContinuesTheLastAndComputesTheDelta) {
+  const auto first = respond(request("one"));
+  const std::string session = first->session();
+  EXPECT_EQ(disk_.commits, 1) << "input and reply together";
+  const auto second = respond(request("two", session, "one", "More"));
+  start();
+  const auto third = respond(request("three", session, "two", "And?"));
+  EXPECT_EQ(second->session(), session);
+  EXPECT_EQ(third->session(), session);
+  EXPECT_EQ(third->begun->turn, 2);
+  EXPECT_EQ(third->begun->number, 1);
+  EXPECT_EQ(router_->sessions_count(), 1);
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two", "three"}));
+  EXPECT_EQ(kept(session)->ttl_s, 1000);
+  EXPECT_GE(second->eos().usage.reused_tokens, first->eos().usage.prompt_tokens);
+  const auto middle = get(session, "two");
+  ASSERT_TRUE(middle);
+  EXPECT_EQ(middle->response->request, "asked for two");
+  EXPECT_EQ(middle->response->reused_tokens, second->eos().usage.reused_tokens);
+  EXPECT_EQ(middle->response->reason, FinishReason::length);
+  ASSERT_EQ(middle->session.messages.size(), 4u);
+  EXPECT_EQ(middle->session.messages[2], (ChatMessage{"user", "More"}));
+  EXPECT_EQ(middle->session.turns_begin, (std::vector<std::int32_t>{0, 2}));
+}
+
+TEST_F(ResponsesTest, AnEarlierOneIsContinuedInASessionOfItsOwn) {
+  const std::string session = respond(request("one"))->session();
+  const auto second = respond(request("two", session, "one", "More"));
+  const kv::RecordPtr before = kept(session);
+  const auto other = respond(request("other", session, "one", "More"));
+  EXPECT_NE(other->session(), session);
+  EXPECT_EQ(other->tokens, second->tokens) << "of the same past";
+  EXPECT_EQ(kept(session), before);
+  EXPECT_EQ(ids(*kept(other->session())), Ids{"other"});
+  EXPECT_EQ(kept(other->session())->chain, before->chain);
+  EXPECT_EQ(other->begun->turn, 1);
+}
+
+TEST_F(ResponsesTest, OfTwoAtOnceOneGoesOnInTheSession) {
+  const std::string session = respond(request("one"))->session();
+  const auto second = begin(request("two", session, "one", "More"));
+  const auto other = begin(request("other", session, "one", "More"));
+  settle();
+  EXPECT_EQ(second->session(), session);
+  EXPECT_NE(other->session(), session);
+  EXPECT_EQ(other->tokens, second->tokens);
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two"}));
+  EXPECT_EQ(ids(*kept(other->session())), Ids{"other"});
+}
+
+TEST_F(ResponsesTest, WhatWasAppendedAfterItIsNotItsPast) {
+  const std::string session = respond(request("one"))->session();
+  ASSERT_TRUE(ask<SessionInfo>([&](auto reply) {
+    router_->append_input(kTenant, {.session = session, .input = {.text = "Wait", .messages = {}}}, std::move(reply));
+  }));
+  const auto second = respond(request("two", session, "one", "More"));
+  EXPECT_NE(second->session(), session);
+  EXPECT_EQ(kept(second->session())->messages.size(), 4u);
+  EXPECT_EQ(kept(session)->pending_messages, (std::vector<ChatMessage>{{"user", "Wait"}}));
+}
+
+TEST_F(ResponsesTest, OneThatIsRefusedLeavesNothing) {
+  EXPECT_EQ(respond(request("one", "", "", std::string(5000, 'x')))->failure(), ErrorCode::limit_prompt);
+  EXPECT_EQ(router_->sessions_count(), 0);
+  EXPECT_EQ(disk_.kept.size(), 0u);
+  const std::string session = respond(request("one"))->session();
+  const kv::RecordPtr before = kept(session);
+  EXPECT_EQ(respond(request("two", session, "one", std::string(5000, 'x')))->failure(), ErrorCode::limit_prompt);
+  EXPECT_EQ(respond(request("two", session, "zero"))->failure(), ErrorCode::session_unknown);
+  EXPECT_EQ(respond(request("two", "nowhere", "one"))->failure(), ErrorCode::session_unknown);
+  EXPECT_EQ(respond(request("two", session, "one"), TenantId{"another"})->failure(), ErrorCode::session_unknown);
+  EXPECT_EQ(kept(session), before);
+  EXPECT_EQ(respond(request("two", session, "one"))->session(), session) << "and the session goes on";
+}
+
+TEST_F(ResponsesTest, OneThatCannotBeKeptHasNotHappened) {
+  const std::string session = respond(request("one"))->session();
+  const kv::RecordPtr before = kept(session);
+  disk_.is_full = true;
+  const auto lost = respond(request("two", session, "one"));
+  EXPECT_EQ(lost->eos().reason, FinishReason::error);
+  EXPECT_EQ(respond(request("new"))->eos().reason, FinishReason::error);
+  EXPECT_EQ(kept(session), before);
+  EXPECT_EQ(router_->sessions_count(), 1) << "the new session is gone";
+  disk_.is_full = false;
+  EXPECT_EQ(respond(request("two", session, "one"))->session(), session);
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two"}));
+}
+
+TEST_F(ResponsesTest, ACancelledOneIsKeptAsFarAsItCame) {
+  GenerateRequest early = request("early");
+  const auto never = begin(early);
+  router_->step();
+  EXPECT_TRUE(ask<bool>([&](auto reply) { router_->cancel(never->id, std::move(reply)); }).value());
+  EXPECT_EQ(never->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(router_->sessions_count(), 0) << "it has no place yet";
+
+  GenerateRequest long_one = request("long");
+  long_one.options.max_tokens = 500;
+  const auto begun = begin(long_one);
+  step_until_tokens(*begun);
+  EXPECT_TRUE(ask<bool>([&](auto reply) { router_->cancel(begun->id, std::move(reply)); }).value());
+  const auto detail = get(begun->session(), "long");
+  ASSERT_TRUE(detail);
+  EXPECT_EQ(detail->response->reason, FinishReason::cancelled);
+  EXPECT_EQ(static_cast<std::size_t>(detail->response->completion_tokens), begun->tokens.size());
+}
+
+TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
+  const auto cancel = [&](const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
+    return ask<ResponseDetail>([&](auto reply) { router_->cancel_response(tenant, session, id, std::move(reply)); });
+  };
+  const std::string session = respond(request("one"))->session();
+  GenerateRequest long_one = request("two", session, "one");
+  long_one.options.max_tokens = 500;
+  const auto begun = begin(long_one);
+  step_until_tokens(*begun);
+  std::optional<Expected<ResponseDetail>> answer;
+  router_->cancel_response(TenantId{"another"}, session, "two", [&](auto got) { answer = std::move(got); });
+  EXPECT_EQ(answer->error().code, ErrorCode::session_unknown);
+  router_->cancel_response(kTenant, session, "one", [&](auto got) { answer = std::move(got); });
+  EXPECT_EQ((*answer)->response->reason, FinishReason::length) << "it has ended already";
+  EXPECT_FALSE(begun->terminal);
+  const auto cancelled = cancel(session, "two");
+  EXPECT_EQ(begun->eos().reason, FinishReason::cancelled);
+  ASSERT_TRUE(cancelled);
+  EXPECT_EQ(cancelled->response->reason, FinishReason::cancelled);
+  EXPECT_EQ(cancel(session, "three").error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(ResponsesTest, ASessionThatEndsInTheMiddleTakesItsResponseAlong) {
+  GenerateRequest long_one = request("long");
+  long_one.options.max_tokens = 500;
+  const auto begun = begin(long_one);
+  step_until_tokens(*begun);
+  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, begun->session(), std::move(reply)); }));
+  EXPECT_EQ(begun->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(router_->sessions_count(), 0);
+  EXPECT_EQ(disk_.kept.size(), 0u);
+}
+
+TEST_F(ResponsesTest, ThoseOfAConversationWaitForEachOther) {
+  const std::string session = create_conversation();
+  const auto first = begin(request("one", session));
+  const auto second = begin(request("two", session, "", "More"));
+  const auto third = begin(request("three", session, "", "And?"));
+  settle();
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two", "three"}));
+  EXPECT_EQ(third->begun->turn, 2);
+  EXPECT_EQ(kept(session)->messages.size(), 6u);
+  const auto aside = respond(request("aside", session, "three"));
+  EXPECT_NE(aside->session(), session) << "the conversation was not asked for";
+}
+
+TEST_F(ResponsesTest, TheirDeadlineEndsTheWaiting) {
+  const std::string session = create_conversation();
+  GenerateRequest long_one = request("one", session);
+  long_one.options.max_tokens = 500;
+  const auto first = begin(long_one);
+  step_until_tokens(*first);
+  GenerateRequest impatient = request("two", session);
+  impatient.options.deadline_ms = 50;
+  const auto second = begin(impatient);
+  router_->step();
+  EXPECT_FALSE(second->terminal);
+  clock_.advance(std::chrono::milliseconds(51));
+  router_->step();
+  EXPECT_EQ(second->failure(), ErrorCode::limit_wait);
+  settle();
+  EXPECT_EQ(ids(*kept(session)), Ids{"one"});
+}
+
+TEST_F(ResponsesTest, WaitingOnesEndWithTheirConversation) {
+  const std::string session = create_conversation();
+  GenerateRequest long_one = request("one", session);
+  long_one.options.max_tokens = 500;
+  const auto first = begin(long_one);
+  step_until_tokens(*first);
+  const auto second = begin(request("two", session));
+  std::optional<Expected<Unit>> forgotten;
+  router_->forget_response(kTenant, session, "none", [&](Expected<Unit> done) { forgotten = std::move(done); });
+  EXPECT_FALSE(forgotten->has_value()) << "there is no such response";
+  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, session, std::move(reply)); }));
+  EXPECT_TRUE(first->terminal && second->terminal);
+  EXPECT_TRUE(second->tokens.empty());
+  EXPECT_EQ(router_->sessions_count(), 0);
+}
+
+TEST_F(ResponsesTest, InstructionsAreOfOneReply) {
+  GenerateRequest brief = request("one");
+  brief.response->instructions = "Be brief";
+  const std::string session = respond(brief)->session();
+  EXPECT_EQ(kept(session)->messages.front(), (ChatMessage{"system", "Be brief"}));
+
+  brief = request("two", session, "one", "More");
+  brief.response->instructions = "Be brief";
+  EXPECT_GT(respond(brief)->eos().usage.reused_tokens, 30) << "the same ones change nothing";
+
+  brief = request("three", session, "two", "And?");
+  brief.response->instructions = "Sing";
+  const auto sung = respond(brief);
+  EXPECT_EQ(sung->session(), session);
+  std::vector<ChatMessage> messages = get(session, "three")->session.messages;
+  EXPECT_EQ(messages.front(), (ChatMessage{"system", "Sing"}));
+  messages.pop_back();
+  EXPECT_EQ(static_cast<std::size_t>(sung->eos().usage.prompt_tokens), written(messages).size());
+
+  const auto plain = respond(request("four", session, "three", "Thanks"));
+  EXPECT_EQ(plain->begun->turn, 3);
+  messages = get(session, "four")->session.messages;
+  ASSERT_EQ(messages.size(), 8u);
+  EXPECT_EQ(messages.front(), (ChatMessage{"user", "Hello"}));
+  messages.pop_back();
+  const std::vector<Token> prompt = written(messages);
+  EXPECT_TRUE(std::ranges::equal(std::span(kept(session)->chain).first(prompt.size()), prompt));
+  EXPECT_EQ(get(session, "two")->session.messages.size(), 4u) << "the turns are where they were";
+  EXPECT_EQ(ids(*kept(session)), (Ids{"one", "two", "three", "four"}));
+}
+
+TEST_F(ResponsesTest, OneThatIsNotKeptIsForgotten) {
+  const std::string session = respond(request("one"))->session();
+  const kv::RecordPtr before = kept(session);
+  GenerateRequest secret = request("secret", session, "one", "More");
+  secret.response->is_kept = false;
+  const auto aside = respond(secret);
+  EXPECT_EQ(aside->eos().reason, FinishReason::length);
+  EXPECT_GT(aside->eos().usage.reused_tokens, 0);
+  EXPECT_EQ(get(aside->session(), "secret").error().code, ErrorCode::session_unknown);
+  EXPECT_EQ(kept(session), before);
+  EXPECT_EQ(router_->sessions_count(), 1);
+
+  const std::string conversation = create_conversation();
+  secret = request("secret", conversation);
+  secret.response->is_kept = false;
+  respond(secret);
+  EXPECT_EQ(kept(conversation)->messages.size(), 2u) << "what was said in a conversation stays";
+  EXPECT_TRUE(kept(conversation)->responses.empty());
+}
+
+TEST_F(ResponsesTest, AForgottenOneGoesWhenNothingStandsOnIt) {
+  const std::string session = respond(request("one"))->session();
+  respond(request("two", session, "one", "More"));
+  respond(request("three", session, "two", "And?"));
+  EXPECT_EQ(forget(session, "two", TenantId{"another"}).error().code, ErrorCode::session_unknown);
+  ASSERT_TRUE(forget(session, "two"));
+  EXPECT_EQ(get(session, "two").error().code, ErrorCode::session_unknown);
+  EXPECT_EQ(forget(session, "two").error().code, ErrorCode::session_unknown);
+  EXPECT_EQ(get(session, "three")->session.messages.size(), 6u);
+  ASSERT_TRUE(forget(session, "three"));
+  EXPECT_EQ(kept(session)->turns.size(), 1u) << "both are gone now";
+  EXPECT_EQ(respond(request("four", session, "one"))->session(), session);
+  ASSERT_TRUE(forget(session, "four"));
+  ASSERT_TRUE(forget(session, "one"));
+  EXPECT_EQ(kept(session), nullptr);
+
+  const std::string conversation = create_conversation();
+  respond(request("one", conversation));
+  ASSERT_TRUE(forget(conversation, "one"));
+  EXPECT_EQ(kept(conversation)->messages.size(), 2u);
+}
+
+TEST_F(ResponsesTest, ForgettingAndMetadataWaitForTheReplyThatIsBeingMade) {
+  const std::string session = respond(request("one"))->session();
+  GenerateRequest long_one = request("two", session, "one");
+  long_one.options.max_tokens = 50;
+  const auto second = begin(long_one);
+  step_until_tokens(*second);
+  std::optional<Expected<Unit>> forgotten;
+  router_->forget_response(kTenant, session, "one", [&](Expected<Unit> done) { forgotten = std::move(done); });
+  std::optional<Expected<SessionDetail>> noted;
+  router_->set_metadata(kTenant, session, "a note", [&](Expected<SessionDetail> done) { noted = std::move(done); });
+  router_->step();
+  EXPECT_FALSE(forgotten || noted);
+  settle();
+  ASSERT_TRUE(forgotten && *forgotten && noted && *noted);
+  EXPECT_EQ((*noted)->metadata, "a note");
+  EXPECT_EQ(ids(*kept(session)), Ids{"two"});
+  EXPECT_EQ(kept(session)->metadata, "a note");
+}
+
+TEST_F(ResponsesTest, WithShiftTheOldestOnesGo) {
+  GenerateRequest first = request("0", "", "", std::string(200, 'x'));
+  first.response->instructions = "Be brief";
+  const std::string session = respond(first)->session();
+  int last = 0;
+  for (; kept(session)->turns_dropped == 0; ++last) {
+    ASSERT_LT(last, 20);
+    GenerateRequest next =
+        request(std::to_string(last + 1), session, std::to_string(last), std::string(200, static_cast<char>('a' + last)));
+    next.response->instructions = "Be brief";
+    next.response->on_full = OnFull::shift;
+    ASSERT_EQ(respond(next)->session(), session);
+  }
+  EXPECT_EQ(kept(session)->messages.front(), (ChatMessage{"system", "Be brief"})) << "instructions are never dropped";
+  EXPECT_EQ(get(session, "0").error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(get(session, std::to_string(last)));
+  GenerateRequest strict = request("strict", session, std::to_string(last));
+  strict.response->instructions = "Be brief";
+  strict.response->on_full = OnFull::error;
+  EXPECT_EQ(respond(strict)->failure(), ErrorCode::proto_field);
+}
+
+TEST_F(ResponsesTest, TheirSessionsCountForTheQuota) {
+  limits_.tenant_sessions_max = 1;
+  start();
+  const auto first = begin(request("one"));
+  const auto second = begin(request("two"));
+  settle();
+  EXPECT_EQ(first->eos().reason, FinishReason::length);
+  EXPECT_EQ(second->failure(), ErrorCode::limit_quota);
+  ASSERT_TRUE(forget(first->session(), "one"));
+  EXPECT_EQ(respond(request("three"))->eos().reason, FinishReason::length);
+}
+
+TEST_F(ResponsesTest, OfAForkOfTheSessionTheyAreNone) {
+  const std::string session = respond(request("one"))->session();
+  const auto fork = ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, session, "", std::move(reply)); });
+  EXPECT_TRUE(kept(fork->id.value)->responses.empty());
+  EXPECT_EQ(get(fork->id.value, "one").error().code, ErrorCode::session_unknown);
+  ASSERT_TRUE(forget(session, "one"));
+  EXPECT_NE(kept(fork->id.value), nullptr);
+}
+
+}  // namespace
+}  // namespace uma::engine

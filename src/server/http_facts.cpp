@@ -1,0 +1,43 @@
+// What the door tells of the daemon: models, health, metrics.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "server/http_connection.h"
+#include "server/http_routes.h"
+#include "wire/openai_codec.h"
+
+namespace uma::server {
+
+handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, kJson, wire::models_json(connection.service().models(), connection.server().started_s),
+                            request.keep_alive);
+}
+
+handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {
+  const std::vector<ModelInfo> models = connection.service().models();
+  const auto model = std::ranges::find(models, request.ids.at(0), &ModelInfo::name);
+  if (model == models.end()) {
+    co_return co_await connection.respond_error(404, {ErrorCode::model_unknown, "no such model"}, request.keep_alive);
+  }
+  co_return co_await connection.respond(200, kJson, wire::model_json(*model, connection.server().started_s),
+                                        request.keep_alive);
+}
+
+handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, kJson, R"({"status":"ok"})", request.keep_alive);
+}
+
+handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {
+  const bool is_ready = !connection.server().draining &&
+                        std::ranges::contains(connection.service().models(), ModelState::ready, &ModelInfo::state);
+  return connection.respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
+                            request.keep_alive);
+}
+
+handlers::Answer handlers::get_metrics(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, "text/plain; version=0.0.4", wire::metrics_text(connection.service().metrics()),
+                            request.keep_alive);
+}
+
+}  // namespace uma::server

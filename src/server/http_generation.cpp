@@ -1,0 +1,58 @@
+#include "server/http_generation.h"
+
+#include <format>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/random.h"
+
+namespace uma::server {
+
+std::string random_name() {
+  static Random random(random_seed());  // one thread
+  return std::format("{:016x}", random.next_u64());
+}
+
+std::string model_name(const Service& service) {
+  const std::vector<ModelInfo> models = service.models();
+  return models.empty() ? "" : models.front().name;
+}
+
+GenerationSink::GenerationSink(std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream)
+    : outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}
+
+bool GenerationSink::deliver(const Event& event) {
+  if (const auto* token = std::get_if<TokenEvent>(&event)) {
+    if (token->text.empty()) return true;
+    return outbox_->append_unless_full([&](std::string& out) {
+      if (!std::exchange(has_text_, true)) encoder_->append_first(out);
+      encoder_->append_text(out, token->text);
+    });
+  }
+  if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {
+    encoder_->set_place(*place);
+  } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
+    end(*eos);
+  } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
+    failure_ = failure->error;
+    outbox_->append_last("", [](std::string&) {});
+  }
+  return true;
+}
+
+void GenerationSink::end(const EosEvent& eos) {
+  const bool is_whole_answer_lost = eos.error && (!stream_ || !has_text_);
+  if (is_whole_answer_lost) failure_ = eos.error;
+  // Encoded before the outbox is locked.
+  std::string bytes;
+  if (!is_whole_answer_lost && stream_) {
+    if (!has_text_) encoder_->append_first(bytes);
+    encoder_->append_last(bytes, eos);
+  } else if (!is_whole_answer_lost) {
+    bytes = encoder_->whole(eos);
+  }
+  outbox_->append_last("", [&](std::string& out) { out += bytes; });
+}
+
+}  // namespace uma::server

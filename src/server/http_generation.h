@@ -1,0 +1,55 @@
+// The way back of one generation over HTTP, whatever the API: a sink that has its events written by an encoder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/service.h"
+#include "server/outbox.h"
+
+namespace uma::server {
+
+// Names an answer among all of all time, well enough: 16 hexadecimal digits. The server's thread.
+[[nodiscard]] std::string random_name();
+
+// Of the one that answers.
+[[nodiscard]] std::string model_name(const Service& service);
+
+// Writes the events of one generation: as a stream (the first ones, text as often as there is some, the last ones) or as one
+// object. Used by one thread at a time.
+class AnswerEncoder {
+ public:
+  virtual ~AnswerEncoder() = default;
+  // Before all other calls, where the generation is a response.
+  virtual void set_place(const ResponseBegunEvent&) {}
+  virtual void append_first(std::string& out) = 0;
+  virtual void append_text(std::string& out, std::string_view text) = 0;
+  virtual void append_last(std::string& out, const EosEvent& eos) = 0;
+  [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
+};
+
+// Engine threads own it too, and may outlive the connection: then the outbox is sealed.
+class GenerationSink final : public EventSink {
+ public:
+  GenerationSink(std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream);
+
+  bool deliver(const Event& event) override;
+
+  // Set where the whole answer is an error. To be asked after the outbox said that the generation has ended.
+  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  void end(const EosEvent& eos);
+
+  const std::shared_ptr<Outbox> outbox_;
+  const std::unique_ptr<AnswerEncoder> encoder_;  // the engine's, which delivers one event at a time
+  const bool stream_;
+  bool has_text_ = false;         // likewise
+  std::optional<Error> failure_;  // written before the outbox hears of the end, read after
+};
+
+}  // namespace uma::server

@@ -1,0 +1,81 @@
+#include "server/http_routes.h"
+
+#include <array>
+#include <optional>
+
+namespace uma::server {
+namespace {
+
+using enum boost::beast::http::verb;
+
+// Where two paths fit, the first one counts.
+constexpr std::array kRoutes = {
+    HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion},
+    HttpRoute{post, "/v1/completions", handlers::create_completion},
+    HttpRoute{post, "/v1/responses", handlers::create_response},
+    HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
+    HttpRoute{delete_, "/v1/responses/{id}", handlers::delete_response},
+    HttpRoute{post, "/v1/responses/{id}/cancel", handlers::cancel_response},
+    HttpRoute{get, "/v1/responses/{id}/input_items", handlers::list_input_items},
+    HttpRoute{post, "/v1/conversations", handlers::create_conversation},
+    HttpRoute{get, "/v1/conversations/{id}", handlers::get_conversation},
+    HttpRoute{post, "/v1/conversations/{id}", handlers::update_conversation},
+    HttpRoute{delete_, "/v1/conversations/{id}", handlers::delete_conversation},
+    HttpRoute{get, "/v1/conversations/{id}/items", handlers::list_conversation_items},
+    HttpRoute{post, "/v1/conversations/{id}/items", handlers::create_conversation_items},
+    HttpRoute{get, "/v1/sessions", handlers::list_sessions},
+    HttpRoute{post, "/v1/sessions", handlers::create_session},
+    HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_file=*/true},
+    HttpRoute{get, "/v1/sessions/{id}", handlers::get_session},
+    HttpRoute{delete_, "/v1/sessions/{id}", handlers::end_session},
+    HttpRoute{post, "/v1/sessions/{id}/fork", handlers::fork_session},
+    HttpRoute{post, "/v1/sessions/{id}/rewind", handlers::rewind_session},
+    HttpRoute{post, "/v1/sessions/{id}/touch", handlers::touch_session},
+    HttpRoute{get, "/v1/sessions/{id}/export", handlers::export_session},
+    HttpRoute{get, "/v1/models", handlers::list_models},
+    HttpRoute{get, "/v1/models/{id}", handlers::get_model},
+    HttpRoute{get, "/health", handlers::get_health},
+    HttpRoute{get, "/ready", handlers::get_readiness},
+    HttpRoute{get, "/metrics", handlers::get_metrics},
+};
+
+// Takes the first part, up to the next slash, from a path.
+std::string_view take_part(std::string_view& path) {
+  path.remove_prefix(1);
+  const std::string_view part = path.substr(0, path.find('/'));
+  path.remove_prefix(part.size());
+  return part;
+}
+
+// What stands in the place of the braces; nothing where the path is another one.
+std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
+  std::vector<std::string> ids;
+  while (!pattern.empty() && !path.empty()) {
+    const std::string_view wanted = take_part(pattern);
+    const std::string_view part = take_part(path);
+    if (wanted.starts_with('{') && !part.empty()) {
+      ids.emplace_back(part);
+    } else if (wanted != part) {
+      return std::nullopt;
+    }
+  }
+  if (!pattern.empty() || !path.empty()) return std::nullopt;
+  return ids;
+}
+
+}  // namespace
+
+RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
+  RouteMatch found;
+  if (!path.starts_with('/')) return found;
+  for (const HttpRoute& route : kRoutes) {
+    auto ids = match(route.path, path);
+    if (!ids) continue;
+    if (route.method == method) return {.route = &route, .ids = std::move(*ids), .allowed = ""};
+    if (!found.allowed.empty()) found.allowed += ", ";
+    found.allowed += to_string(route.method);
+  }
+  return found;
+}
+
+}  // namespace uma::server

@@ -1,0 +1,112 @@
+// OpenAI's JSON of responses and conversations: bodies of requests as core requests, and back what the engine says, as one
+// object or as typed server-sent events. docs/PROTOCOL.md, section HTTP, lists the fields. Ids say where a thing is:
+//
+//   resp_ SESSION RESPONSE    conv_ SESSION    msg_ SESSION _ TURN _ NUMBER
+//
+// SESSION is a SessionId (32 hexadecimal digits), RESPONSE a ResponseRequest::id (16), TURN counts since the session's
+// beginning, NUMBER the messages of the turn.
+#pragma once
+
+#include <cstdint>
+#include <expected>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/event.h"
+#include "core/request.h"
+#include "core/session_info.h"
+#include "wire/json_body.h"
+
+namespace uma::wire {
+
+// --- Ids. What is not one of ours in every byte is none.
+
+struct ResponseId {
+  std::string session;
+  std::string response;
+  bool operator==(const ResponseId&) const = default;
+};
+[[nodiscard]] std::string response_id_text(const ResponseId& id);
+[[nodiscard]] std::optional<ResponseId> parse_response_id(std::string_view text);
+[[nodiscard]] std::string conversation_id_text(std::string_view session);
+[[nodiscard]] std::optional<std::string> parse_conversation_id(std::string_view text);  // the session
+
+// --- Requests. Pure. An id that cannot exist is E_SESSION_001.
+
+struct ResponseCall {
+  GenerateRequest generate;  // without `response` where it continues nothing and is not to be kept
+  std::string request;       // what the response repeats of it: the beginning of a JSON object, as ResponseRequest::request
+};
+
+// `id` is the response's own.
+[[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
+// An empty body has no fields.
+[[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
+// What a conversation keeps of {"metadata": {…}}: CreateSessionRequest::metadata.
+[[nodiscard]] std::expected<std::string, RejectedBody> decode_metadata(std::string_view body);
+// {"items": […]}
+[[nodiscard]] std::expected<std::vector<ChatMessage>, RejectedBody> decode_items(std::string_view body);
+
+// Which part of a list is wanted.
+struct ListPage {
+  std::size_t limit = 20;
+  bool is_ascending = false;
+  std::string after = {};  // id of the item before the first one; empty: from the beginning
+};
+// Of a request's query: limit=…&order=…&after=…; other names are ignored.
+[[nodiscard]] std::expected<ListPage, RejectedBody> decode_page(std::string_view query);
+
+// --- Answers
+
+// Writes one response, as an object or as events. The calls for a stream come in order: append_first, append_text as often as
+// there is text, append_last.
+class ResponseEncoder {
+ public:
+  // `request` is ResponseCall::request; `created_s` is Unix time.
+  ResponseEncoder(ResponseId id, std::string request, std::string model, std::int64_t created_s);
+
+  // Where it is, before anything is written; without this call it is in no session.
+  void set_place(const ResponseBegunEvent& place);
+
+  void append_first(std::string& out);
+  void append_text(std::string& out, std::string_view text);
+  void append_last(std::string& out, const EosEvent& eos);
+  [[nodiscard]] std::string json(const EosEvent& eos) const;
+
+ private:
+  template <class WriteT>
+  void append_event(std::string& out, std::string_view type, WriteT&& write);
+  template <class WriteT>
+  void append_part_event(std::string& out, std::string_view type, WriteT&& write);
+  void append_response_event(std::string& out, std::string_view type, const EosEvent* eos);
+  void append_response(std::string& out, std::string_view text, const EosEvent* eos) const;
+
+  const std::string response_;  // ResponseId::response
+  const std::string request_;
+  const std::string model_;
+  const std::int64_t created_s_;
+  std::string id_;
+  std::string item_id_;
+  std::string session_;  // empty: none
+  std::int32_t turn_ = 0;
+  std::string text_;          // of the stream, so far
+  std::uint64_t events_ = 0;  // of the stream, so far
+};
+
+[[nodiscard]] std::string response_json(const ResponseDetail& detail);
+// The items that it was made from, from the beginning of the conversation.
+[[nodiscard]] std::expected<std::string, RejectedBody> input_items_json(const ResponseDetail& detail, const ListPage& page);
+
+[[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
+[[nodiscard]] std::expected<std::string, RejectedBody> conversation_items_json(const SessionDetail& conversation,
+                                                                               const ListPage& page);
+// Those that were just appended to `conversation`, which is as it is since.
+[[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> items);
+
+// `object` names what it was.
+[[nodiscard]] std::string deleted_json(std::string_view id, std::string_view object);
+
+}  // namespace uma::wire

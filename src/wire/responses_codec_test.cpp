@@ -1,0 +1,416 @@
+#include "wire/responses_codec.h"
+
+#include <format>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "wire/query.h"
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const std::string kSession = "0123456789abcdef0123456789abcdef";
+const std::string kOwn = "fedcba9876543210";
+const std::string kResponse = "resp_" + kSession + kOwn;
+const std::string kConversation = "conv_" + kSession;
+
+ResponseCall decoded(const std::string& body) {
+  auto call = decode_response(body, "1111111111111111");
+  if (call) return std::move(*call);
+  ADD_FAILURE() << body << ": " << call.error().error.message;
+  return {};
+}
+
+std::pair<ErrorCode, std::string> rejected(const std::string& body) {
+  const auto call = decode_response(body, "1111111111111111");
+  EXPECT_FALSE(call) << body;
+  return call ? std::pair(ErrorCode::auth, std::string()) : std::pair(call.error().error.code, call.error().field);
+}
+
+json::value repeated(const ResponseCall& call) {
+  return json::parse(call.request + "}");
+}
+
+// --- ids
+
+TEST(ResponsesCodec, IdsSayWhereAThingIs) {
+  EXPECT_EQ(parse_response_id(kResponse), (ResponseId{kSession, kOwn}));
+  EXPECT_EQ(response_id_text({kSession, kOwn}), kResponse);
+  EXPECT_EQ(parse_conversation_id(kConversation), kSession);
+  EXPECT_EQ(conversation_id_text(kSession), kConversation);
+}
+
+TEST(ResponsesCodec, WhatIsNoIdOfOursIsNone) {
+  for (const std::string& text :
+       {std::string(), std::string("resp_"), kResponse + "0", kResponse.substr(0, kResponse.size() - 1), kConversation,
+        "RESP_" + kSession + kOwn, "resp_" + std::string(48, 'G'), "resp_" + std::string(48, 'A'),
+        "resp_" + std::string(47, 'a') + std::string(1, '\0'), std::string("resp_../../../etc/passwd"), " " + kResponse,
+        std::string(100'000, 'a')}) {
+    EXPECT_FALSE(parse_response_id(text)) << text.substr(0, 100);
+    EXPECT_FALSE(parse_conversation_id(text == kConversation ? kResponse : text)) << text.substr(0, 100);
+  }
+}
+
+// --- requests
+
+TEST(ResponsesCodec, AnInputAloneBeginsSomethingNew) {
+  const ResponseCall call = decoded(R"({"model":"tiny","input":"Hello"})");
+  EXPECT_EQ(call.generate.model, "tiny");
+  EXPECT_EQ(call.generate.session, "");
+  EXPECT_THAT(call.generate.input.messages, ElementsAre(ChatMessage{"user", "Hello"}));
+  EXPECT_EQ(call.generate.options.sampling.temperature, 1);
+  EXPECT_FALSE(call.generate.options.stream);
+  ASSERT_TRUE(call.generate.response);
+  EXPECT_EQ(call.generate.response->id, "1111111111111111");
+  EXPECT_EQ(call.generate.response->request, call.request);
+  EXPECT_FALSE(call.generate.response->instructions || call.generate.response->on_full);
+}
+
+TEST(ResponsesCodec, ItemsAreMessages) {
+  const ResponseCall call = decoded(R"({"input":[
+      {"role":"developer","content":"Be brief"},
+      {"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
+      {"id":"msg_1","type":"message","status":"completed","role":"assistant",
+       "content":[{"type":"output_text","text":"c","annotations":[]}]}]})");
+  EXPECT_THAT(call.generate.input.messages,
+              ElementsAre(ChatMessage{"system", "Be brief"}, ChatMessage{"user", "ab"}, ChatMessage{"assistant", "c"}));
+}
+
+TEST(ResponsesCodec, AResponseIsContinuedByItsId) {
+  const ResponseCall call = decoded(R"({"input":"x","previous_response_id":")" + kResponse +
+                                    R"(","instructions":"Sing","truncation":"auto","max_output_tokens":9,"top_p":0.5,
+                                     "temperature":0,"stream":true,"metadata":{"a\"b":"c\n"},"uma":{"top_k":3}})");
+  EXPECT_EQ(call.generate.session, kSession);
+  EXPECT_EQ(call.generate.response->previous, kOwn);
+  EXPECT_EQ(call.generate.response->instructions, "Sing");
+  EXPECT_EQ(call.generate.response->on_full, OnFull::shift);
+  EXPECT_EQ(call.generate.options.max_tokens, 9);
+  EXPECT_EQ(call.generate.options.sampling.top_k, 3);
+  EXPECT_TRUE(call.generate.options.stream);
+  const json::value said = repeated(call);
+  EXPECT_EQ(said.at("previous_response_id"), json::value(kResponse));
+  EXPECT_EQ(said.at("instructions"), "Sing");
+  EXPECT_EQ(said.at("truncation"), "auto");
+  EXPECT_EQ(said.at("max_output_tokens"), 9);
+  EXPECT_EQ(json::serialize(said.at("metadata")), R"({"a\"b":"c\n"})");
+  EXPECT_TRUE(said.at("conversation").is_null());
+}
+
+TEST(ResponsesCodec, AConversationIsNamedInTwoWays) {
+  for (const std::string& value : {"\"" + kConversation + "\"", "{\"id\":\"" + kConversation + "\"}"}) {
+    const ResponseCall call = decoded(R"({"input":"x","conversation":)" + value + "}");
+    EXPECT_EQ(call.generate.session, kSession);
+    EXPECT_EQ(call.generate.response->previous, "");
+    EXPECT_EQ(repeated(call).at("conversation").at("id"), json::value(kConversation));
+  }
+}
+
+TEST(ResponsesCodec, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession) {
+  const ResponseCall call = decoded(R"({"input":"x","store":false,"instructions":"Sing"})");
+  EXPECT_FALSE(call.generate.response);
+  EXPECT_THAT(call.generate.input.messages, ElementsAre(ChatMessage{"system", "Sing"}, ChatMessage{"user", "x"}));
+  EXPECT_EQ(repeated(call).at("store"), false);
+  const ResponseCall continued = decoded(R"({"input":"x","store":false,"previous_response_id":")" + kResponse + "\"}");
+  ASSERT_TRUE(continued.generate.response);
+  EXPECT_FALSE(continued.generate.response->is_kept);
+}
+
+TEST(ResponsesCodec, EmptyValuesOfWhatIsNotServedAreAccepted) {
+  decoded(R"({"input":"x","tools":[],"tool_choice":"auto","include":[],"reasoning":{"effort":null},"background":false,
+              "text":{"format":{"type":"text"}},"prompt":null,"top_logprobs":0,"user":"me","service_tier":"auto",
+              "parallel_tool_calls":true,"unknown":{"a":1},"previous_response_id":null,"conversation":null,
+              "instructions":null,"metadata":null,"store":null})");
+}
+
+TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
+  for (const auto& [fields, field] :
+       std::vector<std::pair<std::string, std::string>>{{R"("tools":[{"type":"web_search"}])", "tools"},
+                                                        {R"("tool_choice":"required")", "tool_choice"},
+                                                        {R"("include":["reasoning.encrypted_content"])", "include"},
+                                                        {R"("reasoning":{"effort":"low"})", "reasoning"},
+                                                        {R"("background":true)", "background"},
+                                                        {R"("prompt":{"id":"p"})", "prompt"},
+                                                        {R"("top_logprobs":2)", "top_logprobs"},
+                                                        {R"("text":{"format":{"type":"json_object"}})", "text.format"},
+                                                        {R"("truncation":"some")", "truncation"},
+                                                        {R"("store":"yes")", "store"},
+                                                        {R"("instructions":["a"])", "instructions"},
+                                                        {R"("temperature":"hot")", "temperature"},
+                                                        {R"("max_output_tokens":0)", "max_output_tokens"},
+                                                        {R"("metadata":{"a":1})", "metadata"},
+                                                        {R"("metadata":{"":"a"})", "metadata"},
+                                                        {R"("metadata":[])", "metadata"},
+                                                        {R"("conversation":{})", "conversation.id"},
+                                                        {R"("uma":{"session_id":"a"})", "uma.session_id"}}) {
+    EXPECT_EQ(rejected("{\"input\":\"x\"," + fields + "}"), std::pair(ErrorCode::proto_field, field)) << fields;
+  }
+  for (const auto& [input, field] : std::vector<std::pair<std::string, std::string>>{
+           {"\"\"", "input"},
+           {"[]", "input"},
+           {"7", "input"},
+           {"[\"a\"]", "input[0]"},
+           {R"([{"role":"user","content":"a"},{"role":"king","content":"a"}])", "input[1].role"},
+           {R"([{"role":"user"}])", "input[0].content"},
+           {R"([{"role":"user","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
+           {R"([{"type":"function_call_output","call_id":"a","output":"b"}])", "input[0].type"},
+           {R"([{"type":"item_reference","id":"a"}])", "input[0].type"}}) {
+    EXPECT_EQ(rejected("{\"input\":" + input + "}"), std::pair(ErrorCode::proto_field, field)) << input;
+  }
+  EXPECT_EQ(rejected("{}"), std::pair(ErrorCode::proto_field, std::string("input")));
+  EXPECT_EQ(rejected("[]").first, ErrorCode::proto_json);
+  EXPECT_EQ(rejected("{").first, ErrorCode::proto_json);
+  std::string many = "{\"input\":\"x\",\"metadata\":{";
+  for (int i = 0; i < 17; ++i) many += std::format("{}\"k{}\":\"v\"", i == 0 ? "" : ",", i);
+  EXPECT_EQ(rejected(many + "}}").second, "metadata");
+}
+
+TEST(ResponsesCodec, AnIdThatCannotBeIsUnknown) {
+  for (const std::string& id : {std::string("resp_1"), kConversation, std::string("../x"), kResponse + "\\u0000"}) {
+    EXPECT_EQ(rejected(R"({"input":"x","previous_response_id":")" + id + "\"}").second, "previous_response_id") << id;
+    EXPECT_EQ(rejected(R"({"input":"x","conversation":")" + (id == kConversation ? kResponse : id) + "\"}").second,
+              "conversation")
+        << id;
+  }
+  EXPECT_EQ(rejected(R"({"input":"x","previous_response_id":"resp_1"})").first, ErrorCode::session_unknown);
+  EXPECT_EQ(rejected(R"({"input":"x","conversation":"conv_1"})").first, ErrorCode::session_unknown);
+  EXPECT_EQ(rejected(R"({"input":"x","conversation":")" + kConversation + R"(","previous_response_id":")" + kResponse + "\"}"),
+            std::pair(ErrorCode::proto_field, std::string("previous_response_id")));
+}
+
+TEST(ResponsesCodec, AConversationBeginsWithItsItems) {
+  const auto empty = decode_conversation("");
+  ASSERT_TRUE(empty);
+  EXPECT_EQ(empty->mode, SessionMode::chat);
+  EXPECT_EQ(empty->metadata, "{}");
+  const auto made = decode_conversation(R"({"items":[{"role":"user","content":"a"}],"metadata":{"k":"v"}})");
+  ASSERT_TRUE(made);
+  EXPECT_THAT(made->messages, ElementsAre(ChatMessage{"user", "a"}));
+  EXPECT_EQ(made->metadata, R"({"k":"v"})");
+  EXPECT_EQ(decode_conversation(R"({"items":[{"role":"user"}]})").error().field, "items[0].content");
+  EXPECT_EQ(decode_metadata("{}").error().field, "metadata");
+  EXPECT_EQ(decode_items(R"({"items":[]})").error().field, "items");
+}
+
+TEST(ResponsesCodec, APageIsChosenByTheQuery) {
+  EXPECT_EQ(decode_page("")->limit, 20u);
+  const ListPage page = decode_page("include[]=x&limit=7&order=asc&after=msg_1%5F2&limit=9").value();
+  EXPECT_EQ(page.limit, 7u);
+  EXPECT_TRUE(page.is_ascending);
+  EXPECT_EQ(page.after, "msg_1_2");
+  for (const auto& [query, field] : {std::pair{"limit=0", "limit"},
+                                     {"limit=101", "limit"},
+                                     {"limit=-1", "limit"},
+                                     {"limit=99999999999999999999", "limit"},
+                                     {"limit=3x", "limit"},
+                                     {"order=up", "order"}}) {
+    EXPECT_EQ(decode_page(query).error().field, field) << query;
+  }
+}
+
+TEST(Query, ValuesAreDecoded) {
+  EXPECT_EQ(query_value("a=1&name=x%20y+z%2&name=2", "name"), "x y z%2");
+  EXPECT_EQ(query_value("names=1&name", "name"), "");
+  EXPECT_EQ(query_value("&&=&name=", "name"), "");
+}
+
+// --- answers
+
+// The events of a stream: each is "event: TYPE\ndata: OBJECT\n\n", and OBJECT has the same type.
+std::vector<json::value> events_of(std::string_view stream) {
+  std::vector<json::value> events;
+  while (!stream.empty()) {
+    const std::size_t end = stream.find("\n\n");
+    EXPECT_NE(end, std::string_view::npos);
+    const std::string_view event = stream.substr(0, end);
+    stream.remove_prefix(end + 2);
+    const std::size_t line_end = event.find('\n');
+    EXPECT_TRUE(event.starts_with("event: ") && event.substr(line_end).starts_with("\ndata: ")) << event;
+    events.push_back(json::parse(event.substr(line_end + 7)));
+    EXPECT_EQ(events.back().at("type"), json::value(event.substr(7, line_end - 7)));
+    EXPECT_EQ(events.back().at("sequence_number"), json::value(events.size() - 1));
+  }
+  return events;
+}
+
+std::vector<std::string> types_of(const std::vector<json::value>& events) {
+  std::vector<std::string> types;
+  for (const json::value& event : events) types.emplace_back(event.at("type").as_string());
+  return types;
+}
+
+ResponseEncoder encoder() {
+  ResponseEncoder made({std::string(32, 'f'), kOwn}, decoded(R"({"input":"x","metadata":{"k":"v"}})").request, "tiny", 1700);
+  made.set_place({.session = SessionId{kSession}, .turn = 3, .number = 1});
+  return made;
+}
+
+Usage some_usage() {
+  Usage usage;
+  usage.prompt_tokens = 10;
+  usage.reused_tokens = 6;
+  usage.recomputed_tokens = 4;
+  usage.completion_tokens = 5;
+  return usage;
+}
+
+TEST(ResponsesCodec, AStreamIsOpenAIsEventsInOrder) {
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_text(out, "Hel");
+  one.append_text(out, "lo\n\n");
+  one.append_last(out, EosEvent{FinishReason::stop, some_usage(), "!", std::nullopt});
+  const std::vector<json::value> events = events_of(out);
+  EXPECT_THAT(types_of(events),
+              ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                          "response.content_part.added", "response.output_text.delta", "response.output_text.delta",
+                          "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+                          "response.output_item.done", "response.completed"));
+  EXPECT_EQ(events[0].at("response").at("id"), json::value(kResponse));
+  EXPECT_EQ(events[0].at("response").at("status"), "in_progress");
+  EXPECT_TRUE(events[0].at("response").at("usage").is_null());
+  EXPECT_TRUE(events[0].at("response").at("output").as_array().empty());
+  const std::string item = "msg_" + kSession + "_3_1";
+  EXPECT_EQ(events[2].at("item").at("id"), json::value(item));
+  EXPECT_EQ(events[2].at("item").at("status"), "in_progress");
+  EXPECT_TRUE(events[2].at("item").at("content").as_array().empty());
+  std::string text;
+  for (std::size_t i = 4; i < 7; ++i) {
+    EXPECT_EQ(events[i].at("item_id"), json::value(item));
+    EXPECT_EQ(events[i].at("output_index"), 0);
+    EXPECT_EQ(events[i].at("content_index"), 0);
+    text += events[i].at("delta").as_string();
+  }
+  EXPECT_EQ(text, "Hello\n\n!");
+  EXPECT_EQ(events[7].at("text"), json::value(text));
+  EXPECT_EQ(events[8].at("part").at("text"), json::value(text));
+  EXPECT_EQ(events[9].at("item").at("status"), "completed");
+  const json::value& done = events[10].at("response");
+  EXPECT_EQ(done.at("status"), "completed");
+  EXPECT_EQ(done.at("output").at(0).at("content").at(0).at("text"), json::value(text));
+  EXPECT_EQ(done.at("usage").at("input_tokens"), 10);
+  EXPECT_EQ(done.at("usage").at("input_tokens_details").at("cached_tokens"), 6);
+  EXPECT_EQ(done.at("usage").at("total_tokens"), 15);
+  EXPECT_EQ(done.at("uma").at("usage").at("recomputed_tokens"), 4);
+  EXPECT_EQ(done.at("uma").at("session_id"), json::value(kSession));
+  EXPECT_EQ(json::serialize(done.at("metadata")), R"({"k":"v"})");
+}
+
+TEST(ResponsesCodec, WhatWasCutIsIncompleteAndWhatFailedFailed) {
+  for (const FinishReason reason : {FinishReason::length, FinishReason::timeout, FinishReason::cancelled}) {
+    ResponseEncoder one = encoder();
+    std::string out;
+    one.append_first(out);
+    one.append_text(out, "Hel");
+    one.append_last(out, EosEvent{reason, some_usage(), "", std::nullopt});
+    const json::value last = events_of(out).back();
+    EXPECT_EQ(last.at("type"), "response.incomplete");
+    EXPECT_EQ(last.at("response").at("status"), reason == FinishReason::cancelled ? "cancelled" : "incomplete");
+    EXPECT_EQ(last.at("response").at("output").at(0).at("status"), "incomplete");
+    EXPECT_EQ(last.at("response").at("uma").at("reason"), json::value(finish_reason_name(reason)));
+  }
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_text(out, "Hel");
+  one.append_last(out, EosEvent{FinishReason::error, some_usage(), "", Error{ErrorCode::runtime_decode, "it broke"}});
+  const json::value last = events_of(out).back();
+  EXPECT_EQ(last.at("type"), "response.failed");
+  EXPECT_EQ(last.at("response").at("status"), "failed");
+  EXPECT_EQ(last.at("response").at("error").at("message"), "it broke");
+}
+
+TEST(ResponsesCodec, OneThatDoesNotStreamIsTheSameObject) {
+  const json::value whole = json::parse(encoder().json(EosEvent{FinishReason::length, some_usage(), "Hello", std::nullopt}));
+  EXPECT_EQ(whole.at("object"), "response");
+  EXPECT_EQ(whole.at("id"), json::value(kResponse));
+  EXPECT_EQ(whole.at("created_at"), 1700);
+  EXPECT_EQ(whole.at("incomplete_details").at("reason"), "max_output_tokens");
+  EXPECT_EQ(whole.at("output").at(0).at("id"), json::value("msg_" + kSession + "_3_1"));
+  EXPECT_EQ(whole.at("output").at(0).at("content").at(0).at("text"), "Hello");
+  for (const char* name : {"error", "instructions", "previous_response_id", "max_output_tokens"}) {
+    EXPECT_TRUE(whole.at(name).is_null()) << name;
+  }
+}
+
+SessionDetail some_session() {
+  SessionDetail session;
+  session.info.id.value = kSession;
+  session.info.model = "tiny";
+  session.info.dropped_turns = 2;
+  session.info.created_s = 1600;
+  session.messages = {{"system", "Sing"}, {"user", "a"}, {"assistant", "b"}, {"user", "c"}, {"assistant", "d"}};
+  session.turns_begin = {1, 3};
+  session.has_instructions = true;
+  session.metadata = R"({"k":"v"})";
+  return session;
+}
+
+TEST(ResponsesCodec, AKeptResponseIsWrittenFromItsSession) {
+  ResponseRecord kept{.turn = 3,
+                      .id = kOwn,
+                      .request = decoded(R"({"input":"c","instructions":"Sing"})").request,
+                      .created_s = 1700,
+                      .reason = FinishReason::stop,
+                      .prompt_tokens = 10,
+                      .reused_tokens = 6,
+                      .completion_tokens = 5};
+  const ResponseDetail detail{some_session(), std::make_shared<const ResponseRecord>(kept)};
+  const json::value response = json::parse(response_json(detail));
+  EXPECT_EQ(response.at("id"), json::value(kResponse));
+  EXPECT_EQ(response.at("status"), "completed");
+  EXPECT_EQ(response.at("instructions"), "Sing");
+  EXPECT_EQ(response.at("output").at(0).at("id"), json::value("msg_" + kSession + "_3_1"));
+  EXPECT_EQ(response.at("output").at(0).at("content").at(0).at("text"), "d");
+  EXPECT_EQ(response.at("usage").at("total_tokens"), 15);
+
+  const json::value items = json::parse(input_items_json(detail, {.is_ascending = true}).value());
+  ASSERT_EQ(items.at("data").as_array().size(), 3u) << "without instructions and reply";
+  EXPECT_EQ(items.at("data").at(0).at("id"), json::value("msg_" + kSession + "_2_0"));
+  EXPECT_EQ(items.at("data").at(1).at("content").at(0).at("type"), "output_text");
+  EXPECT_EQ(items.at("data").at(2).at("content").at(0).at("text"), "c");
+  EXPECT_EQ(items.at("has_more"), false);
+}
+
+TEST(ResponsesCodec, ItemsComeInPages) {
+  SessionDetail session = some_session();
+  session.pending_messages = {{"user", "e"}};
+  const auto texts = [&](const ListPage& page) {
+    const json::value list = json::parse(conversation_items_json(session, page).value());
+    std::string all;
+    for (const json::value& item : list.at("data").as_array()) all += item.at("content").at(0).at("text").as_string();
+    return all + (list.at("has_more").as_bool() ? "+" : "");
+  };
+  EXPECT_EQ(texts({}), "edcba");
+  EXPECT_EQ(texts({.limit = 2}), "ed+");
+  const std::string item = "msg_" + kSession;
+  EXPECT_EQ(texts({.limit = 2, .after = item + "_3_1"}), "cb+");
+  EXPECT_EQ(texts({.limit = 3, .is_ascending = true, .after = item + "_3_0"}), "de");
+  EXPECT_EQ(texts({.after = item + "_2_0"}), "");
+  EXPECT_EQ(conversation_items_json(session, {.after = "msg_x"}).error().field, "after");
+  const json::value conversation = json::parse(conversation_json(session));
+  EXPECT_EQ(conversation.at("id"), json::value(kConversation));
+  EXPECT_EQ(conversation.at("metadata").at("k"), "v");
+
+  SessionInfo info = session.info;
+  info.turns = 4;
+  info.pending_messages = 1;
+  const json::value added = json::parse(appended_items_json(info, session.pending_messages));
+  EXPECT_EQ(added.at("first_id"), json::value(item + "_4_0")) << "as in the list";
+  EXPECT_EQ(json::parse(conversation_items_json(session, {}).value()).at("first_id"), json::value(item + "_4_0"));
+}
+
+}  // namespace
+}  // namespace uma::wire

@@ -1,0 +1,373 @@
+"""Responses and conversations over HTTP, which are turns of sessions and sessions, and the sessions themselves: continued, forked,
+forgotten, restarted, exported, and asked for by ids that are none."""
+
+import http.client
+import json
+import re
+import unittest
+
+import uma
+
+UNKNOWN = "f" * 32
+EVENTS = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+LAST_EVENTS = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+# What OpenAI's schema requires of every response.
+FIELDS = {
+    "id": str, "object": str, "created_at": int, "status": str, "error": (dict, type(None)),
+    "incomplete_details": (dict, type(None)), "instructions": (str, type(None)), "metadata": dict, "model": str, "output": list,
+    "parallel_tool_calls": bool, "temperature": (int, float), "tool_choice": str, "tools": list, "top_p": (int, float),
+    "previous_response_id": (str, type(None)), "max_output_tokens": (int, type(None)), "truncation": str, "text": dict,
+}
+
+
+class ResponsesTest(unittest.TestCase):
+    flags = ("--http", "127.0.0.1:0", "--n-ctx", "8192", "--slots", "4")
+
+    def setUp(self):
+        self.daemon = uma.Daemon(uma.TINY_CHAT, *self.flags)
+        self.addCleanup(self.daemon.kill)
+        self.start()
+
+    def start(self):
+        self.daemon.start().wait_ready()
+        self.port = int(re.findall(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log())[-1])
+
+    def restart(self):
+        self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
+        self.start()
+
+    def connect(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
+        self.addCleanup(connection.close)
+        return connection
+
+    def request(self, method, path, body=None):
+        """(status, parsed body), or the bytes of a body that is no JSON."""
+        connection = self.connect()
+        connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body).encode())
+        answer = connection.getresponse()
+        data = answer.read()
+        return answer.status, json.loads(data) if answer.getheader("Content-Type") == "application/json" else data
+
+    def ok(self, method, path, body=None):
+        status, answer = self.request(method, path, body)
+        self.assertEqual(200, status, answer)
+        return answer
+
+    def respond(self, text, **fields):
+        answer = self.ok("POST", "/v1/responses", {"input": text, "max_output_tokens": 8, "temperature": 0, **fields})
+        for name, kind in FIELDS.items():
+            self.assertIsInstance(answer[name], kind, name)
+        self.assertEqual("response", answer["object"])
+        return answer
+
+    def begin_stream(self, **fields):
+        connection = self.connect()
+        body = {"input": "Hello", "stream": True, "temperature": 0, **fields}
+        connection.request("POST", "/v1/responses", json.dumps(body).encode())
+        return connection, connection.getresponse()
+
+    def assert_unknown(self, answer):
+        status, body = answer
+        self.assertEqual(404, status, body)
+        self.assertEqual("E_SESSION_001", body["error"]["code"])
+        self.assertEqual({"message", "type", "param", "code"}, set(body["error"]))
+        return body["error"]
+
+    def text(self, response):
+        return response["output"][0]["content"][0]["text"]
+
+    def sessions(self):
+        return self.ok("GET", "/v1/sessions")["data"]
+
+    def items(self, path, **query):
+        pairs = "&".join(f"{name}={value}" for name, value in query.items())
+        return self.ok("GET", f"{path}?{pairs}")
+
+    def texts(self, path):
+        return [item["content"][0]["text"] for item in self.items(path, order="asc")["data"]]
+
+
+class Responses(ResponsesTest):
+    def test_three_turns_compute_only_what_is_new(self):
+        first = self.respond("Tell me a story about a dragon that lives in a tower", metadata={"topic": "dragons"})
+        second = self.respond("More", previous_response_id=first["id"])
+        third = self.respond("And then?", previous_response_id=second["id"])
+        prompt = 0
+        for response in (first, second, third):
+            usage, receipt = response["usage"], response["uma"]["usage"]
+            self.assertEqual(receipt["reused_tokens"], usage["input_tokens_details"]["cached_tokens"])
+            self.assertEqual(receipt["prompt_tokens"], usage["input_tokens"])
+            if response is not first:
+                self.assertEqual("hot", receipt["tier"])
+                self.assertGreaterEqual(receipt["reused_tokens"], prompt)
+                self.assertLess(receipt["recomputed_tokens"], 40, "the new message, and what the template puts around it")
+            prompt = usage["input_tokens"]
+        self.assertEqual(1, len({response["uma"]["session_id"] for response in (first, second, third)}))
+        self.assertEqual([0, 1, 2], [response["uma"]["turn"] for response in (first, second, third)])
+
+        kept = self.ok("GET", f"/v1/responses/{first['id']}")
+        for name in first:
+            if name != "uma":
+                self.assertEqual(first[name], kept[name], name)
+        self.assertEqual(second["id"], third["previous_response_id"])
+        texts = self.texts(f"/v1/responses/{third['id']}/input_items")
+        self.assertEqual(5, len(texts))
+        self.assertEqual(["More", self.text(second), "And then?"], texts[2:])
+        page = self.items(f"/v1/responses/{third['id']}/input_items", limit=2)
+        self.assertTrue(page["has_more"])
+        rest = self.items(f"/v1/responses/{third['id']}/input_items", after=page["last_id"])
+        self.assertEqual(3, len(rest["data"]))
+
+        self.restart()
+        self.assertEqual(kept, self.ok("GET", f"/v1/responses/{first['id']}"))
+        fourth = self.respond("The end", previous_response_id=third["id"])
+        self.assertEqual((3, third["uma"]["session_id"]), (fourth["uma"]["turn"], fourth["uma"]["session_id"]))
+        self.assertEqual(texts + [self.text(third), "The end"], self.texts(f"/v1/responses/{fourth['id']}/input_items"))
+
+    def test_a_stream_says_what_is_kept(self):
+        for fields in ({"max_output_tokens": 8}, {"max_output_tokens": 8, "store": False}):
+            with self.subTest(**fields):
+                _, answer = self.begin_stream(**fields)
+                self.assertEqual((200, "text/event-stream"), (answer.status, answer.getheader("Content-Type")))
+                events = []
+                for block in answer.read().decode().split("\n\n")[:-1]:
+                    name, data = block.split("\n")
+                    events.append(json.loads(data.removeprefix("data: ")))
+                    self.assertEqual(name, "event: " + events[-1]["type"])
+                self.assertEqual(list(range(len(events))), [event["sequence_number"] for event in events])
+                deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+                last = events[-1]["response"]
+                ending = "response.completed" if last["status"] == "completed" else "response.incomplete"
+                self.assertEqual(EVENTS + ["response.output_text.delta"] * len(deltas) + LAST_EVENTS + [ending],
+                                 [event["type"] for event in events])
+                self.assertEqual("in_progress", events[0]["response"]["status"])
+                self.assertEqual("".join(event["delta"] for event in deltas), self.text(last))
+                self.assertEqual({last["output"][0]["id"]}, {event["item_id"] for event in deltas} | {events[2]["item"]["id"]})
+                self.assertEqual({last["id"]}, {event["response"]["id"] for event in events if "response" in event})
+                if "store" in fields:
+                    self.assert_unknown(self.request("GET", f"/v1/responses/{last['id']}"))
+                    self.assertEqual(1, len(self.sessions()))
+                else:
+                    self.assertEqual(last["output"], self.ok("GET", f"/v1/responses/{last['id']}")["output"])
+
+    def test_an_earlier_response_is_continued_beside_the_others(self):
+        first = self.respond("Hello")
+        second = self.respond("More", previous_response_id=first["id"])
+        other = self.respond("Less", previous_response_id=first["id"])
+        self.assertNotEqual(second["uma"]["session_id"], other["uma"]["session_id"])
+        self.assertGreater(other["usage"]["input_tokens_details"]["cached_tokens"], 0)
+        self.assertEqual(["Hello", self.text(first), "Less"], self.texts(f"/v1/responses/{other['id']}/input_items"))
+        self.assertEqual(["Hello", self.text(first), "More"], self.texts(f"/v1/responses/{second['id']}/input_items"))
+        self.assertEqual(2, len(self.sessions()))
+        # What is not stored leaves nothing and changes nothing.
+        aside = self.respond("Psst", previous_response_id=second["id"], store=False)
+        self.assertGreater(aside["usage"]["input_tokens_details"]["cached_tokens"], 0)
+        self.assert_unknown(self.request("GET", f"/v1/responses/{aside['id']}"))
+        self.assertEqual(2, len(self.sessions()))
+
+    def test_many_at_once_continue_the_same_response(self):
+        first = self.respond("Hello")
+        answers = uma.parallel(*[lambda n=n: self.respond(f"More {n}", previous_response_id=first["id"]) for n in range(6)])
+        self.assertEqual(6, len({answer["uma"]["session_id"] for answer in answers}))
+        self.assertEqual(1, sum(answer["uma"]["session_id"] == first["uma"]["session_id"] for answer in answers))
+        for n, answer in enumerate(answers):
+            texts = self.texts(f"/v1/responses/{answer['id']}/input_items")
+            self.assertEqual(["Hello", self.text(first), f"More {n}"], texts)
+
+    def test_instructions_count_for_one_reply(self):
+        first = self.respond("Hello", instructions="Be brief")
+        same = self.respond("More", instructions="Be brief", previous_response_id=first["id"])
+        self.assertGreaterEqual(same["usage"]["input_tokens_details"]["cached_tokens"], first["usage"]["input_tokens"])
+        plain = self.respond("More", previous_response_id=same["id"])
+        self.assertEqual((None, "Be brief"), (plain["instructions"], same["instructions"]))
+        detail = self.ok("GET", f"/v1/sessions/{plain['uma']['session_id']}")
+        self.assertEqual(["user", "assistant"] * 3, [message["role"] for message in detail["messages"]])
+        self.assertEqual("Be brief", self.ok("GET", f"/v1/responses/{first['id']}")["instructions"])
+
+    def test_a_deleted_response_is_gone(self):
+        first = self.respond("Hello")
+        second = self.respond("More", previous_response_id=first["id"])
+        deleted = self.ok("DELETE", f"/v1/responses/{first['id']}")
+        self.assertEqual({"id": first["id"], "object": "response", "deleted": True}, deleted)
+        self.assert_unknown(self.request("GET", f"/v1/responses/{first['id']}"))
+        self.assert_unknown(self.request("DELETE", f"/v1/responses/{first['id']}"))
+        status, body = self.request("POST", "/v1/responses", {"input": "x", "previous_response_id": first["id"]})
+        self.assertEqual("previous_response_id", self.assert_unknown((status, body))["param"])
+        self.respond("And then?", previous_response_id=second["id"])
+        for session in self.sessions():
+            self.ok("DELETE", f"/v1/sessions/{session['session_id']}")
+        self.assert_unknown(self.request("GET", f"/v1/responses/{second['id']}"))
+        last = self.respond("Hello")
+        self.ok("DELETE", f"/v1/responses/{last['id']}")
+        self.assertEqual([], self.sessions())
+
+    def test_a_client_that_leaves_keeps_what_it_saw(self):
+        connection, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
+        self.assertEqual(b"event: response.created\n", answer.readline())
+        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        connection.close()
+        answer.close()
+
+        def kept():
+            status, body = self.request("GET", f"/v1/responses/{response['id']}")
+            return body if status == 200 else None
+        self.assertEqual("cancelled", uma.until(kept, "the cancelled response is kept")["status"])
+
+    def test_a_response_is_cancelled_from_another_connection(self):
+        _, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
+        answer.readline()
+        response = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        self.assertEqual("cancelled", self.ok("POST", f"/v1/responses/{response['id']}/cancel")["status"])
+        self.assertIn(b"event: response.incomplete\n", answer.read())
+        done = self.respond("Hello")
+        self.assertEqual(done["status"], self.ok("POST", f"/v1/responses/{done['id']}/cancel")["status"])
+
+    def test_a_killed_daemon_has_all_of_a_response_or_nothing(self):
+        done = self.respond("Hello")
+        connection, answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True},
+                                               previous_response_id=done["id"])
+        answer.readline()
+        begun = json.loads(answer.readline().removeprefix(b"data: "))["response"]
+        new_connection, new_answer = self.begin_stream(max_output_tokens=2000, uma={"ignore_eos": True})
+        new_answer.readline()
+        self.daemon.process.kill()
+        self.daemon.wait()
+        connection.close()
+        new_connection.close()
+        self.start()
+        self.assert_unknown(self.request("GET", f"/v1/responses/{begun['id']}"))
+        sessions = self.sessions()
+        self.assertEqual([(done["uma"]["session_id"], 1, 0)],
+                         [(session["session_id"], session["turns"], session["pending_tokens"]) for session in sessions])
+        again = self.respond("More", previous_response_id=done["id"])
+        self.assertEqual(done["uma"]["session_id"], again["uma"]["session_id"])
+
+    def test_a_full_context(self):
+        body = {"input": "word " * 3000, "max_output_tokens": 8}
+        status, answer = self.request("POST", "/v1/responses", body)
+        self.assertEqual((400, "E_LIMIT_001"), (status, answer["error"]["code"]))
+        self.assertEqual([], self.sessions())
+        last = self.respond("word " * 300, truncation="auto")
+        for _ in range(12):
+            last = self.respond("word " * 300, truncation="auto", previous_response_id=last["id"])
+        session = self.ok("GET", f"/v1/sessions/{last['uma']['session_id']}")
+        self.assertGreater(session["dropped_turns"], 0)
+        self.assertEqual(13, session["turns"])
+
+    def test_what_is_not_served_is_refused_by_name(self):
+        for field, value in {"tools": [{"type": "web_search"}], "background": True, "include": ["x"],
+                             "reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object"}}}.items():
+            status, answer = self.request("POST", "/v1/responses", {"input": "x", field: value})
+            self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), field)
+            self.assertTrue(answer["error"]["param"].startswith(field))
+
+    def test_ids_that_are_none(self):
+        known = self.respond("Hello")["id"]
+        ids = ["resp_", "resp_x", known + "0", known[:-1], known.upper(), "resp_" + UNKNOWN + "0" * 16, known[:-16] + "0" * 16,
+               "resp_" + "%00" * 48, "..%2f..%2fetc", "%ff" * 5, "a" * 4000, known.replace("resp", "conv"), "'; DROP TABLE sessions"]
+        for name in ids:
+            path = name.replace(" ", "%20").replace("'", "%27")
+            self.assertIn(self.request("GET", f"/v1/responses/{path}")[0], (404,), name)
+            self.assertIn(self.request("DELETE", f"/v1/responses/{path}")[0], (404,), name)
+            self.assertIn(self.request("GET", f"/v1/responses/{path}/input_items")[0], (404,), name)
+            self.assertIn(self.request("GET", f"/v1/conversations/{path}")[0], (404,), name)
+            self.assertIn(self.request("GET", f"/v1/sessions/{path}")[0], (400, 404), name)
+            status, answer = self.request("POST", "/v1/responses", {"input": "x", "previous_response_id": name})
+            self.assertIn((status, answer["error"]["param"]), ((404, "previous_response_id"), (400, "previous_response_id")), name)
+        self.ok("GET", f"/v1/responses/{known}")
+        self.assertEqual(405, self.request("PUT", f"/v1/responses/{known}")[0])
+        self.assertEqual(404, self.request("GET", f"/v1/responses/{known}/output_items")[0])
+
+
+class Conversations(ResponsesTest):
+    def test_a_conversation_has_what_was_said(self):
+        items = [{"type": "message", "role": "user", "content": "My name is Ada"},
+                 {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hello Ada"}]}]
+        made = self.ok("POST", "/v1/conversations", {"items": items, "metadata": {"k": "v"}})
+        path = f"/v1/conversations/{made['id']}"
+        self.assertEqual(("conversation", {"k": "v"}), (made["object"], made["metadata"]))
+        first = self.respond("Who am I?", conversation=made["id"])
+        self.assertEqual({"id": made["id"]}, first["conversation"])
+        added = self.ok("POST", f"{path}/items", {"items": [{"role": "user", "content": "Wait"}]})
+        self.restart()
+        second = self.respond("Go on", conversation={"id": made["id"]})
+        self.assertEqual(["My name is Ada", "Hello Ada", "Who am I?", self.text(first), "Wait", "Go on", self.text(second)],
+                         self.texts(f"{path}/items"))
+        listed = self.items(f"{path}/items", order="asc")["data"]
+        self.assertEqual([added["data"][0]["id"], second["output"][0]["id"]], [listed[4]["id"], listed[6]["id"]])
+        self.assertEqual(7, len({item["id"] for item in listed}))
+        third = self.respond("And on", conversation=made["id"])
+        self.assertGreaterEqual(third["usage"]["input_tokens_details"]["cached_tokens"], second["usage"]["input_tokens"])
+
+        self.assertEqual({"a": "b"}, self.ok("POST", path, {"metadata": {"a": "b"}})["metadata"])
+        self.assertEqual(self.ok("GET", path)["metadata"], {"a": "b"})
+        self.ok("DELETE", f"/v1/responses/{first['id']}")
+        self.assertEqual(9, len(self.texts(f"{path}/items")), "what was said stays")
+        self.assertEqual({"id": made["id"], "object": "conversation.deleted", "deleted": True}, self.ok("DELETE", path))
+        self.assert_unknown(self.request("GET", path))
+        self.assert_unknown(self.request("GET", f"/v1/responses/{second['id']}"))
+        status, body = self.request("POST", "/v1/responses", {"input": "x", "conversation": made["id"]})
+        self.assertEqual("conversation", self.assert_unknown((status, body))["param"])
+
+    def test_responses_of_a_conversation_follow_one_another(self):
+        made = self.ok("POST", "/v1/conversations")["id"]
+        answers = uma.parallel(*[lambda n=n: self.respond(f"Turn {n}", conversation=made) for n in range(6)])
+        self.assertEqual(list(range(6)), sorted(answer["uma"]["turn"] for answer in answers))
+        texts = self.texts(f"/v1/conversations/{made}/items")
+        expected = []
+        for answer in sorted(answers, key=lambda answer: answer["uma"]["turn"]):
+            expected += [f"Turn {answers.index(answer)}", self.text(answer)]
+        self.assertEqual(expected, texts)
+
+
+class Sessions(ResponsesTest):
+    def test_the_operations_of_the_socket(self):
+        made = self.ok("POST", "/v1/sessions", {"name": "tale", "system": "Be brief"})
+        self.assertEqual("chat", made["mode"])
+        conversation = "conv_" + made["session_id"]
+        for n in range(3):
+            self.respond(f"Turn {n}", conversation=conversation)
+        detail = self.ok("GET", "/v1/sessions/tale")
+        self.assertEqual((made["session_id"], 3), (detail["session_id"], detail["turns"]))
+        self.assertEqual("Be brief", detail["messages"][0]["content"])
+        fork = self.ok("POST", "/v1/sessions/tale/fork", {"name": "another ending"})
+        self.assertEqual(1, self.ok("POST", f"/v1/sessions/{fork['session_id']}/rewind", {"turn": 0})["turns"])
+        self.assertEqual(1, self.ok("GET", "/v1/sessions/another%20ending")["turns"])
+        self.assertEqual("tale", self.ok("POST", "/v1/sessions/tale/touch")["name"])
+        self.assertEqual({"tale", "another ending"}, {session["name"] for session in self.sessions()})
+        with self.daemon.client() as client:
+            self.assertEqual(3, client.session("tale")["turns"], "the same sessions as on the socket")
+        self.ok("DELETE", "/v1/sessions/tale")
+        self.assert_unknown(self.request("GET", "/v1/sessions/tale"))
+
+    def test_a_session_travels_as_a_file(self):
+        made = self.ok("POST", "/v1/sessions", {"name": "tale", "mode": "chat"})
+        response = self.respond("Hello", conversation="conv_" + made["session_id"])
+        file = self.ok("GET", "/v1/sessions/tale/export")
+        self.assertTrue(file.startswith(b"umasessn"))
+        copy = self.ok("POST", "/v1/sessions/import?name=a%20copy", file)
+        self.assertEqual(("a copy", True), (copy["name"], copy["tokens_kept"]))
+        self.assertEqual(self.ok("GET", "/v1/sessions/tale")["messages"], self.ok("GET", "/v1/sessions/a%20copy")["messages"])
+        self.assert_unknown(self.request("GET", "/v1/responses/resp_" + copy["session_id"] + response["id"][-16:]))
+        for bad in (b"", file[:-1], b"x" * len(file), file + b"0"):
+            status, answer = self.request("POST", "/v1/sessions/import", bad)
+            self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]))
+        # A file may be larger than other bodies, and has a limit too.
+        self.assertEqual(400, self.request("POST", "/v1/sessions/import", b"x" * (2 << 20))[0])
+        self.assertEqual(413, self.request("POST", "/v1/sessions", b"x" * (2 << 20))[0])
+        self.assertEqual(2, len(self.sessions()))
+
+    def test_bad_requests_name_their_field(self):
+        made = self.ok("POST", "/v1/sessions", {"name": "tale"})
+        for path, body, field in (("/v1/sessions", {"mode": "king"}, "mode"), ("/v1/sessions", {"name": "tale"}, None),
+                                  ("/v1/sessions/tale/rewind", {}, "turn"), ("/v1/sessions/tale/rewind", {"turn": -1}, "turn"),
+                                  ("/v1/sessions/tale/fork", {"name": ""}, "name"), ("/v1/sessions", [], None)):
+            status, answer = self.request("POST", path, body)
+            self.assertEqual((400, field), (status, answer["error"]["param"]), path)
+        self.assertEqual([made["session_id"]], [session["session_id"] for session in self.sessions()])
+        self.assert_unknown(self.request("POST", "/v1/sessions/nobody/touch"))
+
+
+if __name__ == "__main__":
+    unittest.main()
