@@ -1,24 +1,31 @@
 // One HTTP client: its requests one after the other, each read, checked, answered, by one coroutine on the server's thread.
 //
-// A request is checked before its body is read: Host, Origin, framing, path, method. While a generation runs, the connection
-// goes on reading: a client that closes it, or its sending side, cancels the generation; bytes of a next request wait.
+// A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. While a generation
+// runs, the connection goes on reading: a client that closes it, or its sending side, cancels the generation; bytes of a next
+// request wait.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "base/sha256.h"
 #include "core/service.h"
+#include "server/access_log.h"
+#include "server/account.h"
 #include "server/flush_queue.h"
 #include "server/http_server.h"
 #include "server/server_state.h"
@@ -33,9 +40,11 @@ struct HttpState {
   boost::asio::io_context& io;
   Service& service;
   const HttpServerOptions options;
-  const TenantId tenant;
   const std::int64_t started_s;  // Unix time
   const std::shared_ptr<FlushQueue> flushes;
+  const std::shared_ptr<Account> own_account;  // of who needs no key
+  std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
+  AccessLog access_log;
 
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   bool draining = false;
@@ -47,7 +56,7 @@ struct HttpState {
 // Owned by HttpState::connections and by its coroutine. `server` outlives it.
 class HttpConnection final : public Flushable, public std::enable_shared_from_this<HttpConnection> {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;
 
   static void start(Socket socket, HttpState& server);
   HttpConnection(const HttpConnection&) = delete;
@@ -66,6 +75,27 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   using Awaitable = boost::asio::awaitable<T>;
   class BusyMark;
 
+  // What the generations of one request have used. Engine threads add, the server's thread reads.
+  struct Spent {
+    Counter generations;  // that have ended
+    Counter prompt_tokens;
+    Counter completion_tokens;
+  };
+  class MeteredSink;
+
+  // The request that is being read or answered.
+  struct Current {
+    std::string id;
+    std::shared_ptr<Account> caller;  // null until it is known
+    std::string cors_header;          // lines that every answer to a page of another origin has
+    TimePoint began{};
+    std::string method;
+    std::string path;
+    int status = 0;
+    std::size_t bytes = 0;  // of the answer so far
+    std::shared_ptr<Spent> spent = std::make_shared<Spent>();
+  };
+
   enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
 
   HttpConnection(Socket socket, HttpState& server);
@@ -79,12 +109,23 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<ReadEnd> parse_body(Parser& parser);
   ReadEnd parse_available(Parser& parser);
   Awaitable<bool> refuse_unread(ReadEnd end);
+  struct Refusal;
+  // Finds out who asks, and whether that may be. Fills current_.
+  std::optional<Refusal> check_head(const Parser& parser);
+  std::optional<Refusal> check_origin(const Parser& parser);
+  std::optional<Refusal> check_key(const Parser& parser);
+  std::optional<Refusal> check_limits();
+  void log_access();
 
   Awaitable<bool> answer(const Parser& parser, const std::string& path);
   Awaitable<bool> answer_completion(wire::CompletionKind kind, std::string_view body, unsigned version, bool keep_alive);
+  // As Service::generate(), for the current request's caller, who is charged with the tokens.
+  RequestId generate(GenerateRequest request, std::shared_ptr<EventSink> sink);
   Awaitable<bool> run_generation(wire::CompletionRequest request, wire::CompletionHead head, unsigned version, bool keep_alive);
   Awaitable<void> watch_client();
 
+  // The beginning of an answer's header; `header` ends the lines that only this answer has.
+  std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
   Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                           std::string_view header = "");
   Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
@@ -98,6 +139,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   boost::beast::flat_buffer in_;    // received and not yet parsed
   boost::asio::steady_timer wake_;  // cancelled when there are events to write
   boost::system::error_code parse_problem_;
+  Current current_;
   bool is_open_ = true;
   bool is_answering_ = false;
 };

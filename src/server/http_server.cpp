@@ -19,6 +19,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_name.h"
@@ -34,34 +35,36 @@ using boost::system::error_code;
 // Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
 constexpr std::chrono::milliseconds kPause{100};
 
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  Impl(HttpServerOptions options, Service& service)
+  Impl(HttpServerOptions options, AccessLog access_log, Service& service)
       : state_{.io = io_,
                .service = service,
                .options = std::move(options),
-               .tenant = TenantId{std::format("uid:{}", ::geteuid())},
                .started_s = unix_time_s(),
                .flushes = std::make_shared<FlushQueue>(io_),
+               .own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())}),
+               .keys = {},
+               .access_log = std::move(access_log),
                .connections = {},
                .draining = false,
                .busy = {},
                .connections_count = {}},
         acceptor_(io_),
-        keep_running_(io_.get_executor()) {}
+        keep_running_(io_.get_executor()) {
+    for (const ApiKey& key : state_.options.keys) state_.keys.emplace_back(key.digest, std::make_shared<Account>(key));
+  }
 
   Expected<Unit> listen() {
     const HttpServerOptions& options = state_.options;
     error_code problem;
     const asio::ip::address address = asio::ip::make_address(options.address, problem);
-    if (problem || !address.is_loopback()) {
-      return fail(ErrorCode::proto_field, std::format("http: {} is no address of the loopback", options.address));
+    if (problem) return fail(ErrorCode::proto_field, std::format("http: {} is no address", options.address));
+    if (!address.is_loopback() && options.keys.empty()) {
+      return fail(ErrorCode::proto_field,
+                  std::format("http: {} is no address of the loopback: that needs keys", options.address));
     }
     const tcp::endpoint endpoint(address, options.port);
     acceptor_.open(endpoint.protocol(), problem);
@@ -166,7 +169,9 @@ class HttpServer::Impl {
 
 Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service) {
   try {
-    auto impl = std::make_unique<Impl>(std::move(options), service);
+    auto access_log = AccessLog::open(options.access_log);
+    if (!access_log) return std::unexpected(access_log.error());
+    auto impl = std::make_unique<Impl>(std::move(options), std::move(*access_log), service);
     if (const auto listening = impl->listen(); !listening) return std::unexpected(listening.error());
     impl->run();
     return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

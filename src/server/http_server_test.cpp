@@ -1,6 +1,9 @@
 #include "server/http_server.h"
 
 #include <arpa/inet.h>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <netinet/in.h>
 #include <optional>
 #include <poll.h>
@@ -19,6 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 struct Answer {
@@ -310,6 +314,163 @@ TEST_F(HttpServerTest, RefusesOtherHostsAndOrigins) {
   EXPECT_EQ(status_of("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n"), 405);
 }
 
+// The key is "secret".
+ApiKey key_named(const std::string& name) {
+  return {.name = name, .digest = sha256("secret"), .tenant = {"key:" + name}};
+}
+
+TEST_F(HttpServerTest, RefusesAWrongKeyBeforeTheBodyIsRead) {
+  start({.keys = {key_named("ci")}});
+  for (const char* header : {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic secret\r\n",
+                             "Authorization: Bearer secret\r\nAuthorization: Bearer secret\r\n"}) {
+    HttpClient one = client();
+    one.send(std::string("POST /v1/chat/completions HTTP/1.1\r\nHost: any.example\r\n") + header +
+             "Content-Length: 1000\r\n\r\n");
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 401) << header;
+    EXPECT_THAT(answer.head, HasSubstr("WWW-Authenticate: Bearer"));
+    EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_AUTH_001")"));
+    EXPECT_TRUE(one.has_ended());
+  }
+  HttpClient one = client();
+  one.get("/health");
+  EXPECT_EQ(one.answer().status, 200) << "a probe needs no key";
+  one.get("/metrics");
+  EXPECT_EQ(one.answer().status, 401);
+  one.get("/v1/nothing");
+  EXPECT_EQ(one.answer().status, 401) << "who has no key learns nothing";
+}
+
+TEST_F(HttpServerTest, ShowsMetricsWithoutAKeyWhereThatIsAskedFor) {
+  start({.keys = {key_named("ci")}, .serves_metrics_without_key = true});
+  HttpClient one = client();
+  one.get("/metrics");
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesAKeyAsItsTenant) {
+  start({.keys = {{.name = "other", .digest = sha256("other"), .tenant = {"key:other"}}, key_named("ci")}});
+  HttpClient one = client();
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.tenant, TenantId{"key:ci"});
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {
+  ApiKey key = key_named("ci");
+  key.requests_per_minute = 1;
+  start({.keys = {key}});
+  HttpClient one = client();
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  service_.next_generation().sink->deliver(eos());
+  const Answer first = one.answer();
+  EXPECT_EQ(first.status, 200);
+  EXPECT_THAT(first.head, HasSubstr("x-ratelimit-limit-requests: 1\r\n"));
+  EXPECT_THAT(first.head, HasSubstr("x-ratelimit-remaining-requests: 0\r\n"));
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const Answer second = one.answer();
+  EXPECT_EQ(second.status, 429);
+  EXPECT_THAT(second.head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(second.body, HasSubstr(R"("type":"rate_limit_error")"));
+}
+
+TEST_F(HttpServerTest, ChargesTheTokensOfWhatAClientLeft) {
+  ApiKey key = key_named("ci");
+  key.tokens_per_minute = 100;
+  start({.keys = {key}});
+  HttpClient one = client();
+  one.post(kChat, kHelloStream, "Authorization: Bearer secret\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  one.close();
+  ASSERT_TRUE(service_.wait_cancelled(1));
+  generation.sink->deliver(
+      EosEvent{FinishReason::cancelled, {.prompt_tokens = 900, .completion_tokens = 100}, "", std::nullopt});
+  HttpClient two = client();
+  two.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const Answer answer = two.answer();
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_THAT(answer.head, HasSubstr("x-ratelimit-remaining-tokens: 0\r\n"));
+}
+
+TEST_F(HttpServerTest, LetsPagesOfNamedOriginsAsk) {
+  start({.keys = {key_named("ci")}, .cors_origins = {"https://chat.example"}});
+  HttpClient one = client();
+  one.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n");
+  const Answer preflight = one.answer();
+  EXPECT_EQ(preflight.status, 200);
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n"));
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization,x-stainless-os\r\n"));
+  one.post(kChat, kHello, "Origin: https://chat.example\r\n");
+  const Answer refused = one.answer();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_THAT(refused.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n")) << "the page may read why";
+  for (const char* origin : {"https://evil.example", "https://chat.example.evil.example", "http://chat.example", "null"}) {
+    EXPECT_EQ(
+        status_of(std::string("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: ") + origin + "\r\n\r\n"),
+        403)
+        << origin;
+  }
+}
+
+TEST_F(HttpServerTest, NamesEveryRequest) {
+  start();
+  HttpClient one = client();
+  one.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-1\r\n\r\n");
+  EXPECT_THAT(one.answer().head, HasSubstr("x-request-id: mine-1\r\n"));
+  one.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: not (mine)\r\n\r\n");
+  const Answer second = one.answer();
+  EXPECT_THAT(second.head, HasSubstr("x-request-id: "));
+  EXPECT_THAT(second.head, Not(HasSubstr("mine")));
+  one.post(kChat, kHelloStream, "X-Request-Id: stream-1\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("a"));
+  generation.sink->deliver(eos());
+  EXPECT_THAT(one.answer().head, HasSubstr("x-request-id: stream-1\r\n"));
+}
+
+TEST_F(HttpServerTest, LogsEveryRequestAndNothingThatWasSaid) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_server_test_" + std::to_string(::getpid()));
+  start({.keys = {key_named("ci")}, .access_log = path});
+  HttpClient one = client();
+  one.post(kChat, R"({"messages":[{"role":"user","content":"a secret thought"}]})",
+           "X-Request-Id: r1\r\nAuthorization: Bearer secret\r\n");
+  service_.next_generation().sink->deliver(
+      EosEvent{FinishReason::stop, {.prompt_tokens = 7, .completion_tokens = 3}, "a secret reply", std::nullopt});
+  EXPECT_EQ(one.answer().status, 200);
+  one.send("GET /v1/models?key=secret HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r2\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 401);
+  one.send("nonsense\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 400);
+  server_->stop();
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  EXPECT_THAT(text, testing::ContainsRegex(
+                        "POST /v1/chat/completions 200 [0-9]+B [0-9.]+ms tenant=key:ci key=ci id=r1 tokens=7\\+3\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("GET /v1/models 401 [0-9]+B [0-9.]+ms tenant=- key=- id=r2\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("- - 400 "));
+  EXPECT_THAT(text, Not(HasSubstr("secret")));
+}
+
+TEST_F(HttpServerTest, SendsNoBodyToHead) {
+  start();
+  HttpClient one = client();
+  one.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesOtherAddressesWithKeysOnly) {
+  HttpServerOptions options{.address = "0.0.0.0"};
+  EXPECT_FALSE(HttpServer::start(options, service_).has_value());
+  options.keys = {key_named("ci")};
+  EXPECT_TRUE(HttpServer::start(options, service_).has_value());
+}
+
 TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
   start();
   const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
@@ -408,8 +569,6 @@ TEST_F(HttpServerTest, SaysThatAPortIsTaken) {
   const auto second = HttpServer::start(options, service_);
   ASSERT_FALSE(second.has_value());
   EXPECT_THAT(second.error().message, HasSubstr(std::to_string(options.port)));
-  options.address = "0.0.0.0";
-  EXPECT_FALSE(HttpServer::start(options, service_).has_value());
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+"""Running the HTTP door for others: keys and their limits, request ids, the access log."""
+
+import http.client
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import uma
+
+
+class Door:
+    """An umad whose HTTP door has a configuration of its own."""
+
+    def __init__(self, test, section):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-door-"))
+        test.addCleanup(uma.shutil.rmtree, self.folder, ignore_errors=True)
+        config = json.dumps({"http": {"access_log": str(self.folder / "access.log"), **section}})
+        self.daemon = uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", "--n-ctx", "2048", "--slots", "4", config=config)
+        self.daemon.start().wait_ready()
+        test.addCleanup(self.daemon.kill)
+        self.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
+
+    def request(self, method, path, body=None, **headers):
+        """Returns (status, headers, body)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body),
+                               {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+    def complete(self, key=None, tokens=4, **headers):
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
+        body = {"prompt": "one two", "max_tokens": tokens, "uma": {"ignore_eos": True}}
+        return self.request("POST", "/v1/completions", body, **headers)
+
+    def access_log(self):
+        return (self.folder / "access.log").read_text()
+
+
+def new_key(name):
+    """A key and its line, as `umad key new` prints them."""
+    printed = subprocess.run([uma.UMAD, "key", "new", name], capture_output=True, text=True, check=True, timeout=uma.WAIT_S).stdout
+    return re.fullmatch(r"key   (\S+)\nline  (.+)\n", printed).groups()
+
+
+class Keys(unittest.TestCase):
+    def open_door(self, lines, **section):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-keys-"))
+        self.addCleanup(uma.shutil.rmtree, folder, ignore_errors=True)
+        (folder / "keys").write_text("\n".join(lines) + "\n")
+        return Door(self, {"keys_file": str(folder / "keys"), **section})
+
+    def test_a_key_opens_and_a_wrong_one_costs_nothing(self):
+        key, line = new_key("ci")
+        door = self.open_door([line])
+        status, _, body = door.complete(key)
+        self.assertEqual(200, status, body)
+        with door.daemon.client() as client:
+            before = client.metrics()["requests_total"]
+        for wrong in (None, "uma-wrong", key[:-1], key + "0"):
+            status, headers, body = door.complete(wrong)
+            self.assertEqual((401, "E_AUTH_001"), (status, json.loads(body)["error"]["code"]))
+            self.assertEqual("Bearer", headers["WWW-Authenticate"])
+        with door.daemon.client() as client:
+            self.assertEqual(before, client.metrics()["requests_total"])
+        self.assertEqual(200, door.request("GET", "/health")[0])
+        self.assertEqual(401, door.request("GET", "/metrics")[0])
+
+    def test_limits_of_a_key_are_its_own(self):
+        slow, slow_line = new_key("slow")
+        free, free_line = new_key("free")
+        door = self.open_door([slow_line + " tokens_per_minute=20", free_line])
+        status, headers, _ = door.complete(slow, tokens=40)
+        self.assertEqual((200, "20"), (status, headers["x-ratelimit-limit-tokens"]))
+        status, headers, body = door.complete(slow)
+        self.assertEqual((429, "rate_limit_error"), (status, json.loads(body)["error"]["type"]))
+        self.assertGreater(int(headers["Retry-After"]), 0)
+        self.assertEqual(200, door.complete(free)[0])
+
+    def test_a_file_without_a_key_does_not_open_the_door(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-keys-"))
+        self.addCleanup(uma.shutil.rmtree, folder, ignore_errors=True)
+        for text in ("# nobody\n", "ci uma-the-key-itself\n"):
+            (folder / "keys").write_text(text)
+            daemon = uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", "--http-keys", str(folder / "keys"))
+            self.addCleanup(daemon.kill)
+            self.assertEqual(1, daemon.start().wait())
+            self.assertIn("keys", daemon.log())
+
+    def test_other_machines_need_keys(self):
+        refused = uma.run_umad("--http", "0.0.0.0:0")
+        self.assertEqual(1, refused.returncode)
+        self.assertIn("--http-keys", refused.stderr)
+        self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
+
+
+class Log(unittest.TestCase):
+    def test_a_line_a_request(self):
+        door = Door(self, {})
+        self.assertEqual("mine-1", door.complete(x_request_id="mine-1")[1]["x-request-id"])
+        self.assertEqual(404, door.request("GET", "/%0a2026%20fake?key=hidden", x_request_id="mine 2")[0])
+        uma.until(lambda: door.access_log().count("\n") == 2, "a line for each request")
+        lines = door.access_log().splitlines()
+        self.assertRegex(lines[0], r"^\S+Z POST /v1/completions 200 \d+B [\d.]+ms tenant=uid:\d+ key=- id=mine-1 tokens=\d+\+4$")
+        self.assertRegex(lines[1], r"GET /\?2026\?fake 404 .* id=[0-9a-f]{16}$")
+        self.assertNotIn("one two", door.access_log())
+
+
+if __name__ == "__main__":
+    unittest.main()
