@@ -60,6 +60,8 @@ class Router {
   void post(Command command) { inbox_.push(std::move(command)); }
   void close() { inbox_.close(); }
   [[nodiscard]] std::int64_t requests_open() const { return requests_open_.value(); }
+  // Receipt of the oldest request that no lane has, by the clock, in µs; 0: there is none.
+  [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
   [[nodiscard]] std::int64_t sessions_count() const { return sessions_count_.value(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
 
@@ -176,6 +178,7 @@ class Router {
                                Droppable droppable = {});
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
+  void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
   void expire();
@@ -201,6 +204,7 @@ class Router {
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
+  std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;
   bool draining_ = false;
@@ -208,6 +212,7 @@ class Router {
   // Shared.
   Mailbox<Command> inbox_;
   Gauge requests_open_;
+  Gauge waiting_since_us_;
   Gauge sessions_count_;
   Counter requests_refused_;
 };

@@ -26,6 +26,7 @@
 #include "base/random.h"
 #include "server/http_rules.h"
 #include "server/outbox.h"
+#include "wire/monitoring.h"
 
 namespace uma::server {
 namespace {
@@ -476,7 +477,12 @@ Awaitable<bool> HttpConnection::answer(const Parser& parser, const std::string& 
     co_return co_await respond(200, "text/plain; version=0.0.4", wire::metrics_text(server_.service.metrics()), keep_alive);
   }
   const std::vector<ModelInfo> models = server_.service.models();
-  if (path == "/health") co_return co_await respond(200, kJson, R"({"status":"ok"})", keep_alive);
+  if (path == "/health") {
+    const MetricsSnapshot metrics = server_.service.metrics();
+    const ModelState state = models.empty() ? ModelState::loading : models.front().state;
+    co_return co_await respond(wire::is_healthy(metrics, state) ? 200 : 503, kJson, wire::health_json(metrics, state),
+                               keep_alive);
+  }
   if (path == "/ready") {
     const bool is_ready = !server_.draining && std::ranges::contains(models, ModelState::ready, &ModelInfo::state);
     co_return co_await respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
