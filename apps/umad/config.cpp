@@ -162,6 +162,8 @@ const std::vector<Setting>& settings() {
       {"", "http", store(http_address(), [](Config& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
        "address and port of the HTTP door, or off (default 127.0.0.1:8642)"},
       {"http", "address", store(http_address(), [](Config& c) -> auto& { return c.http; })},
+      {"http", "socket", store(socket_path(), [](Config& c) -> auto& { return c.http_socket; }), "UMA_HTTP_SOCKET",
+       "--http-socket", "Unix socket to serve HTTP on too, for this user (default: none)"},
       {"http", "keys_file", store(path(), [](Config& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
        "file of the keys that HTTP clients need (umad key new NAME makes one; default: none, only this machine is served)"},
       {"http", "insecure", [](Config& c, std::string_view text) { return apply_boolean(c.http_is_insecure, text); }},
@@ -390,8 +392,9 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_N_CTX UMA_SLOTS\n"
-    "             UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
+    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
+    "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), "
+    "UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"

@@ -50,6 +50,7 @@ struct Config {
 
   std::string socket_path = "/tmp/uma.sock";
   HttpAddress http{.address = "127.0.0.1", .port = 8642};
+  std::string http_socket;        // a Unix socket that speaks HTTP too; empty: none
   std::string http_keys_file;     // server/api_keys.h; empty: no keys, only this machine is served
   bool http_is_insecure = false;  // other machines may send their keys unencrypted
   bool http_serves_metrics_without_key = false;

@@ -85,6 +85,7 @@ TEST(Config, ReadsHttpAsAnAddressOrASection) {
   EXPECT_THAT(apply_yaml(config, R"(
 http:
   address: "[::1]:81"
+  socket: /run/uma/http.sock
   keys_file: /etc/uma/keys
   insecure: true
   metrics_without_key: true
@@ -95,6 +96,7 @@ http:
                          "f"),
               IsEmpty());
   EXPECT_EQ(config.http, (HttpAddress{.address = "::1", .port = 81}));
+  EXPECT_EQ(config.http_socket, "/run/uma/http.sock");
   EXPECT_EQ(config.http_keys_file, "/etc/uma/keys");
   EXPECT_TRUE(config.http_is_insecure);
   EXPECT_TRUE(config.http_serves_metrics_without_key);

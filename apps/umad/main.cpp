@@ -273,7 +273,7 @@ int Daemon::run() {
 
 bool Daemon::open_http() {
   const HttpAddress& http = config_.http;
-  if (http.address.empty()) return true;
+  if (http.address.empty() && config_.http_socket.empty()) return true;
   std::vector<server::ApiKey> keys;
   if (!config_.http_keys_file.empty()) {
     auto read = server::read_api_keys(config_.http_keys_file);
@@ -286,6 +286,7 @@ bool Daemon::open_http() {
   const std::size_t keys_count = keys.size();
   auto opened = server::HttpServer::start({.address = http.address,
                                            .port = http.port,
+                                           .socket_path = config_.http_socket,
                                            .backlog = config_.backlog,
                                            .connections_max = config_.http_connections_max,
                                            .limits = config_.limits,
@@ -297,8 +298,11 @@ bool Daemon::open_http() {
   if (opened) {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
-    log_info("http    http://{}{}{}:{}/v1{}", is_v6 ? "[" : "", http.address, is_v6 ? "]" : "", http_->port(),
-             keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
+    if (!http.address.empty()) {
+      log_info("http    http://{}{}{}:{}/v1{}", is_v6 ? "[" : "", http.address, is_v6 ? "]" : "", http_->port(),
+               keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
+    }
+    if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }
   // Somebody else on the default port is no mistake of who asked for nothing.

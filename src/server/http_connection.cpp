@@ -200,8 +200,9 @@ class HttpConnection::BusyMark {
   HttpConnection& connection_;
 };
 
-void HttpConnection::start(Socket socket, HttpState& server) {
-  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), server));
+void HttpConnection::start(Socket socket, bool is_local, HttpState& server) {
+  if (server.connections.size() >= server.options.connections_max) return;  // the socket closes here
+  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), is_local, server));
   server.connections.insert(connection);
   server.connections_count.add(1);
   asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
@@ -214,9 +215,10 @@ void HttpConnection::start(Socket socket, HttpState& server) {
   });
 }
 
-HttpConnection::HttpConnection(Socket socket, HttpState& server)
+HttpConnection::HttpConnection(Socket socket, bool is_local, HttpState& server)
     : server_(server),
       socket_(std::move(socket)),
+      is_local_(is_local),
       client_(next_client_number()),
       in_(kPipelinedBytesMax + kReadBytes),
       wake_(server.io) {}
@@ -281,6 +283,11 @@ HttpConnection::ReadEnd HttpConnection::parse_available(Parser& parser) {
     }
     if (size == 0) break;
   }
+  // The parser waits for the end of a line, such as a chunk's, that has become too long.
+  if (!parser.is_done() && in_.size() >= kPipelinedBytesMax && (parser.eager() || !parser.is_header_done())) {
+    parse_problem_ = http::error::buffer_overflow;
+    return ReadEnd::malformed;
+  }
   return ReadEnd::done;
 }
 
@@ -317,7 +324,9 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
   }
   if (parse_problem_ == http::error::header_limit || parse_problem_ == http::error::buffer_overflow) {
     co_return co_await respond_error(
-        431, {ErrorCode::proto_frame, std::format("the header is larger than {} bytes", server_.options.header_bytes_max)},
+        431,
+        {ErrorCode::proto_frame,
+         std::format("the header is larger than {} bytes, or a line of the body is", server_.options.header_bytes_max)},
         false);
   }
   co_return co_await respond_error(400, {ErrorCode::proto_json, "the request is not HTTP: " + parse_problem_.message()}, false);
@@ -325,8 +334,9 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
 
 Awaitable<bool> HttpConnection::serve_request() {
   if (in_.size() == 0) {
-    const auto begun = co_await within(server_.options.idle_timeout, read_some());
-    if (!begun || !*begun) co_return false;
+    in_.shrink_to_fit();  // who is idle holds no buffer
+    const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
+    if (!begun || std::get<0>(*begun) || !co_await read_some()) co_return false;
   }
   current_.began = SteadyClock().now();
   current_.id = random_name();
@@ -382,7 +392,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
   const std::size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
   // With keys a page whose name points here (DNS rebinding) can do nothing, and a proxy may use any name.
-  if (hosts == 1 && server_.keys.empty() && !is_loopback_authority(head[http::field::host])) {
+  if (hosts == 1 && server_.keys.empty() && !is_local_ && !is_loopback_authority(head[http::field::host])) {
     return Refusal{403,
                    {ErrorCode::auth,
                     "without keys only this machine is served: the Host header must be localhost, 127.0.0.1 or "
@@ -424,7 +434,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
 
 std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& parser) {
   const auto& head = parser.get();
-  if (server_.keys.empty()) {
+  if (needs_no_key()) {
     current_.caller = server_.own_account;
     return std::nullopt;
   }

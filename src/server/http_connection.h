@@ -58,7 +58,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
 
-  static void start(Socket socket, HttpState& server);
+  // `is_local`: from a Unix socket, whose file says who may connect. Beyond connections_max the socket is closed.
+  static void start(Socket socket, bool is_local, HttpState& server);
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -98,7 +99,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
 
-  HttpConnection(Socket socket, HttpState& server);
+  HttpConnection(Socket socket, bool is_local, HttpState& server);
 
   Awaitable<void> run();
   // One request from its first byte to the last of its answer; false when the connection ends.
@@ -110,6 +111,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   ReadEnd parse_available(Parser& parser);
   Awaitable<bool> refuse_unread(ReadEnd end);
   struct Refusal;
+  [[nodiscard]] bool needs_no_key() const { return is_local_ || server_.keys.empty(); }
   // Finds out who asks, and whether that may be. Fills current_.
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);
@@ -135,6 +137,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   HttpState& server_;
   Socket socket_;
+  const bool is_local_;
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;    // received and not yet parsed
   boost::asio::steady_timer wake_;  // cancelled when there are events to write

@@ -4,6 +4,7 @@
 #include <exception>
 #include <format>
 #include <future>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -24,6 +25,8 @@
 #include "base/mutex.h"
 #include "base/thread_name.h"
 #include "server/http_connection.h"
+#include "server/socket_file.h"
+#include "server/unix_listener.h"
 
 namespace uma::server {
 namespace {
@@ -58,6 +61,18 @@ class HttpServer::Impl {
   }
 
   Expected<Unit> listen() {
+    if (!state_.options.address.empty()) {
+      if (auto listening = listen_at_address(); !listening) return listening;
+    }
+    if (state_.options.socket_path.empty()) return Unit{};
+    auto listening = listen_at(state_.options.socket_path, state_.options.backlog);
+    if (!listening) return std::unexpected(listening.error());
+    local_.emplace(io_, std::move(*listening),
+                   [this](UnixListener::Socket socket) { HttpConnection::start(std::move(socket), true, state_); });
+    return Unit{};
+  }
+
+  Expected<Unit> listen_at_address() {
     const HttpServerOptions& options = state_.options;
     error_code problem;
     const asio::ip::address address = asio::ip::make_address(options.address, problem);
@@ -80,7 +95,8 @@ class HttpServer::Impl {
   }
 
   void run() {
-    asio::co_spawn(io_, accept_clients(), asio::detached);
+    if (acceptor_.is_open()) asio::co_spawn(io_, accept_clients(), asio::detached);
+    if (local_) local_->start();
     thread_ = std::thread([this] {
       set_thread_name("uma-http");
       io_.run();
@@ -120,6 +136,7 @@ class HttpServer::Impl {
     state_.draining = true;
     error_code ignored;
     acceptor_.close(ignored);
+    if (local_) local_->close();
     pause_.cancel();
     close_connections([](const HttpConnection& connection) { return connection.is_idle(); });
   }
@@ -147,10 +164,9 @@ class HttpServer::Impl {
         continue;
       }
       is_paused = false;
-      if (state_.connections.size() >= state_.options.connections_max) continue;  // the socket closes here
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      HttpConnection::start(std::move(socket), state_);
+      HttpConnection::start(std::move(socket), false, state_);
     }
   }
 
@@ -158,6 +174,7 @@ class HttpServer::Impl {
   asio::io_context io_{1};
   HttpState state_;
   tcp::acceptor acceptor_;
+  std::optional<UnixListener> local_;
   asio::steady_timer pause_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> keep_running_;
 

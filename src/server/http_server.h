@@ -1,4 +1,4 @@
-// The HTTP door: OpenAI's API, its listener, its connections and their thread, "uma-http". docs/PROTOCOL.md, section HTTP, is
+// The HTTP door: OpenAI's API, its listeners, its connections and their thread, "uma-http". docs/PROTOCOL.md, section HTTP, is
 // what it speaks. To be stopped like UnixServer: stop_accepting(), wait_idle(limit), stop().
 // `service` must outlive the server; after stop() the server calls it no more.
 #pragma once
@@ -17,8 +17,9 @@
 namespace uma::server {
 
 struct HttpServerOptions {
-  std::string address = "127.0.0.1";  // as a number; without keys of the loopback
+  std::string address = "127.0.0.1";  // as a number; without keys of the loopback; empty: none
   std::uint16_t port = 0;             // 0: any that is free
+  std::string socket_path = {};       // of a Unix socket to listen on too, for this user, without keys; empty: none
   int backlog = 1024;
   std::size_t connections_max = 1024;
   std::size_t header_bytes_max = 16'384;
@@ -43,10 +44,10 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  [[nodiscard]] std::uint16_t port() const;
+  [[nodiscard]] std::uint16_t port() const;  // 0: no address
   [[nodiscard]] std::size_t connections_count() const;
 
-  // Closes the listener; connected clients get the rest of their answers, and their new generations are refused.
+  // Closes the listeners; connected clients get the rest of their answers, and their new generations are refused.
   void stop_accepting();
   // Waits until no request is in flight and every answer is written; false when `limit` passes first.
   [[nodiscard]] bool wait_idle(Duration limit);

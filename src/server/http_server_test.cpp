@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <filesystem>
+#include <format>
 #include <fstream>
 #include <iterator>
 #include <netinet/in.h>
@@ -9,6 +10,8 @@
 #include <poll.h>
 #include <string>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -34,6 +37,12 @@ struct Answer {
 // Speaks HTTP as plain bytes. All waits are bounded; what does not come is a test failure.
 class HttpClient {
  public:
+  explicit HttpClient(const std::string& socket_path) : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
   explicit HttpClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -358,6 +367,25 @@ TEST_F(HttpServerTest, ServesAKeyAsItsTenant) {
   EXPECT_EQ(one.answer().status, 200);
 }
 
+TEST_F(HttpServerTest, ServesItsUserOnAUnixSocketWithoutAKey) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_" + std::to_string(::getpid()));
+  start({.address = "", .socket_path = path, .keys = {key_named("ci")}});
+  EXPECT_EQ(server_->port(), 0);
+  struct stat facts{};
+  ASSERT_EQ(::stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777U, 0600U);
+  HttpClient one(path);
+  one.send("GET /metrics HTTP/1.1\r\nHost: any.example\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 200);
+  one.post(kChat, kHello);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.tenant, TenantId{"uid:" + std::to_string(::geteuid())});
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+  server_->stop_accepting();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
 TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {
   ApiKey key = key_named("ci");
   key.requests_per_minute = 1;
@@ -485,6 +513,75 @@ TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
     EXPECT_EQ(one.answer().status, 400) << rest;
     EXPECT_TRUE(one.has_ended()) << rest;
   }
+}
+
+TEST_F(HttpServerTest, RefusesHostileFramingWhileAStreamGoesOn) {
+  using namespace std::string_literals;
+  start();
+  HttpClient reader = client();
+  reader.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string get = "GET /health HTTP/1.1\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
+  struct Case {
+    const char* what;
+    std::string bytes;
+    int status;
+  };
+  for (const Case& each : std::vector<Case>{
+           {"two hosts", get + "Host: localhost\r\nhost: localhost\r\n\r\n", 400},
+           {"an absolute target of another host", "GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an authority as target", "GET localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an asterisk as target", "GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"CONNECT", "CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"a bare LF after the request line", "GET /health HTTP/1.1\nHost: localhost\r\n\r\n", 400},
+           {"a bare LF after a field", get + "Host: localhost\nX: y\r\n\r\n", 400},
+           {"a bare CR in a value", get + "Host: localhost\r\nX: a\rb\r\n\r\n", 400},
+           {"a NUL in a name", get + "Host: localhost\r\nX\0Y: a\r\n\r\n"s, 400},
+           {"a NUL in a value", get + "Host: localhost\r\nX: a\0b\r\n\r\n"s, 400},
+           {"a name with a blank", get + "Host: localhost\r\nX Y: a\r\n\r\n", 400},
+           {"no name", get + "Host: localhost\r\n: a\r\n\r\n", 400},
+           {"a line that is no field", get + "Host: localhost\r\nnonsense\r\n\r\n", 400},
+           {"a length with a sign", post + "Content-Length: +2\r\n\r\n{}", 400},
+           {"a list of lengths", post + "Content-Length: 2, 3\r\n\r\n{}", 400},
+           {"a length in hexadecimal", post + "Content-Length: 0x2\r\n\r\n{}", 400},
+           {"a folded length", post + "Content-Length: 1\r\n 0\r\n\r\n{}", 400},
+           {"chunked twice", post + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400},
+           {"chunked in disguise", post + "Transfer-Encoding: x\r\n chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a coding in HTTP/1.0", "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a sign", chunked + "-1\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with 0x", chunked + "0x2\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size beyond 64 bits", chunked + "10000000000000002\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk that is longer than it says", chunked + "2\r\n{}{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a bare LF", chunked + "2\n{}\r\n0\r\n\r\n", 400},
+       }) {
+    HttpClient one = client();
+    one.send(each.bytes);
+    one.end_sending();
+    EXPECT_EQ(one.answer().status, each.status) << each.what;
+  }
+  HttpClient garbage = client();
+  garbage.send(get + "Host: localhost\r\n\r\n\x16\x03\x01nonsense\r\n\r\n");
+  EXPECT_EQ(garbage.answer().status, 200) << "what came before garbage is answered";
+  EXPECT_EQ(garbage.answer().status, 400);
+  EXPECT_TRUE(garbage.has_ended());
+  EXPECT_TRUE(generation.sink->deliver(token("a")));
+  generation.sink->deliver(eos());
+  EXPECT_THAT(reader.answer().body, HasSubstr(R"("content":"a")"));
+}
+
+TEST_F(HttpServerTest, TakesChunkExtensionsForNothingAndBoundsThem) {
+  start();
+  const std::string head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  HttpClient one = client();
+  const std::string body = kHello;
+  one.send(head + std::format("{:x};name=\"value\"\r\n", body.size()) + body + "\r\n0\r\n\r\n");
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+  HttpClient endless = client();
+  endless.send(head + "2;" + std::string(1'000'000, 'x'));
+  EXPECT_EQ(endless.answer().status, 431);
 }
 
 TEST_F(HttpServerTest, BoundsHeadersAndBodies) {

@@ -222,12 +222,20 @@ class Facts(HttpTest):
         # What an endpoint picker reads.
         self.assertEqual(0, float(samples["uma_queue_depth"]))
         self.assertIn("uma_sequences_active", samples)
-        self.assertTrue(0 < float(samples["uma_kv_cache_utilization"]) <= 1)
+        self.assertTrue(0 <= float(samples["uma_kv_cache_utilization"]) <= 1)
         for name in ("uma_ttft_seconds", "uma_inter_token_seconds", "uma_queue_wait_seconds"):
             self.assertIn(f"# TYPE {name} histogram", text)
             self.assertGreater(float(samples[f"{name}_count"]), 0)
             self.assertEqual(samples[f'{name}_bucket{{le="+Inf"}}'], samples[f"{name}_count"])
         self.assertGreater(float(samples['uma_step_seconds_count{kind="decode"}']), 0)
+
+
+    def test_the_kv_cache_is_used_while_a_stream_runs(self):
+        connection, answer = self.start_stream(max_tokens=2000, uma={"ignore_eos": True})
+        uma.until(lambda: self.client.metrics()["kv_cache_utilization"] > 0, "cells in use")
+        answer.close()
+        connection.close()
+        self.wait_idle()
 
 
 class Hostile(HttpTest):

@@ -4,6 +4,7 @@ import http.client
 import json
 import pathlib
 import re
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -101,6 +102,23 @@ class Keys(unittest.TestCase):
         self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
 
 
+class Socket(unittest.TestCase):
+    def test_http_on_a_socket_of_its_own(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-http-"))
+        self.addCleanup(uma.shutil.rmtree, folder, ignore_errors=True)
+        path = folder / "http"
+        with uma.Daemon(uma.TINY, "--http", "off", "--http-socket", str(path)) as daemon:
+            connection = http.client.HTTPConnection("local", timeout=uma.WAIT_S)
+            self.addCleanup(connection.close)
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.connect(str(path))
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": "one", "max_tokens": 2, "uma": {"ignore_eos": True}}))
+            answer = connection.getresponse()
+            self.assertEqual((200, 2), (answer.status, json.loads(answer.read())["usage"]["completion_tokens"]))
+            self.assertIn(f"http    {path}", daemon.log())
+        self.assertFalse(path.exists())
+
+
 class Log(unittest.TestCase):
     def test_a_line_a_request(self):
         door = Door(self, {})
@@ -111,6 +129,45 @@ class Log(unittest.TestCase):
         self.assertRegex(lines[0], r"^\S+Z POST /v1/completions 200 \d+B [\d.]+ms tenant=uid:\d+ key=- id=mine-1 tokens=\d+\+4$")
         self.assertRegex(lines[1], r"GET /\?2026\?fake 404 .* id=[0-9a-f]{16}$")
         self.assertNotIn("one two", door.access_log())
+
+
+class HostileJson(unittest.TestCase):
+    def test_a_stream_goes_on_beside_it(self):
+        door = Door(self, {})
+        ask = {"prompt": "one two", "max_tokens": 200, "temperature": 0, "stream": True, "uma": {"ignore_eos": True}}
+        connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=uma.WAIT_S)
+        self.addCleanup(connection.close)
+        connection.request("POST", "/v1/completions", json.dumps(ask))
+        stream = connection.getresponse()
+        deep = b"[" * 100_000 + b"]" * 100_000
+        for body, expected in (
+                (b'{"prompt":"a","x":' + deep + b"}", (400,)),
+                (b'{"prompt":"a","x":' + b'{"y":' * 1000 + b"1" + b"}" * 1001, (400,)),
+                (b'{"prompt":"a","temperature":1e400}', (400,)),
+                (b'{"prompt":"a","seed":99999999999999999999999}', (400,)),
+                (b'{"prompt":"a","temperature":-0.0000001}', (400,)),
+                (b'{"prompt":"a","seed":1.5}', (400,)),
+                (b'{"prompt":"a","top_p":' + b"1" * 100_000 + b"}", (400,)),
+                (b'{"prompt":"\xff\xfe"}', (400,)),
+                (b'{"prompt":"\\ud800"}', (400,)),
+                (b'{"prompt":"a\\u0000b"}', (400,)),
+                (b'{"prompt":["a"],"prompt":7}', (400,)),
+                (b'{"prompt":"a","max_tokens":1,"max_tokens":1}', (200, 400)),
+                (b'{"prompt":"a","max_tokens":1,' + b",".join(b'"k%d":0' % i for i in range(50_000)) + b"}", (200,)),
+                (b'{"prompt":"a"} {"prompt":"b"}', (400,)),
+                (b'{"prompt":"' + b"a" * (1 << 20) + b'"}', (413,)),
+                (b'{"prompt":"a","stop":' + json.dumps(["x"] * 100_000).encode() + b"}", (400,)),
+                (b'{"prompt":"a","logit_bias":{"-1":1}}', (400,)),
+                (b'{"prompt":"a","stream_options":{"include_usage":"yes"}}', (400,))):
+            with self.subTest(body=body[:60]):
+                other = http.client.HTTPConnection("127.0.0.1", door.port, timeout=uma.WAIT_S)
+                other.request("POST", "/v1/completions", body)
+                answer = other.getresponse()
+                self.assertIn(answer.status, expected, answer.read()[:300])
+                other.close()
+        lines = stream.read().decode().split("\n\n")
+        self.assertEqual(["data: [DONE]", ""], lines[-2:])
+        self.assertEqual("length", json.loads(lines[-3].removeprefix("data: "))["choices"][0]["finish_reason"])
 
 
 if __name__ == "__main__":
