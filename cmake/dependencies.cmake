@@ -9,7 +9,7 @@ pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 add_library(xxhash ALIAS PkgConfig::xxhash)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 find_package(CURL 7.88 REQUIRED)
-find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
 
 # libllama changes its API with every minor version, so exactly one minor is accepted and every other is refused in a sentence.

@@ -166,6 +166,8 @@ const std::vector<Setting>& settings() {
        "--http-socket", "Unix socket to serve HTTP on too, for this user (default: none)"},
       {"http", "keys_file", store(path(), [](Config& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
        "file of the keys that HTTP clients need (umad key new NAME makes one; default: none, only this machine is served)"},
+      {"http", "tls_certificate", store(path(), [](Config& c) -> auto& { return c.http_tls_certificate; })},
+      {"http", "tls_key", store(path(), [](Config& c) -> auto& { return c.http_tls_key; })},
       {"http", "insecure", [](Config& c, std::string_view text) { return apply_boolean(c.http_is_insecure, text); }},
       {"http", "metrics_without_key",
        [](Config& c, std::string_view text) { return apply_boolean(c.http_serves_metrics_without_key, text); }},
@@ -500,7 +502,7 @@ void check_open_http(const Config& config, std::vector<std::string>& problems) {
         std::format("http: {} is not this machine's alone, so clients need keys: give --http-keys FILE "
                     "(umad key new NAME makes one)",
                     config.http.address));
-  } else if (!config.http_is_insecure) {
+  } else if (!config.http_is_insecure && config.http_tls_certificate.empty()) {
     problems.push_back(
         std::format("http: at {} keys and texts would cross the network unencrypted: put a proxy with TLS before "
                     "an address of this machine, or set http.insecure: true where the network is safe",
@@ -552,6 +554,9 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }
   if (!config.http.address.empty() && !is_loopback(config.http)) check_open_http(config, problems);
+  if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
+    problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");
+  }
   if (config.reproducible != Reproducible::off) make_reproducible(config, problems);
   if (config.data_dir.empty()) {
     if (const std::string state = folder_of(environment, "XDG_STATE_HOME", ".local/state"); !state.empty()) {

@@ -118,6 +118,10 @@ TEST(Config, ServesOtherMachinesOnlyWithKeysAndOnPurpose) {
   EXPECT_FALSE(load({"--config", file.path(), "--http", "0.0.0.0:8642"}));
   EXPECT_TRUE(load({"--config", file.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
   EXPECT_TRUE(load({"--http-keys", "keys"}));
+  const TemporaryFile tls("http: {tls_certificate: c.pem, tls_key: k.pem}\n");
+  EXPECT_TRUE(load({"--config", tls.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
+  const TemporaryFile half("http: {tls_certificate: c.pem}\n");
+  EXPECT_FALSE(load({"--config", half.path()}));
 }
 
 TEST(Config, ServesHttpOnAddressesOfThisMachineAlone) {

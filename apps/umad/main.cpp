@@ -286,6 +286,8 @@ bool Daemon::open_http() {
   const std::size_t keys_count = keys.size();
   auto opened = server::HttpServer::start({.address = http.address,
                                            .port = http.port,
+                                           .tls_certificate = config_.http_tls_certificate,
+                                           .tls_key = config_.http_tls_key,
                                            .socket_path = config_.http_socket,
                                            .backlog = config_.backlog,
                                            .connections_max = config_.http_connections_max,
@@ -299,8 +301,8 @@ bool Daemon::open_http() {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
     if (!http.address.empty()) {
-      log_info("http    http://{}{}{}:{}/v1{}", is_v6 ? "[" : "", http.address, is_v6 ? "]" : "", http_->port(),
-               keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
+      log_info("http    {}://{}{}{}:{}/v1{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
+               http.address, is_v6 ? "]" : "", http_->port(), keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
     }
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;

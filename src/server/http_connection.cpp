@@ -221,7 +221,9 @@ HttpConnection::HttpConnection(Socket socket, bool is_local, HttpState& server)
       is_local_(is_local),
       client_(next_client_number()),
       in_(kPipelinedBytesMax + kReadBytes),
-      wake_(server.io) {}
+      wake_(server.io) {
+  if (server.tls && !is_local) tls_.emplace(socket_, *server.tls);
+}
 
 void HttpConnection::close() {
   if (!is_open_) return;
@@ -236,6 +238,11 @@ void HttpConnection::close() {
 
 Awaitable<void> HttpConnection::run() {
   bool goes_on = true;
+  if (tls_) {
+    const auto shaken =
+        co_await within(server_.options.header_timeout, tls_->async_handshake(asio::ssl::stream_base::server, kAwait));
+    if (!shaken || std::get<0>(*shaken)) co_return;
+  }
   while (goes_on) {
     current_ = {};
     goes_on = co_await serve_request();
@@ -264,8 +271,18 @@ void HttpConnection::log_access() {
 
 // --- reading
 
+Awaitable<bool> HttpConnection::wait_for_request() {
+  if (tls_) co_return (co_await within(server_.options.idle_timeout, read_some())).value_or(false);
+  in_.shrink_to_fit();  // who is idle holds no buffer
+  const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
+  if (!begun || std::get<0>(*begun)) co_return false;
+  co_return co_await read_some();
+}
+
 Awaitable<bool> HttpConnection::read_some() {
-  const auto [problem, size] = co_await socket_.async_read_some(in_.prepare(kReadBytes), kAwait);
+  const auto room = in_.prepare(kReadBytes);
+  auto reading = tls_ ? tls_->async_read_some(room, kAwait) : socket_.async_read_some(room, kAwait);
+  const auto [problem, size] = co_await std::move(reading);
   in_.commit(size);
   co_return !problem;
 }
@@ -333,11 +350,7 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
 }
 
 Awaitable<bool> HttpConnection::serve_request() {
-  if (in_.size() == 0) {
-    in_.shrink_to_fit();  // who is idle holds no buffer
-    const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
-    if (!begun || std::get<0>(*begun) || !co_await read_some()) co_return false;
-  }
+  if (in_.size() == 0 && !co_await wait_for_request()) co_return false;
   current_.began = SteadyClock().now();
   current_.id = random_name();
   Parser parser;
@@ -425,7 +438,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
         origin);
     return std::nullopt;
   }
-  if (head.count(http::field::origin) == 1 && is_same_origin(origin, head[http::field::host])) return std::nullopt;
+  if (head.count(http::field::origin) == 1 && is_same_origin(origin, tls_ ? "https" : "http", head[http::field::host]))
+    return std::nullopt;
   return Refusal{403,
                  {ErrorCode::auth,
                   "requests from web pages of other origins are refused (http.cors_origins names those that "
@@ -615,20 +629,23 @@ Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bo
 // False when the client is gone, or does not take the bytes in time.
 Awaitable<bool> HttpConnection::write(std::string bytes) {
   current_.bytes += bytes.size();
-  const auto written = co_await within(server_.options.write_timeout, asio::async_write(socket_, asio::buffer(bytes), kAwait));
+  auto writing =
+      tls_ ? asio::async_write(*tls_, asio::buffer(bytes), kAwait) : asio::async_write(socket_, asio::buffer(bytes), kAwait);
+  const auto written = co_await within(server_.options.write_timeout, std::move(writing));
   co_return written && !std::get<0>(*written);
 }
 
 // Ends the sending side and reads what the client still sends, for a moment: a socket closed with unread bytes could take the
 // answer with it.
 Awaitable<void> HttpConnection::linger() {
+  if (tls_ && is_open_) co_await within(kLinger, tls_->async_shutdown(kAwait));
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);  // fails only when the client is gone, which the read notices
   const TimePoint end = SteadyClock().now() + kLinger;
   while (is_open_ && SteadyClock().now() < end) {
     in_.clear();
-    const auto more = co_await within(end - SteadyClock().now(), read_some());
-    if (!more || !*more) co_return;
+    const auto more = co_await within(end - SteadyClock().now(), socket_.async_read_some(in_.prepare(kReadBytes), kAwait));
+    if (!more || std::get<0>(*more)) co_return;
   }
 }
 

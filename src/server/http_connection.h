@@ -17,6 +17,8 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -45,6 +47,7 @@ struct HttpState {
   const std::shared_ptr<Account> own_account;  // of who needs no key
   std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
   AccessLog access_log;
+  std::optional<boost::asio::ssl::context> tls;  // of connections that are not local; nothing: none
 
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   bool draining = false;
@@ -105,6 +108,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // One request from its first byte to the last of its answer; false when the connection ends.
   Awaitable<bool> serve_request();
 
+  // False when no request can follow.
+  Awaitable<bool> wait_for_request();
   Awaitable<bool> read_some();
   Awaitable<ReadEnd> parse_head(Parser& parser);
   Awaitable<ReadEnd> parse_body(Parser& parser);
@@ -138,6 +143,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   HttpState& server_;
   Socket socket_;
   const bool is_local_;
+  std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // what is read and written goes through it
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;    // received and not yet parsed
   boost::asio::steady_timer wake_;  // cancelled when there are events to write

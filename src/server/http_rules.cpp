@@ -75,9 +75,11 @@ bool is_loopback_authority(std::string_view authority) {
   return ::inet_pton(AF_INET, text.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
-bool is_same_origin(std::string_view origin, std::string_view host) {
-  constexpr std::string_view kScheme = "http://";
-  return origin.starts_with(kScheme) && !host.empty() && equals_ignoring_case(origin.substr(kScheme.size()), host);
+bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host) {
+  if (host.empty() || !origin.starts_with(scheme)) return false;
+  origin.remove_prefix(scheme.size());
+  constexpr std::string_view kSeparator = "://";
+  return origin.starts_with(kSeparator) && equals_ignoring_case(origin.substr(kSeparator.size()), host);
 }
 
 bool is_origin(std::string_view text) {

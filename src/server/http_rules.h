@@ -16,9 +16,9 @@ namespace uma::server {
 // [::1]. A page of another site that has its name point to this machine (DNS rebinding) still sends that name.
 [[nodiscard]] bool is_loopback_authority(std::string_view authority);
 
-// Whether a request that says `origin` comes from a page that was served under `host`. Nothing else may use the door: what
-// programs send has no Origin.
-[[nodiscard]] bool is_same_origin(std::string_view origin, std::string_view host);
+// Whether a request that says `origin` comes from a page that was served under `scheme` (http, https) and `host`. What programs
+// send has no Origin.
+[[nodiscard]] bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host);
 
 // Whether the text is what browsers send as Origin: a scheme, a host, perhaps a port, nothing behind it.
 [[nodiscard]] bool is_origin(std::string_view text);

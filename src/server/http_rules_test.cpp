@@ -18,12 +18,14 @@ TEST(HttpRules, KnowTheNamesOfThisMachine) {
 }
 
 TEST(HttpRules, TakeAPageOfThisServerOnly) {
-  EXPECT_TRUE(is_same_origin("http://localhost:8642", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://localhost:3000", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("https://localhost:8642", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://evil.example", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("null", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://", ""));
+  EXPECT_TRUE(is_same_origin("http://localhost:8642", "http", "localhost:8642"));
+  EXPECT_TRUE(is_same_origin("https://localhost:8642", "https", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://localhost:3000", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("https://localhost:8642", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://localhost:8642", "https", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://evil.example", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("null", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://", "http", ""));
 }
 
 TEST(HttpRules, KnowAnOriginFromAnAddress) {

@@ -51,6 +51,7 @@ class HttpServer::Impl {
                .own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())}),
                .keys = {},
                .access_log = std::move(access_log),
+               .tls = std::nullopt,
                .connections = {},
                .draining = false,
                .busy = {},
@@ -61,6 +62,9 @@ class HttpServer::Impl {
   }
 
   Expected<Unit> listen() {
+    if (!state_.options.tls_certificate.empty()) {
+      if (auto loaded = load_certificate(); !loaded) return loaded;
+    }
     if (!state_.options.address.empty()) {
       if (auto listening = listen_at_address(); !listening) return listening;
     }
@@ -69,6 +73,24 @@ class HttpServer::Impl {
     if (!listening) return std::unexpected(listening.error());
     local_.emplace(io_, std::move(*listening),
                    [this](UnixListener::Socket socket) { HttpConnection::start(std::move(socket), true, state_); });
+    return Unit{};
+  }
+
+  Expected<Unit> load_certificate() {
+    namespace ssl = asio::ssl;
+    const HttpServerOptions& options = state_.options;
+    ssl::context& context = state_.tls.emplace(ssl::context::tls_server);
+    error_code problem;
+    context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
+                            ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
+                        problem);
+    const auto bad = [&](const std::string& path) {
+      return fail(ErrorCode::io_short_write, std::format("http: TLS: {}: {}", path, problem.message()));
+    };
+    if (!problem) context.use_certificate_chain_file(options.tls_certificate, problem);
+    if (problem) return bad(options.tls_certificate);
+    context.use_private_key_file(options.tls_key, ssl::context::pem, problem);
+    if (problem) return bad(options.tls_key);
     return Unit{};
   }
 

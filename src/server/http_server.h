@@ -19,6 +19,8 @@ namespace uma::server {
 struct HttpServerOptions {
   std::string address = "127.0.0.1";  // as a number; without keys of the loopback; empty: none
   std::uint16_t port = 0;             // 0: any that is free
+  std::string tls_certificate = {};   // PEM file, with its chain; empty: no TLS
+  std::string tls_key = {};           // PEM file
   std::string socket_path = {};       // of a Unix socket to listen on too, for this user, without keys; empty: none
   int backlog = 1024;
   std::size_t connections_max = 1024;

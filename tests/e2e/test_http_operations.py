@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import socket
+import ssl
 import subprocess
 import tempfile
 import unittest
@@ -100,6 +101,68 @@ class Keys(unittest.TestCase):
         self.assertEqual(1, refused.returncode)
         self.assertIn("--http-keys", refused.stderr)
         self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
+
+
+class Tls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-e2e-tls-"))
+        cls.addClassCleanup(uma.shutil.rmtree, cls.folder, ignore_errors=True)
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                        "-keyout", cls.folder / "key.pem", "-out", cls.folder / "cert.pem", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True, timeout=uma.WAIT_S)
+
+    def config(self, **section):
+        return json.dumps({"http": {"tls_certificate": str(self.folder / "cert.pem"), "tls_key": str(self.folder / "key.pem"), **section}})
+
+    def test_streams_and_more_on_one_connection(self):
+        with uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", config=self.config()) as daemon:
+            port = int(re.search(r"http +https://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+            context = ssl.create_default_context(cafile=self.folder / "cert.pem")
+            connection = http.client.HTTPSConnection("localhost", port, timeout=uma.WAIT_S, context=context)
+            self.addCleanup(connection.close)
+            for stream in (True, False, True):
+                body = {"prompt": "one two " * 2000, "max_tokens": 20, "stream": stream, "uma": {"ignore_eos": True}}
+                connection.request("POST", "/v1/completions", json.dumps(body), {"Origin": f"https://localhost:{port}"})
+                answer = connection.getresponse()
+                text = answer.read().decode()
+                self.assertEqual(200, answer.status, text[:300])
+                self.assertTrue(text.endswith("data: [DONE]\n\n") if stream else json.loads(text)["usage"]["completion_tokens"] == 20)
+                kept = connection.sock
+            self.assertIsNotNone(kept, "the connection was kept")
+            connection.request("GET", "/health", headers={"Connection": "close"})
+            self.assertEqual(200, connection.getresponse().status)
+
+    def test_a_client_that_leaves_frees_its_place(self):
+        with uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", config=self.config()) as daemon, daemon.client() as client:
+            port = int(re.search(r"https://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+            context = ssl.create_default_context(cafile=self.folder / "cert.pem")
+            connection = http.client.HTTPSConnection("localhost", port, timeout=uma.WAIT_S, context=context)
+            body = {"prompt": "one", "max_tokens": 2000, "uma": {"ignore_eos": True}}
+            connection.request("POST", "/v1/completions", json.dumps(body))
+            uma.until(lambda: client.metrics()["sequences_active"] == 1, "it runs")
+            connection.sock.close()
+            connection.close()
+            uma.until(lambda: client.metrics()["sequences_active"] == 0, "its place is free")
+
+    def test_what_is_no_tls_or_no_certificate(self):
+        with uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", config=self.config()) as daemon:
+            port = int(re.search(r"https://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+            with socket.create_connection(("127.0.0.1", port), timeout=uma.WAIT_S) as plain:
+                plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                received = b""
+                while data := plain.recv(4096):
+                    received += data
+                self.assertNotIn(b"HTTP/1.1 200", received)
+            context = ssl.create_default_context(cafile=self.folder / "cert.pem")
+            connection = http.client.HTTPSConnection("localhost", port, timeout=uma.WAIT_S, context=context)
+            connection.request("GET", "/health")
+            self.assertEqual(200, connection.getresponse().status)
+            connection.close()
+        daemon = uma.Daemon(uma.TINY, "--http", "127.0.0.1:0", config=self.config(tls_certificate="/nowhere/cert.pem"))
+        self.addCleanup(daemon.kill)
+        self.assertEqual(1, daemon.start().wait())
+        self.assertIn("/nowhere/cert.pem", daemon.log())
 
 
 class Socket(unittest.TestCase):
