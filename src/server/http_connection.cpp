@@ -259,10 +259,14 @@ void HttpConnection::log_access() {
                       .status = current_.status != 0 ? current_.status : kClientLeft,
                       .bytes = current_.bytes,
                       .took = SteadyClock().now() - current_.began,
-                      .tenant = current_.caller ? current_.caller->tenant().value : "",
-                      .key = current_.caller ? current_.caller->key_name() : "",
+                      .tenant = {},
+                      .key = {},
                       .request_id = current_.id,
                       .tokens = std::nullopt};
+  if (current_.caller) {
+    record.tenant = current_.caller->tenant().value;
+    record.key = current_.caller->key_name();
+  }
   if (spent.generations.value() > 0) {
     record.tokens = AccessTokens{.prompt = spent.prompt_tokens.value(), .completion = spent.completion_tokens.value()};
   }
