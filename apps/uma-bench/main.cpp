@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <memory>
 #include <print>
 #include <span>
 #include <string>
@@ -95,7 +96,7 @@ void add_scenarios(CLI::App& app, Options& options) {
   long_ctx.add_option("--ctx", options.long_ctx.contexts, "context lengths")->delimiter(',')->check(CLI::Range(128, 1'000'000));
   add_count(long_ctx, "--tokens", options.long_ctx.tokens, "new tokens at each");
 
-  CLI::App& ipc = *app.add_subcommand("ipc_overhead", "short requests in turn over each door named");
+  CLI::App& ipc = *app.add_subcommand("ipc_overhead", "short requests, in turn over each door named");
   add_count(ipc, "--rounds", options.ipc_overhead.rounds, "requests");
   add_count(ipc, "--prompt-words", options.ipc_overhead.prompt_words, "words of each prompt");
   add_count(ipc, "--tokens", options.ipc_overhead.tokens, "new tokens of each");
@@ -110,14 +111,12 @@ void add_scenarios(CLI::App& app, Options& options) {
   add_count(trace, "--tokens", options.trace_options.tokens_max, "cut longer answers to this");
 }
 
-Outcome run_scenario(const std::string& name, Run& run, const Options& options, std::span<const TraceRequest> trace,
-                     const std::string& path) {
+Outcome run_scenario(const std::string& name, Run& run, const Options& options, std::span<const TraceRequest> trace) {
   if (name == "burst") return run_burst(run, options.burst);
   if (name == "storm") return run_storm(run, options.storm);
   if (name == "mixed") return run_mixed(run, options.mixed);
   if (name == "chat") return run_chat(run, options.chat);
   if (name == "long_ctx") return run_long_ctx(run, options.long_ctx);
-  if (name == "ipc_overhead") return run_ipc_overhead(run, options.ipc_overhead, path);
   return run_trace(run, options.trace_options, trace);
 }
 
@@ -187,20 +186,32 @@ int main(int argc, char** argv) {
     options.run.server_pid = options.server_pid;
   }
 
-  int code = 0;
-  std::string csv;
+  std::vector<std::unique_ptr<Run>> runs;
+  std::vector<Run*> doors;
   for (const Endpoint& endpoint : endpoints) {
     options.run.endpoint = endpoint;
-    Run run(options.run);
+    runs.push_back(std::make_unique<Run>(options.run));
+    ++options.run.seed;  // the next door finds nothing computed
+    doors.push_back(runs.back().get());
     if (options.warm_up) {
-      if (const auto warm = run.warm_up(); !warm) {
+      if (const auto warm = runs.back()->warm_up(); !warm) {
         std::println(stderr, "uma-bench: {}", warm.error().message);
         return exit_code(warm.error().kind);
       }
     }
-    const Outcome outcome = run_scenario(scenario, run, options, trace, endpoint.name());
-    std::print("{}", options.json ? format_json(scenario, endpoint.name(), outcome) + "\n"
-                                  : format_table(scenario, endpoint.name(), outcome));
+  }
+  std::vector<Outcome> outcomes;
+  if (scenario == "ipc_overhead") {
+    outcomes = run_ipc_overhead(doors, options.ipc_overhead);
+  } else {
+    outcomes.push_back(run_scenario(scenario, *doors.front(), options, trace));
+  }
+  int code = 0;
+  std::string csv;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome& outcome = outcomes[i];
+    std::print("{}", options.json ? format_json(scenario, endpoints[i].name(), outcome) + "\n"
+                                  : format_table(scenario, endpoints[i].name(), outcome));
     code = std::max(code, exit_code(outcome));
     csv += csv.empty() ? outcome.csv : outcome.csv.substr(outcome.csv.find('\n') + 1);
   }

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <format>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <sstream>
-#include <unistd.h>
 #include <utility>
 
 #include <boost/asio/co_spawn.hpp>
@@ -20,22 +17,12 @@ namespace uma::bench {
 namespace asio = boost::asio;
 
 double process_cpu_s(pid_t pid) {
-  std::ifstream file(std::format("/proc/{}/stat", pid));
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  const std::size_t name_end = text.rfind(')');  // the name in parentheses may hold spaces and parentheses
-  if (name_end == std::string::npos) {
+  clockid_t clock{};
+  timespec time{};
+  if (pid <= 0 || ::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &time) != 0) {
     return std::numeric_limits<double>::quiet_NaN();
   }
-  // proc(5): after the name come state (field 3) and more; utime and stime are fields 14 and 15, in clock ticks.
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) {
-    fields >> skipped;
-  }
-  double user_ticks = 0, system_ticks = 0;
-  fields >> user_ticks >> system_ticks;
-  return fields ? (user_ticks + system_ticks) / static_cast<double>(sysconf(_SC_CLK_TCK))
-                : std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
 Run::Run(const RunOptions& options)

@@ -25,13 +25,14 @@ struct RunOptions {
   std::optional<pid_t> server_pid{};  // whose CPU time is measured
 };
 
-// CPU seconds a process has used, user and system, all its threads; NaN where /proc does not tell.
+// CPU seconds a process has used, user and system, all its threads; NaN where the system does not tell.
 [[nodiscard]] double process_cpu_s(pid_t pid);
 
 class Run {
  public:
   explicit Run(const RunOptions& options);
 
+  [[nodiscard]] const Endpoint& endpoint() const { return options_.endpoint; }
   [[nodiscard]] PromptMaker& prompts() { return prompts_; }
   [[nodiscard]] double now_ms() const { return clock_.now_ms(); }
 

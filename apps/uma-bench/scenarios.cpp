@@ -23,14 +23,18 @@ std::string token_rows(const std::vector<StreamRecord>& records) {
   return csv;
 }
 
-Outcome make_outcome(const Run& run) {
-  Outcome outcome{.figures = summarize(run.records(), run.totals()), .failures = {}, .csv = token_rows(run.records())};
+Outcome make_outcome(const Run& run, const Totals& totals) {
+  Outcome outcome{.figures = summarize(run.records(), totals), .failures = {}, .csv = token_rows(run.records())};
   for (const StreamRecord& record : run.records()) {
     if (record.failure) {
       outcome.failures.push_back(*record.failure);
     }
   }
   return outcome;
+}
+
+Outcome make_outcome(const Run& run) {
+  return make_outcome(run, run.totals());
 }
 
 std::vector<double> ttfts(const std::vector<StreamRecord>& records, bool interactive) {
@@ -204,24 +208,60 @@ Outcome run_long_ctx(Run& run, const LongContextOptions& options) {
   return outcome;
 }
 
-Outcome run_ipc_overhead(Run& run, const IpcOverheadOptions& options, const std::string& path) {
-  const auto ask_in_turn = [&](Client& client) -> asio::awaitable<void> {
-    for (int round = 0; round < options.rounds; ++round) {
-      run.record(co_await client.generate({.session_id = round,
-                                           .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
-                                           .tokens = options.tokens}));
-    }
+std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOverheadOptions& options) {
+  // What one door has shown, a value a round.
+  struct Shown {
+    Client* client = nullptr;
+    Totals totals{};
+    std::vector<double> ttft_ms;
+    std::vector<double> wall_ms;
+    std::vector<double> cpu_ms;
   };
-  run.spawn(ask_in_turn(run.add_client()));
-  run.wait_all();
-
-  Outcome outcome = make_outcome(run);
-  const Totals totals = run.totals();
-  const double cpu_percent = 100 * totals.cpu_s / (totals.wall_ms / 1000);
-  outcome.figures.push_back({"server_cpu_percent", cpu_percent});
-  outcome.csv =
-      std::format("path,ttft_ms,cpu_pct\n{},{:.3f},{:.1f}\n", path, percentile(ttfts(run.records(), true), 0.5), cpu_percent);
-  return outcome;
+  const auto ask = [&](Run& run, Client& client, int round) -> asio::awaitable<void> {
+    run.record(co_await client.generate({.session_id = round,
+                                         .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
+                                         .tokens = options.tokens}));
+  };
+  std::vector<Shown> shown(doors.size());
+  for (std::size_t i = 0; i < doors.size(); ++i) shown[i].client = &doors[i]->add_client();
+  for (int round = 0; round < options.rounds; ++round) {
+    for (std::size_t turn = 0; turn < doors.size(); ++turn) {
+      const std::size_t i = (static_cast<std::size_t>(round) + turn) % doors.size();
+      Run& run = *doors[i];
+      const Totals before = run.totals();
+      run.spawn(ask(run, *shown[i].client, round));
+      run.wait_all();
+      const Totals after = run.totals();
+      shown[i].totals.wall_ms += after.wall_ms - before.wall_ms;
+      shown[i].totals.cpu_s += after.cpu_s - before.cpu_s;
+      shown[i].ttft_ms.push_back(run.records().back().ttft_ms());
+      shown[i].wall_ms.push_back(after.wall_ms - before.wall_ms);
+      shown[i].cpu_ms.push_back((after.cpu_s - before.cpu_s) * 1000);
+    }
+  }
+  const auto ratio = [](const std::vector<double>& values, const std::vector<double>& of_first) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (const double each = values[i] / of_first[i]; std::isfinite(each)) ratios.push_back(each);
+    }
+    return percentile(ratios, 0.5);
+  };
+  std::vector<Outcome> outcomes;
+  for (std::size_t i = 0; i < doors.size(); ++i) {
+    const double cpu_percent = 100 * shown[i].totals.cpu_s / (shown[i].totals.wall_ms / 1000);
+    Outcome outcome = make_outcome(*doors[i], shown[i].totals);
+    outcome.figures.push_back({"request_p50_ms", percentile(shown[i].wall_ms, 0.5)});
+    outcome.figures.push_back({"server_cpu_percent", cpu_percent});
+    if (i > 0) {
+      outcome.figures.push_back({"ttft_ratio_p50", ratio(shown[i].ttft_ms, shown[0].ttft_ms)});
+      outcome.figures.push_back({"request_ratio_p50", ratio(shown[i].wall_ms, shown[0].wall_ms)});
+      outcome.figures.push_back({"server_cpu_ratio_p50", ratio(shown[i].cpu_ms, shown[0].cpu_ms)});
+    }
+    outcome.csv = std::format("path,ttft_ms,cpu_pct\n{},{:.3f},{:.1f}\n", doors[i]->endpoint().name(),
+                              percentile(ttfts(doors[i]->records(), true), 0.5), cpu_percent);
+    outcomes.push_back(std::move(outcome));
+  }
+  return outcomes;
 }
 
 Outcome run_trace(Run& run, const TraceOptions& options, std::span<const TraceRequest> requests) {

@@ -74,8 +74,9 @@ struct IpcOverheadOptions {
   int prompt_words = 7;
   int tokens = 32;
 };
-// `path` names the door; the rows of several doors are put together by the caller.
-[[nodiscard]] Outcome run_ipc_overhead(Run& run, const IpcOverheadOptions& options, const std::string& path);
+// The same kind of request over each door in turn, one of each a round; who begins changes. The outcomes are in the doors'
+// order; those after the first have the medians of the rounds' ratios to it.
+[[nodiscard]] std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOverheadOptions& options);
 
 // Requests arrive as recorded, `speedup` times as fast.
 struct TraceOptions {

@@ -323,6 +323,46 @@ TEST_F(Scenarios, HttpKeepsItsConnectionAndCarriesTheHistory) {
   EXPECT_EQ(connections, 1);
 }
 
+TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
+  std::mutex mutex;
+  std::string order;  // of requests: a letter of the door each
+  const auto serve_as = [&](char door) {
+    return [&, door](int connection) {
+      std::string bytes;
+      for (std::string part = receive(connection); !part.empty(); part = receive(connection)) {
+        bytes += part;
+        if (!bytes.ends_with("}")) continue;  // the body is one object
+        bytes.clear();
+        {
+          const std::lock_guard lock(mutex);
+          order += door;
+        }
+        const std::string events =
+            "data: {\"choices\":[{\"text\":\" one\",\"finish_reason\":null}]}\n\n"
+            "data: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}],\"usage\":{\"completion_tokens\":1}}\n\n"
+            "data: [DONE]\n\n";
+        send_all(connection, std::format("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {}\r\n\r\n{}",
+                                         events.size(), events));
+      }
+    };
+  };
+  const auto first_server = TestServer::on_loopback(serve_as('a'));
+  const auto second_server = TestServer::on_loopback(serve_as('b'));
+  bench::Run first(over_http(first_server));
+  bench::Run second(over_http(second_server));
+  const std::vector<bench::Run*> doors{&first, &second};
+  const std::vector<Outcome> outcomes = run_ipc_overhead(doors, {.rounds = 4, .prompt_words = 3, .tokens = 1});
+  ASSERT_EQ(outcomes.size(), 2u);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.failures.empty());
+    EXPECT_EQ(figure(outcome, "generated_tokens"), 4);
+    EXPECT_GT(figure(outcome, "request_p50_ms"), 0);
+  }
+  EXPECT_GT(figure(outcomes[1], "request_ratio_p50"), 0);
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(order, "abbaabba");
+}
+
 TEST_F(Scenarios, HttpErrorsCarryTheServersWords) {
   const auto server = TestServer::on_loopback([](int connection) {
     receive(connection);

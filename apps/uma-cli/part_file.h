@@ -11,10 +11,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/sha256.h"
 #include "uma-cli/interrupts.h"
 #include "uma-cli/result.h"
 #include "uma-cli/resume.h"
-#include "uma-cli/sha256.h"
 
 namespace uma::cli {
 

@@ -35,6 +35,7 @@ struct Setting {
   const char* flag = nullptr;
   const char* help = nullptr;  // of the flag
   Effect effect = Effect::works;
+  bool takes_list = false;  // of YAML: its values are joined with blanks
 
   [[nodiscard]] std::string name() const { return section.empty() ? std::string(key) : std::format("{}.{}", section, key); }
 };
@@ -88,6 +89,13 @@ std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
                  : *word == "turns" ? Lanes::turns
                  : *word == "off"   ? Lanes::off
                                     : Lanes::automatic;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_boolean(bool& target, std::string_view text) {
+  auto word = one_of({"true", "false"})(text);
+  if (!word) return std::move(word.error());
+  target = *word == "true";
   return std::nullopt;
 }
 
@@ -153,6 +161,22 @@ const std::vector<Setting>& settings() {
        "workers, each with a context of its own (default 1)"},
       {"", "http", store(http_address(), [](Config& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
        "address and port of the HTTP door, or off (default 127.0.0.1:8642)"},
+      {"http", "address", store(http_address(), [](Config& c) -> auto& { return c.http; })},
+      {"http", "socket", store(socket_path(), [](Config& c) -> auto& { return c.http_socket; }), "UMA_HTTP_SOCKET",
+       "--http-socket", "Unix socket to serve HTTP on too, for this user (default: none)"},
+      {"http", "keys_file", store(path(), [](Config& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
+       "file of the keys that HTTP clients need (umad key new NAME makes one; default: none, only this machine is served)"},
+      {"http", "tls_certificate", store(path(), [](Config& c) -> auto& { return c.http_tls_certificate; })},
+      {"http", "tls_key", store(path(), [](Config& c) -> auto& { return c.http_tls_key; })},
+      {"http", "insecure", [](Config& c, std::string_view text) { return apply_boolean(c.http_is_insecure, text); }},
+      {"http", "metrics_without_key",
+       [](Config& c, std::string_view text) { return apply_boolean(c.http_serves_metrics_without_key, text); }},
+      {.section = "http",
+       .key = "cors_origins",
+       .apply = store(origins(), [](Config& c) -> auto& { return c.http_cors_origins; }),
+       .takes_list = true},
+      {"http", "access_log", store(path(), [](Config& c) -> auto& { return c.http_access_log; })},
+      {"http", "connections_max", store(integer(1, 1'000'000), [](Config& c) -> auto& { return c.http_connections_max; })},
       {"limits", "max_tokens", store(integer(1, kInt32Max), [](Config& c) -> auto& { return c.limits.max_tokens; }),
        "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
       {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
@@ -293,11 +317,12 @@ class YamlReader {
   }
 
   void read_entry(std::string_view section, const YAML::Node& key, const YAML::Node& value) {
-    if (section.empty() && is_section(key.Scalar())) {
+    const Setting* setting = find_setting(section, key.Scalar());
+    // `http` is both: an address alone, or a section.
+    if (section.empty() && is_section(key.Scalar()) && (setting == nullptr || !value.IsScalar())) {
       if (!value.IsNull()) read_map(value, key.Scalar());
       return;
     }
-    const Setting* setting = find_setting(section, key.Scalar());
     if (setting == nullptr) {
       report(key.Mark(), std::format("unknown key \"{}\"{}; known: {}", key.Scalar().substr(0, 100),
                                      section.empty() ? "" : std::format(" in {}", section), known_keys(section)));
@@ -307,13 +332,24 @@ class YamlReader {
   }
 
   void read_value(const Setting& setting, const YAML::Node& value) {
-    const std::string_view kind = value.IsNull() ? "nothing" : value.IsMap() ? "a map" : value.IsSequence() ? "a list" : "";
+    std::string list;
+    const bool is_list = setting.takes_list && value.IsSequence() &&
+                         std::ranges::all_of(value, [](const auto& item) { return item.IsScalar(); });
+    if (is_list) {
+      for (const YAML::Node& item : value) list += std::format("{}{}", list.empty() ? "" : " ", item.Scalar());
+    }
+    const std::string_view kind = is_list              ? ""
+                                  : value.IsNull()     ? "nothing"
+                                  : value.IsMap()      ? "a map"
+                                  : value.IsSequence() ? "a list"
+                                                       : "";
     if (!kind.empty()) {
       report(value.Mark(), std::format("{}: expected one value, got {}", setting.name(), kind));
       return;
     }
-    if (const auto expected = accept(config_, setting, value.Scalar())) {
-      report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, value.Scalar())));
+    const std::string& text = is_list ? list : value.Scalar();
+    if (const auto expected = accept(config_, setting, text)) {
+      report(value.Mark(), std::format("{}: {}", setting.name(), mismatch(*expected, text)));
       return;
     }
     note_effect(config_, setting);
@@ -360,12 +396,14 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_N_CTX UMA_SLOTS UMA_THREADS\n"
-    "             UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), UMA_DEBUG=1 (log more)\n"
+    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
+    "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), "
+    "UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
-    "         umad tune measures what suits this model and machine (umad tune --help)";
+    "         umad tune measures what suits this model and machine (umad tune --help)\n"
+    "         umad key new NAME makes a key for HTTP clients";
 
 constexpr const char* kTuneFooter =
     "\nMeasures thread counts, ubatch, flash attention, layout and type of the KV cache, and prompts in a lane beside the "
@@ -459,6 +497,21 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
 
 namespace {
 
+// What an address needs that other machines reach.
+void check_open_http(const Config& config, std::vector<std::string>& problems) {
+  if (config.http_keys_file.empty()) {
+    problems.push_back(
+        std::format("http: {} is not this machine's alone, so clients need keys: give --http-keys FILE "
+                    "(umad key new NAME makes one)",
+                    config.http.address));
+  } else if (!config.http_is_insecure && config.http_tls_certificate.empty()) {
+    problems.push_back(
+        std::format("http: at {} keys and texts would cross the network unencrypted: put a proxy with TLS before "
+                    "an address of this machine, or set http.insecure: true where the network is safe",
+                    config.http.address));
+  }
+}
+
 // What the same bits need (docs/decisions/0014). Guessed tokens change nothing then, so they are tried.
 void make_reproducible(Config& config, std::vector<std::string>& problems) {
   const bool is_strict = config.reproducible == Reproducible::strict;
@@ -501,6 +554,10 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   }
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
+  }
+  if (!config.http.address.empty() && !is_loopback(config.http)) check_open_http(config, problems);
+  if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {
+    problems.emplace_back("http: TLS needs both http.tls_certificate and http.tls_key");
   }
   if (config.reproducible != Reproducible::off) make_reproducible(config, problems);
   if (config.data_dir.empty()) {

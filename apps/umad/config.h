@@ -50,6 +50,15 @@ struct Config {
 
   std::string socket_path = "/tmp/uma.sock";
   HttpAddress http{.address = "127.0.0.1", .port = 8642};
+  std::string http_socket;           // a Unix socket that speaks HTTP too; empty: none
+  std::string http_keys_file;        // server/api_keys.h; empty: no keys, only this machine is served
+  std::string http_tls_certificate;  // PEM files; empty: no TLS
+  std::string http_tls_key;
+  bool http_is_insecure = false;  // other machines may send their keys unencrypted
+  bool http_serves_metrics_without_key = false;
+  std::vector<std::string> http_cors_origins;  // of pages that may ask
+  std::string http_access_log = "log";         // or off, or a file
+  std::size_t http_connections_max = 1024;
   std::int32_t backlog = 1024;             // the kernel refuses what comes beyond it (EAGAIN) to clients that do not wait
   std::chrono::seconds idle_timeout{300};  // 0: never
 

@@ -13,6 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 Environment variables(std::map<std::string, std::string> values) {
   values.try_emplace("HOME", "/home/someone");
@@ -76,6 +77,52 @@ TEST(Config, HasTheDefaultsOfTheContract) {
   EXPECT_FALSE(config->replicates_weights);
   EXPECT_FALSE(config->tune);
   EXPECT_EQ(config->data_dir, "/home/someone/.local/state/uma");
+}
+
+TEST(Config, ReadsHttpAsAnAddressOrASection) {
+  Config config;
+  EXPECT_THAT(apply_yaml(config, "http: 127.0.0.1:80", "f"), IsEmpty());
+  EXPECT_EQ(config.http.port, 80);
+  EXPECT_THAT(apply_yaml(config, R"(
+http:
+  address: "[::1]:81"
+  socket: /run/uma/http.sock
+  keys_file: /etc/uma/keys
+  insecure: true
+  metrics_without_key: true
+  cors_origins: [https://chat.example, "http://localhost:3000"]
+  access_log: /var/log/uma/access.log
+  connections_max: 6000
+)",
+                         "f"),
+              IsEmpty());
+  EXPECT_EQ(config.http, (HttpAddress{.address = "::1", .port = 81}));
+  EXPECT_EQ(config.http_socket, "/run/uma/http.sock");
+  EXPECT_EQ(config.http_keys_file, "/etc/uma/keys");
+  EXPECT_TRUE(config.http_is_insecure);
+  EXPECT_TRUE(config.http_serves_metrics_without_key);
+  EXPECT_EQ(config.http_cors_origins, (std::vector<std::string>{"https://chat.example", "http://localhost:3000"}));
+  EXPECT_EQ(config.http_access_log, "/var/log/uma/access.log");
+  EXPECT_EQ(config.http_connections_max, 6000U);
+  for (const char* wrong :
+       {"http: {cors_origins: ['*']}", "http: {cors_origins: [[a]]}", "http: {cors_origins: https://a.example/}",
+        "http: {address: [1]}", "http: {insecure: maybe}", "http: [off]", "http: {port: 80}"}) {
+    EXPECT_THAT(apply_yaml(config, wrong, "f"), SizeIs(1)) << wrong;
+  }
+}
+
+TEST(Config, ServesOtherMachinesOnlyWithKeysAndOnPurpose) {
+  EXPECT_FALSE(load({"--http", "0.0.0.0:8642"}));
+  EXPECT_FALSE(load({"--http", "[::]:8642"}));
+  EXPECT_FALSE(load({"--http", "0.0.0.0:8642", "--http-keys", "keys"}));
+  const TemporaryFile file("http: {insecure: true}\n");
+  EXPECT_FALSE(load({"--config", file.path(), "--http", "0.0.0.0:8642"}));
+  EXPECT_TRUE(load({"--config", file.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
+  EXPECT_TRUE(load({"--http-keys", "keys"}));
+  const TemporaryFile tls("http: {tls_certificate: c.pem, tls_key: k.pem}\n");
+  EXPECT_TRUE(load({"--config", tls.path(), "--http", "0.0.0.0:8642", "--http-keys", "keys"}));
+  const TemporaryFile half("http: {tls_certificate: c.pem}\n");
+  EXPECT_FALSE(load({"--config", half.path()}));
 }
 
 TEST(Config, ServesHttpOnAddressesOfThisMachineAlone) {

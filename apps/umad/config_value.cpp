@@ -7,9 +7,12 @@
 #include <limits>
 #include <netinet/in.h>
 #include <optional>
+#include <sstream>
 #include <sys/un.h>
 #include <utility>
 #include <vector>
+
+#include "server/http_rules.h"
 
 namespace uma::umad {
 namespace {
@@ -150,20 +153,39 @@ Reader<std::string> socket_path() {
 Reader<HttpAddress> http_address() {
   return [](std::string_view text) -> std::expected<HttpAddress, std::string> {
     if (text == "off") return HttpAddress{};
-    constexpr std::string_view kExpected =
-        "off, or an address of this machine alone and a port, such as 127.0.0.1:8642 (other addresses need keys, which this "
-        "version does not have)";
+    constexpr std::string_view kExpected = "off, or a numeric address and a port, such as 127.0.0.1:8642";
     const std::size_t colon = text.rfind(':');
     if (colon == std::string_view::npos) return std::unexpected(std::string(kExpected));
     const std::expected<std::int64_t, std::string> port = integer(0, 65'535)(text.substr(colon + 1));
     std::string address(text.substr(0, colon));
     if (address == "localhost") address = "127.0.0.1";
-    if (address == "[::1]") address = "::1";
-    in_addr parsed{};
-    const bool is_loopback = address == "::1" || (::inet_pton(AF_INET, address.c_str(), &parsed) == 1 &&
-                                                  ntohl(parsed.s_addr) >> 24 == IN_LOOPBACKNET);
-    if (!port || !is_loopback) return std::unexpected(std::string(kExpected));
+    in_addr v4{};
+    in6_addr v6{};
+    const bool is_bracketed = address.starts_with('[') && address.ends_with(']');
+    if (is_bracketed) address = address.substr(1, address.size() - 2);
+    const bool is_address =
+        is_bracketed ? ::inet_pton(AF_INET6, address.c_str(), &v6) == 1 : ::inet_pton(AF_INET, address.c_str(), &v4) == 1;
+    if (!port || !is_address) return std::unexpected(std::string(kExpected));
     return HttpAddress{.address = std::move(address), .port = static_cast<std::uint16_t>(*port)};
+  };
+}
+
+bool is_loopback(const HttpAddress& address) {
+  in_addr v4{};
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, address.address.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
+  return ::inet_pton(AF_INET, address.address.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+Reader<std::vector<std::string>> origins() {
+  return [](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
+    std::vector<std::string> list;
+    std::istringstream words{std::string(text)};
+    for (std::string origin; words >> origin;) {
+      if (!server::is_origin(origin)) return std::unexpected("origins such as https://chat.example, without a path");
+      list.push_back(std::move(origin));
+    }
+    return list;
   };
 }
 

@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace uma::umad {
 
@@ -37,7 +38,11 @@ struct HttpAddress {
   std::uint16_t port = 0;  // 0: any that is free
   bool operator==(const HttpAddress&) const = default;
 };
-// ADDRESS:PORT of the loopback (localhost, 127.0.0.0/8, [::1]), or the word `off`.
+// ADDRESS:PORT (localhost, or an address as a number, one of IPv6 in brackets), or the word `off`.
 [[nodiscard]] Reader<HttpAddress> http_address();
+// Whether only this machine can reach it.
+[[nodiscard]] bool is_loopback(const HttpAddress& address);
+// Origins of web pages, such as https://chat.example, separated by blanks.
+[[nodiscard]] Reader<std::vector<std::string>> origins();
 
 }  // namespace uma::umad

@@ -29,6 +29,7 @@
 #include "kv/sqlite_catalog.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
+#include "server/api_keys.h"
 #include "server/http_server.h"
 #include "server/unix_server.h"
 #include "umad/compute.h"
@@ -272,16 +273,44 @@ int Daemon::run() {
 
 bool Daemon::open_http() {
   const HttpAddress& http = config_.http;
-  if (http.address.empty()) return true;
-  auto opened = server::HttpServer::start(
-      {.address = http.address, .port = http.port, .backlog = config_.backlog, .limits = config_.limits}, engine_);
+  if (http.address.empty() && config_.http_socket.empty()) return true;
+  std::vector<server::ApiKey> keys;
+  if (!config_.http_keys_file.empty()) {
+    auto read = server::read_api_keys(config_.http_keys_file);
+    if (!read) {
+      log_error("keys {}", read.error().message);
+      return false;
+    }
+    keys = std::move(*read);
+  }
+  const std::size_t keys_count = keys.size();
+  auto opened = server::HttpServer::start({.address = http.address,
+                                           .port = http.port,
+                                           .tls_certificate = config_.http_tls_certificate,
+                                           .tls_key = config_.http_tls_key,
+                                           .socket_path = config_.http_socket,
+                                           .backlog = config_.backlog,
+                                           .connections_max = config_.http_connections_max,
+                                           .limits = config_.limits,
+                                           .keys = std::move(keys),
+                                           .serves_metrics_without_key = config_.http_serves_metrics_without_key,
+                                           .cors_origins = config_.http_cors_origins,
+                                           .access_log = config_.http_access_log},
+                                          engine_);
   if (opened) {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
-    log_info("http    http://{}{}{}:{}/v1", is_v6 ? "[" : "", http.address, is_v6 ? "]" : "", http_->port());
+    if (!http.address.empty()) {
+      log_info("http    {}://{}{}{}:{}/v1{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
+               http.address, is_v6 ? "]" : "", http_->port(), keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
+    }
+    if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }
-  if (config_.is_given("http")) {
+  // Somebody else on the default port is no mistake of who asked for nothing.
+  const bool is_asked_for =
+      std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
+  if (is_asked_for) {
     log_error("{}", opened.error().message);
     return false;
   }
@@ -395,6 +424,23 @@ int run_umad(const Config& config) {
   return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*catalog)).run();
 }
 
+// `umad key new NAME`: a key for a client, and the line that lets it in.
+int run_key(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 3 || arguments[1] != "new" || arguments[2].starts_with('-')) {
+    std::fputs(
+        "usage: umad key new NAME\nPrints a key for a client of the HTTP door, and the line for the file of --http-keys.\n",
+        stderr);
+    return 1;
+  }
+  const auto made = server::make_api_key(arguments[2]);
+  if (!made) {
+    std::fputs(std::format("umad: {}\n", made.error().message).c_str(), stderr);
+    return 1;
+  }
+  std::fputs(std::format("key   {}\nline  {}\n", made->key, made->line).c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 }  // namespace uma::umad
 
@@ -407,6 +453,7 @@ int main(int argc, char** argv) {
   ::setenv("GGML_NO_BACKTRACE", "1", 0);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments.front() == "key") return uma::umad::run_key(arguments);
   const auto config = uma::umad::load_config(arguments, uma::umad::process_environment());
   if (!config) {
     std::fputs(config.error().text.c_str(), config.error().status == 0 ? stdout : stderr);

@@ -20,6 +20,11 @@ constexpr Duration from_ms(double ms) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms));
 }
 
+// Since the clock's own beginning.
+constexpr std::int64_t to_us(TimePoint time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
+}
+
 // Seconds since the Unix epoch, for what is stored or shown; never used to measure.
 std::int64_t unix_time_s();
 

@@ -42,7 +42,8 @@ class LatencyHistogram {
   [[nodiscard]] double sum_ms() const { return static_cast<double>(sum_us_.load(std::memory_order_relaxed)) / 1000.0; }
 
   // Adds this histogram's buckets to `counts`, so that several can be read as one.
-  static constexpr std::size_t kBuckets = 32 * 16;
+  static constexpr std::size_t kPerDoubling = 16;
+  static constexpr std::size_t kBuckets = 32 * kPerDoubling;
   using Counts = std::array<std::uint64_t, kBuckets>;
   void add_to(Counts& counts) const {
     for (std::size_t i = 0; i < kBuckets; ++i) counts[i] += counts_[i].load(std::memory_order_relaxed);
@@ -56,7 +57,7 @@ class LatencyHistogram {
     double seen = 0;
     for (std::size_t i = 0; i < kBuckets; ++i) {
       seen += static_cast<double>(counts[i]);
-      if (seen >= wanted && counts[i] > 0) return 1e-3 * std::exp2(static_cast<double>(i + 1) / 16.0);
+      if (seen >= wanted && counts[i] > 0) return 1e-3 * std::exp2(static_cast<double>(i + 1) / kPerDoubling);
     }
     return 0;
   }
@@ -65,7 +66,7 @@ class LatencyHistogram {
   static std::size_t bucket_of(double ms) {
     const double us = ms * 1000.0;
     if (!(us > 1.0)) return 0;
-    const double index = std::log2(us) * 16.0;
+    const double index = std::log2(us) * kPerDoubling;
     return index >= static_cast<double>(kBuckets - 1) ? kBuckets - 1 : static_cast<std::size_t>(index);
   }
 

@@ -1,11 +1,33 @@
 // The daemon's numbers at one moment. docs/METRICS.md says what each means; the wire room prints them as JSON.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace uma {
+
+// A histogram with few buckets: how many values are at most each bound.
+struct HistogramSnapshot {
+  static constexpr std::size_t kBounds = 21;
+  // 128 µs, and twice as much each: up to 134 s.
+  static constexpr double bound_s(std::size_t index) { return 1e-6 * static_cast<double>(std::uint64_t{128} << index); }
+
+  std::array<std::uint64_t, kBounds> at_most{};
+  std::uint64_t count = 0;
+  double sum_s = 0;
+};
+
+// Whether work gets done. Times are in the past, in seconds.
+struct ProgressSnapshot {
+  std::optional<double> last_tick_s;    // a library call ended; nothing: there was none
+  std::optional<double> last_decode_s;  // one with decode rows
+  std::optional<double>
+      oldest_waiting_s;  // receipt of the oldest request of which nothing is computed yet; nothing: there is none
+};
 
 struct WorkerMetrics {
   std::int64_t sequences_active = 0;
@@ -20,6 +42,7 @@ struct MetricsSnapshot {
   std::string model;
   double uptime_s = 0;
   std::int64_t sessions = 0;
+  std::int64_t requests_open = 0;  // received and not ended
   std::uint64_t requests_total = 0;
   std::uint64_t requests_failed_total = 0;
   std::uint64_t requests_cancelled_total = 0;
@@ -72,7 +95,16 @@ struct MetricsSnapshot {
   double cold_read_ms_avg = 0;
   double cold_write_ms_avg = 0;
   std::int64_t rss_bytes = 0;
+  double kv_cache_utilization = 0;  // cells in use of all cells
+  ProgressSnapshot progress;
   std::vector<WorkerMetrics> workers;
+  HistogramSnapshot ttft;
+  HistogramSnapshot inter_token;
+  HistogramSnapshot queue_wait;
+  HistogramSnapshot decode_call;
+  HistogramSnapshot prefill_call;
+  HistogramSnapshot warm_restore;
+  HistogramSnapshot cold_restore;
 };
 
 }  // namespace uma

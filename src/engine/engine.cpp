@@ -27,6 +27,12 @@ double mean(double sum, std::uint64_t count) {
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
+// Of two times of which 0 is none.
+std::int64_t earlier_us(std::int64_t left, std::int64_t right) {
+  if (left == 0 || right == 0) return std::max(left, right);
+  return std::min(left, right);
+}
+
 // Sums a histogram over the lanes.
 struct Merged {
   LatencyHistogram::Counts counts{};
@@ -37,6 +43,19 @@ struct Merged {
     histogram.add_to(counts);
     sum_ms += histogram.sum_ms();
     count += histogram.count();
+  }
+  [[nodiscard]] HistogramSnapshot snapshot() const {
+    constexpr std::size_t kStep = LatencyHistogram::kPerDoubling;
+    constexpr std::size_t kFirst = 7 * kStep;  // the buckets below 128 µs
+    HistogramSnapshot few;
+    few.sum_s = sum_ms / 1000;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (i >= kFirst && (i - kFirst) % kStep == 0 && (i - kFirst) / kStep < few.at_most.size()) {
+        few.at_most[(i - kFirst) / kStep] = few.count;
+      }
+      few.count += counts[i];
+    }
+    return few;
   }
   [[nodiscard]] double mean_ms() const { return mean(sum_ms, count); }
   [[nodiscard]] double percentile_ms(double quantile) const { return LatencyHistogram::percentile_ms(counts, quantile); }
@@ -364,11 +383,17 @@ MetricsSnapshot Engine::metrics() const {
   std::uint64_t logits_copied = 0;
   double bytes_moved_total = 0;
   double calls_s = 0;
+  std::int64_t cells_used = 0;
+  std::int64_t cells_total = 0;
+  std::int64_t last_call_us = 0;
+  std::int64_t last_decode_us = 0;
+  std::int64_t waiting_since_us = router_.waiting_since_us();
 
   const MutexLock lock(workers_mutex_);
   snapshot.model = model_info_.name;
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
+  snapshot.requests_open = router_.requests_open();
   snapshot.requests_total = last_request_.load();
   snapshot.requests_failed_total = router_.requests_refused();
   snapshot.rss_bytes = resident_bytes();
@@ -390,6 +415,11 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.promises_broken_total += stats.promises_broken_total.value();
     snapshot.drafted_tokens_total += stats.drafted_tokens_total.value();
     snapshot.drafted_accepted_total += stats.drafted_accepted_total.value();
+    cells_used += stats.cells_used.value();
+    cells_total += shape.cells;
+    last_call_us = std::max(last_call_us, stats.last_call_us.value());
+    last_decode_us = std::max(last_decode_us, stats.last_decode_us.value());
+    waiting_since_us = earlier_us(waiting_since_us, stats.waiting_since_us.value());
     snapshot.hot_sessions += stats.hot_sessions.value();
     snapshot.hot_bytes += stats.cells_used.value() * static_cast<std::int64_t>(shape.kv_bytes_per_token);
     snapshot.hot_hits_total += stats.hot_hits_total.value();
@@ -451,6 +481,21 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.bmt_gbps = calls_s > 0 ? bytes_moved_total / calls_s / 1e9 : 0;
   snapshot.handovers_total = handover.count;
   snapshot.handover_ms_avg = handover.mean_ms();
+  snapshot.kv_cache_utilization = mean(static_cast<double>(cells_used), static_cast<std::uint64_t>(cells_total));
+  const auto seconds_since = [now_us = to_us(clock_.now())](std::int64_t then_us) -> std::optional<double> {
+    if (then_us == 0) return std::nullopt;
+    return std::max(0.0, static_cast<double>(now_us - then_us) / 1e6);
+  };
+  snapshot.progress = {.last_tick_s = seconds_since(last_call_us),
+                       .last_decode_s = seconds_since(last_decode_us),
+                       .oldest_waiting_s = seconds_since(waiting_since_us)};
+  snapshot.ttft = ttft.snapshot();
+  snapshot.inter_token = inter_token.snapshot();
+  snapshot.queue_wait = queue_wait.snapshot();
+  snapshot.decode_call = decode_call.snapshot();
+  snapshot.prefill_call = prefill_call.snapshot();
+  snapshot.warm_restore = warm_restore.snapshot();
+  snapshot.cold_restore = cold_restore.snapshot();
   snapshot.copy_free_ratio = 1 - mean(static_cast<double>(logits_copied), logits_rows);
   return snapshot;
 }

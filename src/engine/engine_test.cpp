@@ -118,6 +118,26 @@ TEST_P(EngineTest, ServesManyClientsAtOnceEachItsOwnText) {
   EXPECT_EQ(engine_.metrics().tokens_total, 4u * 10 * 20);
 }
 
+TEST_P(EngineTest, TellsProgressAndTimesInBuckets) {
+  MetricsSnapshot before = engine_.metrics();
+  EXPECT_EQ(before.requests_open, 0);
+  EXPECT_EQ(before.progress.last_tick_s, std::nullopt);
+  for (int round = 0; round < 3; ++round) {
+    auto sink = std::make_shared<CollectingSink>();
+    engine_.generate(kTenant, request(std::format("round {}", round), 5), sink);
+    sink->terminal.get_future().wait();
+  }
+  const MetricsSnapshot after = engine_.metrics();
+  EXPECT_TRUE(after.progress.last_tick_s.has_value());
+  EXPECT_TRUE(after.progress.last_decode_s.has_value());
+  EXPECT_EQ(after.ttft.count, 3U);
+  EXPECT_EQ(after.queue_wait.count, 3U);
+  EXPECT_EQ(after.inter_token.count, 3U * 4);
+  EXPECT_TRUE(std::ranges::is_sorted(after.ttft.at_most));
+  EXPECT_EQ(after.ttft.at_most.back(), after.ttft.count) << "none took minutes";
+  EXPECT_GT(after.ttft.sum_s, 0);
+}
+
 TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
   CreateSessionRequest named;
   named.name = "s";

@@ -573,6 +573,7 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
   const TimePoint began = clock_.now();
   const auto status = context_->decode(call_rows_, is_prefill ? &interrupt_ : nullptr);
   const TimePoint ended = clock_.now();
+  stats_.note_call_ended(ended, !is_prefill);
   if (is_prefill) {
     const MutexLock lock(prefilled_mutex_);
     prefilled_.clear();
@@ -970,6 +971,8 @@ void Lane::update_gauges() {
   stats_.sequences_active.set(active);
   stats_.hot_sessions.set(hot);
   stats_.cells_used.set(cells_used());
+  const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
+  stats_.waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->task.received));
   if (std::exchange(residents_changed_, false)) publish_residents();
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "base/clock.h"
 #include "base/metrics.h"
 
 namespace uma::engine {
@@ -37,6 +38,9 @@ struct LaneStats {
   Gauge cells_used;
   Gauge swapped_sequences;  // waiting with their state beside them
   Gauge swapped_bytes;
+  Gauge last_call_us;      // when a library call of the worker's lanes last ended, by the engine's clock; 0: never
+  Gauge last_decode_us;    // the same of calls with decode rows
+  Gauge waiting_since_us;  // receipt of the first in line, of which nothing is computed yet; 0: nobody waits
   LatencyHistogram inter_token;
   LatencyHistogram ttft;
   LatencyHistogram queue_wait;
@@ -51,6 +55,10 @@ struct LaneStats {
   Counter bytes_moved_total;                     // by all calls, estimated
   Counter calls_us_total;                        // that those calls took
 
+  void note_call_ended(TimePoint ended, bool has_decode_rows) {
+    last_call_us.set(to_us(ended));
+    if (has_decode_rows) last_decode_us.set(to_us(ended));
+  }
   void note_bytes_moved(double bytes, double ms) {
     bytes_moved_total.add(static_cast<std::uint64_t>(bytes));
     calls_us_total.add(static_cast<std::uint64_t>(ms * 1000));

@@ -176,6 +176,23 @@ TEST_F(LaneTest, MoreRequestsThanSlotsWaitTheirTurn) {
   EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
 }
 
+TEST_F(LaneTest, TellsWhenItComputedLastAndSinceWhenSomebodyWaits) {
+  make({.sequences = 1});
+  clock_.advance(std::chrono::seconds(1));
+  const LaneStats& stats = lane_->stats();
+  EXPECT_EQ(stats.last_call_us.value(), 0);
+  post(task(0, "the first", 4));
+  clock_.advance(std::chrono::seconds(1));
+  const std::int64_t received_us = to_us(clock_.now());
+  post(task(1, "the second", 4));
+  while (stats.last_decode_us.value() == 0) step();
+  EXPECT_EQ(stats.waiting_since_us.value(), received_us) << "one slot: the second waits";
+  EXPECT_GE(stats.last_call_us.value(), stats.last_decode_us.value());
+  EXPECT_GE(stats.last_decode_us.value(), received_us);
+  run();
+  EXPECT_EQ(stats.waiting_since_us.value(), 0);
+}
+
 TEST_F(LaneTest, ASessionComputesOnlyWhatIsNew) {
   make({});
   Task first = task(1, "hello");

@@ -176,7 +176,9 @@ void PrefillLane::run_chunk(Job& job) {
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
   const auto status = context_->decode(rows_, &interrupt_);
-  const double ms = to_ms(clock_.now() - began - interrupt_.take_held_up());
+  const TimePoint ended = clock_.now();
+  const double ms = to_ms(ended - began - interrupt_.take_held_up());
+  stats_.note_call_ended(ended, false);
   cores_.set_prefill_call(0);
   cores_.gate().leave();
   stats_.batch_calls_total.add();

@@ -902,12 +902,19 @@ void Router::refuse(RequestId id, Error error) {
   end_request(id, FailureEvent{std::move(error)});
 }
 
+// No longer waits for a lane: it has one, or has ended.
+void Router::set_sent(RequestId id) {
+  unsent_.erase(id);
+  waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
+}
+
 void Router::end_request(RequestId id, const Event& terminal) {
   const auto found = requests_.find(id);
   UMA_CHECK(found != requests_.end());
   const std::shared_ptr<EventSink> sink = std::move(found->second.sink);
   const SessionId session = found->second.session;
   requests_.erase(found);
+  set_sent(id);
   if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {
     owner->running = {};
     rest(*owner);
@@ -983,6 +990,8 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
   next_expiry_ = std::min(next_expiry_, open.timeout);
   requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  unsent_.emplace(id, open.received);
+  waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
   when_loaded([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
     if (!requests_.contains(id)) return;  // cancelled while the model was loading
@@ -1315,6 +1324,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
 void Router::send(Task task, std::size_t lane) {
   Open& open = requests_.at(task.id);
   open.lane = lane;
+  set_sent(task.id);
   lanes_[lane]->stats().queue_depth.add(1);
   lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.tokens.size() * sizeof(Token)));
   lanes_[lane]->post(StartCommand{std::move(task)});

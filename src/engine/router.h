@@ -63,6 +63,8 @@ class Router {
   void post(Command command) { inbox_.push(std::move(command)); }
   void close() { inbox_.close(); }
   [[nodiscard]] std::int64_t requests_open() const { return requests_open_.value(); }
+  // Receipt of the oldest request that no lane has, by the clock, in µs; 0: there is none.
+  [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
   [[nodiscard]] std::int64_t sessions_count() const { return sessions_count_.value(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
 
@@ -217,6 +219,7 @@ class Router {
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
                                                   const Draft* draft) const;
+  void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
   void expire();
@@ -244,6 +247,7 @@ class Router {
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
+  std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;
   bool draining_ = false;
@@ -251,6 +255,7 @@ class Router {
   // Shared.
   Mailbox<Command> inbox_;
   Gauge requests_open_;
+  Gauge waiting_since_us_;
   Gauge sessions_count_;
   Counter requests_refused_;
 };

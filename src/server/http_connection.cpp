@@ -19,6 +19,7 @@
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "core/limits.h"
 #include "server/http_generation.h"
@@ -54,12 +55,6 @@ Awaitable<std::optional<T>> within(Duration limit, Awaitable<T> operation) {
   co_return std::nullopt;
 }
 
-std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header) {
-  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
-  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\n{}", status, reason, content_type,
-                     keep_alive ? "keep-alive" : "close", header);
-}
-
 // Cancels a generation whose answer nobody takes any more.
 class GenerationGuard {
  public:
@@ -80,43 +75,44 @@ class GenerationGuard {
   std::optional<RequestId> running_;
 };
 
-struct Refusal {
-  int status = 0;
-  Error error;
-};
-
-// What is wrong with a head, whatever it asks for.
-template <class FieldsT>
-std::optional<Refusal> check_head(const FieldsT& head) {
-  const auto bad = [](std::string message) { return Refusal{400, {ErrorCode::proto_field, std::move(message)}}; };
-  const std::size_t hosts = head.count(http::field::host);
-  if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
-  const std::string_view host = head[http::field::host];
-  if (hosts == 1 && !is_loopback_authority(host)) {
-    return Refusal{403,
-                   {ErrorCode::auth,
-                    "without keys only this machine is served: the Host header must be localhost, 127.0.0.1 or "
-                    "[::1]"}};
-  }
-  if (head.count(http::field::origin) > 1 ||
-      (head.count(http::field::origin) == 1 && !is_same_origin(head[http::field::origin], host))) {
-    return Refusal{403, {ErrorCode::auth, "requests from web pages of other origins are refused"}};
-  }
-  // The parser knows chunked; another coding around or before it would be taken for the body.
-  const bool has_codings = head.count(http::field::transfer_encoding) > 0;
-  if (has_codings && (head.count(http::field::transfer_encoding) > 1 ||
-                      !boost::beast::iequals(head[http::field::transfer_encoding], "chunked"))) {
-    return bad("the only transfer coding that is served is chunked");
-  }
-  if (has_codings && head.version() < 11) return bad("HTTP/1.0 has no transfer codings");
-  if (head.count(http::field::content_encoding) > 0 &&
-      !boost::beast::iequals(head[http::field::content_encoding], "identity")) {
-    return Refusal{415, {ErrorCode::proto_field, "the body must not be compressed"}};
-  }
-  return std::nullopt;
+// What a browser asks before it lets a page ask.
+std::string preflight_header(const http::fields& head) {
+  std::string header = "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
+  const std::string_view wanted = head[http::field::access_control_request_headers];
+  if (is_header_list(wanted)) header += std::format("Access-Control-Allow-Headers: {}\r\n", wanted);
+  return header;
 }
 
 }  // namespace
+
+struct HttpConnection::Refusal {
+  int status = 0;
+  Error error;
+  std::string header{};
+};
+
+// Charges a generation to its caller when it has ended, also where the connection is gone by then.
+class HttpConnection::MeteredSink final : public EventSink {
+ public:
+  MeteredSink(std::shared_ptr<EventSink> inner, std::shared_ptr<Account> caller, std::shared_ptr<Spent> spent)
+      : inner_(std::move(inner)), caller_(std::move(caller)), spent_(std::move(spent)) {}
+
+  bool deliver(const Event& event) override {
+    if (const auto* eos = std::get_if<EosEvent>(&event)) {
+      const Usage& usage = eos->usage;
+      caller_->charge_tokens(std::int64_t{usage.prompt_tokens} + usage.completion_tokens, SteadyClock().now());
+      spent_->prompt_tokens.add(static_cast<std::uint64_t>(usage.prompt_tokens));
+      spent_->completion_tokens.add(static_cast<std::uint64_t>(usage.completion_tokens));
+      spent_->generations.add();
+    }
+    return inner_->deliver(event);
+  }
+
+ private:
+  const std::shared_ptr<EventSink> inner_;
+  const std::shared_ptr<Account> caller_;
+  const std::shared_ptr<Spent> spent_;
+};
 
 // While a request is answered: the daemon's end waits for it.
 class HttpConnection::BusyMark {
@@ -136,8 +132,9 @@ class HttpConnection::BusyMark {
   HttpConnection& connection_;
 };
 
-void HttpConnection::start(Socket socket, HttpState& server) {
-  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), server));
+void HttpConnection::start(Socket socket, bool is_local, HttpState& server) {
+  if (server.connections.size() >= server.options.connections_max) return;  // the socket closes here
+  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), is_local, server));
   server.connections.insert(connection);
   server.connections_count.add(1);
   asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
@@ -150,12 +147,15 @@ void HttpConnection::start(Socket socket, HttpState& server) {
   });
 }
 
-HttpConnection::HttpConnection(Socket socket, HttpState& server)
+HttpConnection::HttpConnection(Socket socket, bool is_local, HttpState& server)
     : server_(server),
       socket_(std::move(socket)),
+      is_local_(is_local),
       client_(next_client_number()),
       in_(kPipelinedBytesMax + kReadBytes),
-      wake_(server.io) {}
+      wake_(server.io) {
+  if (server.tls && !is_local) tls_.emplace(socket_, *server.tls);
+}
 
 void HttpConnection::close() {
   if (!is_open_) return;
@@ -169,15 +169,56 @@ void HttpConnection::close() {
 }
 
 Awaitable<void> HttpConnection::run() {
-  while (co_await serve_request()) {
+  bool goes_on = true;
+  if (tls_) {
+    const auto shaken =
+        co_await within(server_.options.header_timeout, tls_->async_handshake(asio::ssl::stream_base::server, kAwait));
+    if (!shaken || std::get<0>(*shaken)) co_return;
+  }
+  while (goes_on) {
+    current_ = {};
+    goes_on = co_await serve_request();
+    if (current_.began != TimePoint()) log_access();
   }
   co_await linger();
 }
 
+void HttpConnection::log_access() {
+  constexpr int kClientLeft = 499;
+  const Spent& spent = *current_.spent;
+  AccessRecord record{.method = current_.method,
+                      .path = current_.path,
+                      .status = current_.status != 0 ? current_.status : kClientLeft,
+                      .bytes = current_.bytes,
+                      .took = SteadyClock().now() - current_.began,
+                      .tenant = {},
+                      .key = {},
+                      .request_id = current_.id,
+                      .tokens = std::nullopt};
+  if (current_.caller) {
+    record.tenant = current_.caller->tenant().value;
+    record.key = current_.caller->key_name();
+  }
+  if (spent.generations.value() > 0) {
+    record.tokens = AccessTokens{.prompt = spent.prompt_tokens.value(), .completion = spent.completion_tokens.value()};
+  }
+  server_.access_log.write(record);
+}
+
 // --- reading
 
+Awaitable<bool> HttpConnection::wait_for_request() {
+  if (tls_) co_return (co_await within(server_.options.idle_timeout, read_some())).value_or(false);
+  in_.shrink_to_fit();  // who is idle holds no buffer
+  const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
+  if (!begun || std::get<0>(*begun)) co_return false;
+  co_return co_await read_some();
+}
+
 Awaitable<bool> HttpConnection::read_some() {
-  const auto [problem, size] = co_await socket_.async_read_some(in_.prepare(kReadBytes), kAwait);
+  const auto room = in_.prepare(kReadBytes);
+  auto reading = tls_ ? tls_->async_read_some(room, kAwait) : socket_.async_read_some(room, kAwait);
+  const auto [problem, size] = co_await std::move(reading);
   in_.commit(size);
   co_return !problem;
 }
@@ -194,6 +235,11 @@ HttpConnection::ReadEnd HttpConnection::parse_available(Parser& parser) {
       return ReadEnd::malformed;
     }
     if (size == 0) break;
+  }
+  // The parser waits for the end of a line, such as a chunk's, that has become too long.
+  if (!parser.is_done() && in_.size() >= kPipelinedBytesMax && (parser.eager() || !parser.is_header_done())) {
+    parse_problem_ = http::error::buffer_overflow;
+    return ReadEnd::malformed;
   }
   return ReadEnd::done;
 }
@@ -230,17 +276,18 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
   }
   if (parse_problem_ == http::error::header_limit || parse_problem_ == http::error::buffer_overflow) {
     co_return co_await respond_error(
-        431, {ErrorCode::proto_frame, std::format("the header is larger than {} bytes", server_.options.header_bytes_max)},
+        431,
+        {ErrorCode::proto_frame,
+         std::format("the header is larger than {} bytes, or a line of the body is", server_.options.header_bytes_max)},
         false);
   }
   co_return co_await respond_error(400, {ErrorCode::proto_json, "the request is not HTTP: " + parse_problem_.message()}, false);
 }
 
 Awaitable<bool> HttpConnection::serve_request() {
-  if (in_.size() == 0) {
-    const auto begun = co_await within(server_.options.idle_timeout, read_some());
-    if (!begun || !*begun) co_return false;
-  }
+  if (in_.size() == 0 && !co_await wait_for_request()) co_return false;
+  current_.began = SteadyClock().now();
+  current_.id = random_name();
   Parser parser;
   parser.header_limit(static_cast<std::uint32_t>(server_.options.header_bytes_max));
   body_bytes_max_ = std::max(server_.options.limits.max_frame_bytes, kConversationBytesMax);  // of any path
@@ -251,9 +298,17 @@ Awaitable<bool> HttpConnection::serve_request() {
 
   // What is refused before its body is read ends the connection, unless there is none.
   const bool may_stay = parser.is_done() && parser.get().keep_alive();
-  if (const auto refusal = check_head(parser.get()))
-    co_return co_await respond_error(refusal->status, refusal->error, may_stay);
   const std::string path = target_path(parser.get().target());
+  current_.method = parser.get().method_string();
+  current_.path = path;
+  if (const auto id = parser.get()["x-request-id"]; is_request_id(id)) current_.id = id;
+  auto refusal = check_head(parser);
+  if (!refusal) refusal = check_origin(parser);
+  if (!refusal && !current_.cors_header.empty() && parser.get().method() == http::verb::options) {
+    co_return co_await respond(200, "text/plain", "", may_stay, preflight_header(parser.get()));
+  }
+  if (!refusal) refusal = check_key(parser);
+  if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   RouteMatch match = find_route(path, parser.get().method());
   if (match.route == nullptr && match.allowed.empty()) {
     const Error error{ErrorCode::proto_type,
@@ -271,6 +326,8 @@ Awaitable<bool> HttpConnection::serve_request() {
     parse_problem_ = http::error::body_limit;
     if (parser.content_length().value_or(0) > body_bytes_max_) co_return co_await refuse_unread(ReadEnd::malformed);
   }
+  if (match.route->method == http::verb::post) refusal = check_limits();
+  if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   if (!parser.is_done()) {
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
       if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
@@ -285,6 +342,97 @@ Awaitable<bool> HttpConnection::serve_request() {
                             .version = parser.get().version(),
                             .keep_alive = parser.get().keep_alive() && !server_.draining};
   co_return co_await match.route->handler(*this, request);
+}
+
+// --- who may ask
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& parser) {
+  const auto& head = parser.get();
+  const auto bad = [](std::string message) { return Refusal{400, {ErrorCode::proto_field, std::move(message)}}; };
+  const std::size_t hosts = head.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
+  // With keys a page whose name points here (DNS rebinding) can do nothing, and a proxy may use any name.
+  if (hosts == 1 && server_.keys.empty() && !is_local_ && !is_loopback_authority(head[http::field::host])) {
+    return Refusal{403,
+                   {ErrorCode::auth,
+                    "without keys only this machine is served: the Host header must be localhost, 127.0.0.1 or "
+                    "[::1]"}};
+  }
+  // The parser knows chunked; another coding around or before it would be taken for the body.
+  const bool has_codings = head.count(http::field::transfer_encoding) > 0;
+  if (has_codings && (head.count(http::field::transfer_encoding) > 1 ||
+                      !boost::beast::iequals(head[http::field::transfer_encoding], "chunked"))) {
+    return bad("the only transfer coding that is served is chunked");
+  }
+  if (has_codings && head.version() < 11) return bad("HTTP/1.0 has no transfer codings");
+  if (head.count(http::field::content_encoding) > 0 &&
+      !boost::beast::iequals(head[http::field::content_encoding], "identity")) {
+    return Refusal{415, {ErrorCode::proto_field, "the body must not be compressed"}};
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser& parser) {
+  const auto& head = parser.get();
+  if (head.count(http::field::origin) == 0) return std::nullopt;
+  const std::string_view origin = head[http::field::origin];
+  if (head.count(http::field::origin) == 1 && std::ranges::contains(server_.options.cors_origins, origin)) {
+    current_.cors_header = std::format(
+        "Access-Control-Allow-Origin: {}\r\n"
+        "Access-Control-Expose-Headers: x-request-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+        "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens\r\n"
+        "Vary: Origin\r\n",
+        origin);
+    return std::nullopt;
+  }
+  if (head.count(http::field::origin) == 1 && is_same_origin(origin, tls_ ? "https" : "http", head[http::field::host]))
+    return std::nullopt;
+  return Refusal{403,
+                 {ErrorCode::auth,
+                  "requests from web pages of other origins are refused (http.cors_origins names those that "
+                  "are not)"}};
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& parser) {
+  const auto& head = parser.get();
+  if (needs_no_key()) {
+    current_.caller = server_.own_account;
+    return std::nullopt;
+  }
+  const auto refuse = [](std::string message) {
+    return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
+  };
+  const bool is_open = current_.path == "/health" || current_.path == "/ready" ||
+                       (current_.path == "/metrics" && server_.options.serves_metrics_without_key);
+  const auto token =
+      head.count(http::field::authorization) == 1 ? bearer_token(head[http::field::authorization]) : std::nullopt;
+  if (!token) {
+    if (is_open) return std::nullopt;
+    return refuse("a key is needed: Authorization: Bearer KEY");
+  }
+  // Every digest is compared whole: the time tells nothing about the keys.
+  const Sha256Digest digest = sha256(*token);
+  for (const auto& [known, account] : server_.keys) {
+    if (are_equal(digest, known)) current_.caller = account;
+  }
+  if (current_.caller || is_open) return std::nullopt;
+  return refuse("the key is wrong");
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_limits() {
+  const std::optional<Duration> wait = current_.caller->take_request(SteadyClock().now());
+  if (!wait) return std::nullopt;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(*wait).count();
+  return Refusal{429,
+                 {ErrorCode::limit_quota,
+                  std::format("this key has used its requests or tokens of the minute: try again in {} s", seconds)},
+                 std::format("Retry-After: {}\r\n", seconds)};
+}
+
+RequestId HttpConnection::begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink) {
+  request.client = client_;
+  return server_.service.generate(current_.caller->tenant(), std::move(request),
+                                  std::make_shared<MeteredSink>(std::move(sink), current_.caller, current_.spent));
 }
 
 // --- answering
@@ -309,8 +457,7 @@ Awaitable<bool> HttpConnection::run_generation(GenerateRequest generate, std::un
                                                [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
   const auto sink = std::make_shared<GenerationSink>(outbox, std::move(encoder), is_stream);
   GenerationGuard guard(server_.service, outbox);
-  generate.client = client_;
-  guard.set_running(server_.service.generate(server_.tenant, std::move(generate), sink));
+  guard.set_running(begin_generation(std::move(generate), sink));
 
   bool has_begun = false;
   std::string bytes;
@@ -368,11 +515,20 @@ Awaitable<void> HttpConnection::watch_client() {
 
 // --- writing
 
+std::string HttpConnection::head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header) {
+  current_.status = status;
+  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
+  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}",
+                     status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, current_.cors_header,
+                     limits, header);
+}
+
 Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                                         std::string_view header) {
   std::string bytes = head_bytes(status, content_type, keep_alive, header);
   bytes += std::format("Content-Length: {}\r\n\r\n", body.size());
-  bytes += body;
+  if (current_.method != "HEAD") bytes += body;  // its client would take a body for the next answer
   co_return co_await write(std::move(bytes)) && keep_alive;
 }
 
@@ -387,20 +543,24 @@ Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bo
 
 // False when the client is gone, or does not take the bytes in time.
 Awaitable<bool> HttpConnection::write(std::string bytes) {
-  const auto written = co_await within(server_.options.write_timeout, asio::async_write(socket_, asio::buffer(bytes), kAwait));
+  current_.bytes += bytes.size();
+  auto writing =
+      tls_ ? asio::async_write(*tls_, asio::buffer(bytes), kAwait) : asio::async_write(socket_, asio::buffer(bytes), kAwait);
+  const auto written = co_await within(server_.options.write_timeout, std::move(writing));
   co_return written && !std::get<0>(*written);
 }
 
 // Ends the sending side and reads what the client still sends, for a moment: a socket closed with unread bytes could take the
 // answer with it.
 Awaitable<void> HttpConnection::linger() {
+  if (tls_ && is_open_) co_await within(kLinger, tls_->async_shutdown(kAwait));
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);  // fails only when the client is gone, which the read notices
   const TimePoint end = SteadyClock().now() + kLinger;
   while (is_open_ && SteadyClock().now() < end) {
     in_.clear();
-    const auto more = co_await within(end - SteadyClock().now(), read_some());
-    if (!more || !*more) co_return;
+    const auto more = co_await within(end - SteadyClock().now(), socket_.async_read_some(in_.prepare(kReadBytes), kAwait));
+    if (!more || std::get<0>(*more)) co_return;
   }
 }
 

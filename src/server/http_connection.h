@@ -1,8 +1,8 @@
 // One HTTP client: its requests one after the other, each read, checked, answered, by one coroutine on the server's thread.
 //
-// A request is checked before its body is read: Host, Origin, framing, path, method. Then the handler of its path answers
-// (http_routes.h). While a generation runs, the connection goes on reading: a client that closes it, or its sending side,
-// cancels the generation; bytes of a next request wait.
+// A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. Then the handler of
+// its path answers (http_routes.h). While a generation runs, the connection goes on reading: a client that closes it, or its
+// sending side, cancels the generation; bytes of a next request wait.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,9 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -25,7 +27,10 @@
 #include <boost/beast/http/string_body.hpp>
 
 #include "base/mutex.h"
+#include "base/sha256.h"
 #include "core/service.h"
+#include "server/access_log.h"
+#include "server/account.h"
 #include "server/flush_queue.h"
 #include "server/http_generation.h"
 #include "server/http_rules.h"
@@ -44,9 +49,12 @@ struct HttpState {
   boost::asio::io_context& io;
   Service& service;
   const HttpServerOptions options;
-  const TenantId tenant;
   const std::int64_t started_s;  // Unix time
   const std::shared_ptr<FlushQueue> flushes;
+  const std::shared_ptr<Account> own_account;  // of who needs no key
+  std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
+  AccessLog access_log;
+  std::optional<boost::asio::ssl::context> tls;  // of connections that are not local; nothing: none
 
   std::unordered_set<std::shared_ptr<HttpConnection>> connections;
   bool draining = false;
@@ -67,9 +75,10 @@ struct HttpRequest {
 // Owned by HttpState::connections and by its coroutine. `server` outlives it.
 class HttpConnection final : public Flushable, public std::enable_shared_from_this<HttpConnection> {
  public:
-  using Socket = boost::asio::ip::tcp::socket;
+  using Socket = boost::asio::generic::stream_protocol::socket;
 
-  static void start(Socket socket, HttpState& server);
+  // `is_local`: from a Unix socket, whose file says who may connect. Beyond connections_max the socket is closed.
+  static void start(Socket socket, bool is_local, HttpState& server);
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -87,7 +96,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   [[nodiscard]] HttpState& server() { return server_; }
   [[nodiscard]] Service& service() { return server_.service; }
-  [[nodiscard]] const TenantId& tenant() const { return server_.tenant; }
+  [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
   // Answers with a generation, whole or as a stream. `session_field` is the field that named its session, if any.
   Awaitable<bool> generate(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder, const HttpRequest& request,
@@ -108,34 +117,72 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
   class BusyMark;
 
+  // What the generations of one request have used. Engine threads add, the server's thread reads.
+  struct Spent {
+    Counter generations;  // that have ended
+    Counter prompt_tokens;
+    Counter completion_tokens;
+  };
+  class MeteredSink;
+
+  // The request that is being read or answered.
+  struct Current {
+    std::string id;
+    std::shared_ptr<Account> caller;  // null until it is known
+    std::string cors_header;          // lines that every answer to a page of another origin has
+    TimePoint began{};
+    std::string method;
+    std::string path;
+    int status = 0;
+    std::size_t bytes = 0;  // of the answer so far
+    std::shared_ptr<Spent> spent = std::make_shared<Spent>();
+  };
+
   enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
 
-  HttpConnection(Socket socket, HttpState& server);
+  HttpConnection(Socket socket, bool is_local, HttpState& server);
 
   Awaitable<void> run();
   // One request from its first byte to the last of its answer; false when the connection ends.
   Awaitable<bool> serve_request();
 
+  // False when no request can follow.
+  Awaitable<bool> wait_for_request();
   Awaitable<bool> read_some();
   Awaitable<ReadEnd> parse_head(Parser& parser);
   Awaitable<ReadEnd> parse_body(Parser& parser);
   ReadEnd parse_available(Parser& parser);
   Awaitable<bool> refuse_unread(ReadEnd end);
+  struct Refusal;
+  [[nodiscard]] bool needs_no_key() const { return is_local_ || server_.keys.empty(); }
+  // Finds out who asks, and whether that may be. Fills current_.
+  std::optional<Refusal> check_head(const Parser& parser);
+  std::optional<Refusal> check_origin(const Parser& parser);
+  std::optional<Refusal> check_key(const Parser& parser);
+  std::optional<Refusal> check_limits();
+  void log_access();
 
   Awaitable<bool> run_generation(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder, const HttpRequest& request,
                                  std::string_view session_field);
+  // As Service::generate(), for the current request's caller, who is charged with the tokens.
+  RequestId begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink);
   Awaitable<void> watch_client();
 
+  // The beginning of an answer's header; `header` ends the lines that only this answer has.
+  std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
   Awaitable<bool> write(std::string bytes);
   Awaitable<void> linger();
 
   HttpState& server_;
   Socket socket_;
+  const bool is_local_;
+  std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // what is read and written goes through it
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;    // received and not yet parsed
   boost::asio::steady_timer wake_;  // cancelled when there are events to write
   boost::system::error_code parse_problem_;
   std::size_t body_bytes_max_ = 0;  // of the request that is read
+  Current current_;
   bool is_open_ = true;
   bool is_answering_ = false;
 };

@@ -5,6 +5,7 @@
 
 #include "server/http_connection.h"
 #include "server/http_routes.h"
+#include "wire/monitoring.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -25,7 +26,11 @@ handlers::Answer handlers::get_model(HttpConnection& connection, const HttpReque
 }
 
 handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequest& request) {
-  return connection.respond(200, kJson, R"({"status":"ok"})", request.keep_alive);
+  const MetricsSnapshot metrics = connection.service().metrics();
+  const std::vector<ModelInfo> models = connection.service().models();
+  const ModelState state = models.empty() ? ModelState::loading : models.front().state;
+  return connection.respond(wire::is_healthy(metrics, state) ? 200 : 503, kJson, wire::health_json(metrics, state),
+                            request.keep_alive);
 }
 
 handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {

@@ -18,6 +18,10 @@ bool is_port(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool is_letter_or_digit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
 }  // namespace
 
 int http_status(ErrorCode code) {
@@ -71,9 +75,48 @@ bool is_loopback_authority(std::string_view authority) {
   return ::inet_pton(AF_INET, text.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
-bool is_same_origin(std::string_view origin, std::string_view host) {
-  constexpr std::string_view kScheme = "http://";
-  return origin.starts_with(kScheme) && !host.empty() && equals_ignoring_case(origin.substr(kScheme.size()), host);
+bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host) {
+  if (host.empty() || !origin.starts_with(scheme)) return false;
+  origin.remove_prefix(scheme.size());
+  constexpr std::string_view kSeparator = "://";
+  return origin.starts_with(kSeparator) && equals_ignoring_case(origin.substr(kSeparator.size()), host);
+}
+
+bool is_origin(std::string_view text) {
+  const std::size_t scheme_end = text.find("://");
+  const std::string_view scheme = text.substr(0, scheme_end);
+  if (scheme_end == std::string_view::npos || scheme.empty()) return false;
+  const std::string_view authority = text.substr(scheme_end + 3);
+  const auto is_scheme_char = [](char c) { return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.'; };
+  const auto is_authority_char = [](char c) { return is_letter_or_digit(c) || std::string_view(".-_:[]").contains(c); };
+  return !authority.empty() && std::ranges::all_of(scheme, is_scheme_char) && std::ranges::all_of(authority, is_authority_char);
+}
+
+std::optional<std::string_view> bearer_token(std::string_view authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  if (!equals_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) return std::nullopt;
+  authorization.remove_prefix(std::min(authorization.find_first_not_of(' ', kScheme.size()), authorization.size()));
+  if (authorization.empty()) return std::nullopt;
+  return authorization;
+}
+
+bool is_request_id(std::string_view text) {
+  constexpr std::size_t kBytesMax = 128;
+  const auto is_allowed = [](char c) { return is_letter_or_digit(c) || c == '.' || c == '_' || c == '-'; };
+  return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, is_allowed);
+}
+
+bool is_header_list(std::string_view text) {
+  constexpr std::size_t kBytesMax = 4096;
+  const auto is_allowed = [](char c) { return is_letter_or_digit(c) || std::string_view("-_, ").contains(c); };
+  return !text.empty() && text.size() <= kBytesMax && std::ranges::all_of(text, is_allowed);
+}
+
+std::string loggable(std::string_view text) {
+  constexpr std::size_t kBytesMax = 256;
+  std::string out(text.substr(0, kBytesMax));
+  std::ranges::replace_if(out, [](char c) { return c <= ' ' || c > '~'; }, '?');
+  return out;
 }
 
 std::string target_path(std::string_view target) {

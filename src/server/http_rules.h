@@ -1,6 +1,7 @@
 // What the HTTP door decides from values alone. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,9 +16,24 @@ namespace uma::server {
 // [::1]. A page of another site that has its name point to this machine (DNS rebinding) still sends that name.
 [[nodiscard]] bool is_loopback_authority(std::string_view authority);
 
-// Whether a request that says `origin` comes from a page that was served under `host`. Nothing else may use the door: what
-// programs send has no Origin.
-[[nodiscard]] bool is_same_origin(std::string_view origin, std::string_view host);
+// Whether a request that says `origin` comes from a page that was served under `scheme` (http, https) and `host`. What programs
+// send has no Origin.
+[[nodiscard]] bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host);
+
+// Whether the text is what browsers send as Origin: a scheme, a host, perhaps a port, nothing behind it.
+[[nodiscard]] bool is_origin(std::string_view text);
+
+// What an Authorization header of the scheme Bearer carries; nothing where it is none.
+[[nodiscard]] std::optional<std::string_view> bearer_token(std::string_view authorization);
+
+// Whether a client's own request id may go into a header and a log: 1 to 128 letters, digits and ._-
+[[nodiscard]] bool is_request_id(std::string_view text);
+
+// The names of headers, as Access-Control-Request-Headers lists them.
+[[nodiscard]] bool is_header_list(std::string_view text);
+
+// The text for one line of a log: what is not visible ASCII is `?`, and a long one is cut.
+[[nodiscard]] std::string loggable(std::string_view text);
 
 // The path of a request's target, without its query, and with its %XX replaced; empty where it is not a path.
 [[nodiscard]] std::string target_path(std::string_view target);

@@ -18,12 +18,45 @@ TEST(HttpRules, KnowTheNamesOfThisMachine) {
 }
 
 TEST(HttpRules, TakeAPageOfThisServerOnly) {
-  EXPECT_TRUE(is_same_origin("http://localhost:8642", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://localhost:3000", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("https://localhost:8642", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://evil.example", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("null", "localhost:8642"));
-  EXPECT_FALSE(is_same_origin("http://", ""));
+  EXPECT_TRUE(is_same_origin("http://localhost:8642", "http", "localhost:8642"));
+  EXPECT_TRUE(is_same_origin("https://localhost:8642", "https", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://localhost:3000", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("https://localhost:8642", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://localhost:8642", "https", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://evil.example", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("null", "http", "localhost:8642"));
+  EXPECT_FALSE(is_same_origin("http://", "http", ""));
+}
+
+TEST(HttpRules, KnowAnOriginFromAnAddress) {
+  for (const char* origin : {"https://chat.example", "http://localhost:3000", "http://[::1]:80", "vscode-webview://abc"}) {
+    EXPECT_TRUE(is_origin(origin)) << origin;
+  }
+  for (const char* other : {"", "*", "null", "https://", "https://chat.example/", "chat.example", "http://a b", "http://a,b"}) {
+    EXPECT_FALSE(is_origin(other)) << other;
+  }
+}
+
+TEST(HttpRules, TakeAKeyFromAuthorization) {
+  EXPECT_EQ(bearer_token("Bearer uma-1"), "uma-1");
+  EXPECT_EQ(bearer_token("bearer  uma-1"), "uma-1");
+  for (const char* other : {"", "Bearer", "Bearer ", "Basic dXNlcjpwYXNz", "uma-1", "BearerX uma-1"}) {
+    EXPECT_EQ(bearer_token(other), std::nullopt) << other;
+  }
+}
+
+TEST(HttpRules, PassOnOnlyPlainIdsAndHeaderNames) {
+  EXPECT_TRUE(is_request_id("req_1.2-A"));
+  EXPECT_FALSE(is_request_id(""));
+  EXPECT_FALSE(is_request_id(std::string(129, 'a')));
+  EXPECT_TRUE(is_header_list("authorization, x-stainless-os,content-type"));
+  EXPECT_FALSE(is_header_list("a\r\nSet-Cookie: x"));
+  for (const char* wrong : {"a b", "a\nb", "a\"b", "\xc3\xa9"}) EXPECT_FALSE(is_request_id(wrong)) << wrong;
+}
+
+TEST(HttpRules, LetNothingOfARequestMakeALineOfTheLog) {
+  EXPECT_EQ(loggable("/v1/models\n200 fine\x1b[2J\xc3\xa9"), "/v1/models?200?fine?[2J??");
+  EXPECT_EQ(loggable(std::string(1000, 'a')).size(), 256U);
 }
 
 TEST(HttpRules, ReadPaths) {

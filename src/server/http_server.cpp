@@ -4,6 +4,7 @@
 #include <exception>
 #include <format>
 #include <future>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 #include <utility>
@@ -19,10 +20,13 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_name.h"
 #include "server/http_connection.h"
+#include "server/socket_file.h"
+#include "server/unix_listener.h"
 
 namespace uma::server {
 namespace {
@@ -34,34 +38,70 @@ using boost::system::error_code;
 // Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
 constexpr std::chrono::milliseconds kPause{100};
 
-std::int64_t unix_time_s() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  Impl(HttpServerOptions options, Service& service)
+  Impl(HttpServerOptions options, AccessLog access_log, Service& service)
       : state_{.io = io_,
                .service = service,
                .options = std::move(options),
-               .tenant = TenantId{std::format("uid:{}", ::geteuid())},
                .started_s = unix_time_s(),
                .flushes = std::make_shared<FlushQueue>(io_),
+               .own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())}),
+               .keys = {},
+               .access_log = std::move(access_log),
+               .tls = std::nullopt,
                .connections = {},
                .draining = false,
                .busy = {},
                .connections_count = {}},
         acceptor_(io_),
-        keep_running_(io_.get_executor()) {}
+        keep_running_(io_.get_executor()) {
+    for (const ApiKey& key : state_.options.keys) state_.keys.emplace_back(key.digest, std::make_shared<Account>(key));
+  }
 
   Expected<Unit> listen() {
+    if (!state_.options.tls_certificate.empty()) {
+      if (auto loaded = load_certificate(); !loaded) return loaded;
+    }
+    if (!state_.options.address.empty()) {
+      if (auto listening = listen_at_address(); !listening) return listening;
+    }
+    if (state_.options.socket_path.empty()) return Unit{};
+    auto listening = listen_at(state_.options.socket_path, state_.options.backlog);
+    if (!listening) return std::unexpected(listening.error());
+    local_.emplace(io_, std::move(*listening),
+                   [this](UnixListener::Socket socket) { HttpConnection::start(std::move(socket), true, state_); });
+    return Unit{};
+  }
+
+  Expected<Unit> load_certificate() {
+    namespace ssl = asio::ssl;
+    const HttpServerOptions& options = state_.options;
+    ssl::context& context = state_.tls.emplace(ssl::context::tls_server);
+    error_code problem;
+    context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
+                            ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
+                        problem);
+    const auto bad = [&](const std::string& path) {
+      return fail(ErrorCode::io_short_write, std::format("http: TLS: {}: {}", path, problem.message()));
+    };
+    if (!problem) context.use_certificate_chain_file(options.tls_certificate, problem);
+    if (problem) return bad(options.tls_certificate);
+    context.use_private_key_file(options.tls_key, ssl::context::pem, problem);
+    if (problem) return bad(options.tls_key);
+    return Unit{};
+  }
+
+  Expected<Unit> listen_at_address() {
     const HttpServerOptions& options = state_.options;
     error_code problem;
     const asio::ip::address address = asio::ip::make_address(options.address, problem);
-    if (problem || !address.is_loopback()) {
-      return fail(ErrorCode::proto_field, std::format("http: {} is no address of the loopback", options.address));
+    if (problem) return fail(ErrorCode::proto_field, std::format("http: {} is no address", options.address));
+    if (!address.is_loopback() && options.keys.empty()) {
+      return fail(ErrorCode::proto_field,
+                  std::format("http: {} is no address of the loopback: that needs keys", options.address));
     }
     const tcp::endpoint endpoint(address, options.port);
     acceptor_.open(endpoint.protocol(), problem);
@@ -77,7 +117,8 @@ class HttpServer::Impl {
   }
 
   void run() {
-    asio::co_spawn(io_, accept_clients(), asio::detached);
+    if (acceptor_.is_open()) asio::co_spawn(io_, accept_clients(), asio::detached);
+    if (local_) local_->start();
     thread_ = std::thread([this] {
       set_thread_name("uma-http");
       io_.run();
@@ -117,6 +158,7 @@ class HttpServer::Impl {
     state_.draining = true;
     error_code ignored;
     acceptor_.close(ignored);
+    if (local_) local_->close();
     pause_.cancel();
     close_connections([](const HttpConnection& connection) { return connection.is_idle(); });
   }
@@ -144,10 +186,9 @@ class HttpServer::Impl {
         continue;
       }
       is_paused = false;
-      if (state_.connections.size() >= state_.options.connections_max) continue;  // the socket closes here
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      HttpConnection::start(std::move(socket), state_);
+      HttpConnection::start(std::move(socket), false, state_);
     }
   }
 
@@ -155,6 +196,7 @@ class HttpServer::Impl {
   asio::io_context io_{1};
   HttpState state_;
   tcp::acceptor acceptor_;
+  std::optional<UnixListener> local_;
   asio::steady_timer pause_{io_};
   asio::executor_work_guard<asio::io_context::executor_type> keep_running_;
 
@@ -166,7 +208,9 @@ class HttpServer::Impl {
 
 Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service) {
   try {
-    auto impl = std::make_unique<Impl>(std::move(options), service);
+    auto access_log = AccessLog::open(options.access_log);
+    if (!access_log) return std::unexpected(access_log.error());
+    auto impl = std::make_unique<Impl>(std::move(options), std::move(*access_log), service);
     if (const auto listening = impl->listen(); !listening) return std::unexpected(listening.error());
     impl->run();
     return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

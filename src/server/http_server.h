@@ -1,5 +1,5 @@
-// The HTTP door: OpenAI's API on a loopback address, one listener, its connections and their thread, "uma-http".
-// docs/PROTOCOL.md, section HTTP, is what it speaks. To be stopped like UnixServer: stop_accepting(), wait_idle(limit), stop().
+// The HTTP door: OpenAI's API, its listeners, its connections and their thread, "uma-http". docs/PROTOCOL.md, section HTTP, is
+// what it speaks. To be stopped like UnixServer: stop_accepting(), wait_idle(limit), stop().
 // `service` must outlive the server; after stop() the server calls it no more.
 #pragma once
 
@@ -7,16 +7,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "server/api_keys.h"
 
 namespace uma::server {
 
 struct HttpServerOptions {
-  std::string address = "127.0.0.1";  // of the loopback, as a number
+  std::string address = "127.0.0.1";  // as a number; without keys of the loopback; empty: none
   std::uint16_t port = 0;             // 0: any that is free
+  std::string tls_certificate = {};   // PEM file, with its chain; empty: no TLS
+  std::string tls_key = {};           // PEM file
+  std::string socket_path = {};       // of a Unix socket to listen on too, for this user, without keys; empty: none
   int backlog = 1024;
   std::size_t connections_max = 1024;
   std::size_t header_bytes_max = 16'384;
@@ -25,21 +30,26 @@ struct HttpServerOptions {
   Duration body_timeout = std::chrono::seconds(30);
   Duration write_timeout = std::chrono::seconds(30);  // of one write that the client does not take
   Limits limits = {};                                 // max_frame_bytes bounds a body
+  std::vector<ApiKey> keys = {};                      // none: callers are this process's user
+  bool serves_metrics_without_key = false;
+  std::vector<std::string> cors_origins = {};  // of pages that may ask, beside the server's own
+  std::string access_log = "off";              // AccessLog::open()
 };
 
 // Thread-safe, but not to be called from the service's replies and events.
 class HttpServer {
  public:
-  // Listens and accepts when it returns. Errors: the address is none of the loopback, or the port is taken.
+  // Listens and accepts when it returns. Errors: the port is taken, the address is none of the loopback though there are no
+  // keys, or the access log cannot be opened.
   [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service);
   ~HttpServer();  // as stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  [[nodiscard]] std::uint16_t port() const;
+  [[nodiscard]] std::uint16_t port() const;  // 0: no address
   [[nodiscard]] std::size_t connections_count() const;
 
-  // Closes the listener; connected clients get the rest of their answers, and their new generations are refused.
+  // Closes the listeners; connected clients get the rest of their answers, and their new generations are refused.
   void stop_accepting();
   // Waits until no request is in flight and every answer is written; false when `limit` passes first.
   [[nodiscard]] bool wait_idle(Duration limit);

@@ -1,11 +1,17 @@
 #include "server/http_server.h"
 
 #include <arpa/inet.h>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <iterator>
 #include <netinet/in.h>
 #include <optional>
 #include <poll.h>
 #include <string>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -19,6 +25,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 struct Answer {
@@ -30,6 +37,12 @@ struct Answer {
 // Speaks HTTP as plain bytes. All waits are bounded; what does not come is a test failure.
 class HttpClient {
  public:
+  explicit HttpClient(const std::string& socket_path) : fd_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  }
   explicit HttpClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -310,6 +323,182 @@ TEST_F(HttpServerTest, RefusesOtherHostsAndOrigins) {
   EXPECT_EQ(status_of("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n"), 405);
 }
 
+// The key is "secret".
+ApiKey key_named(const std::string& name) {
+  return {.name = name, .digest = sha256("secret"), .tenant = {"key:" + name}};
+}
+
+TEST_F(HttpServerTest, RefusesAWrongKeyBeforeTheBodyIsRead) {
+  start({.keys = {key_named("ci")}});
+  for (const char* header : {"", "Authorization: Bearer wrong\r\n", "Authorization: Basic secret\r\n",
+                             "Authorization: Bearer secret\r\nAuthorization: Bearer secret\r\n"}) {
+    HttpClient one = client();
+    one.send(std::string("POST /v1/chat/completions HTTP/1.1\r\nHost: any.example\r\n") + header +
+             "Content-Length: 1000\r\n\r\n");
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 401) << header;
+    EXPECT_THAT(answer.head, HasSubstr("WWW-Authenticate: Bearer"));
+    EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_AUTH_001")"));
+    EXPECT_TRUE(one.has_ended());
+  }
+  HttpClient one = client();
+  one.get("/health");
+  EXPECT_EQ(one.answer().status, 200) << "a probe needs no key";
+  one.get("/metrics");
+  EXPECT_EQ(one.answer().status, 401);
+  one.get("/v1/nothing");
+  EXPECT_EQ(one.answer().status, 401) << "who has no key learns nothing";
+}
+
+TEST_F(HttpServerTest, ShowsMetricsWithoutAKeyWhereThatIsAskedFor) {
+  start({.keys = {key_named("ci")}, .serves_metrics_without_key = true});
+  HttpClient one = client();
+  one.get("/metrics");
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesAKeyAsItsTenant) {
+  start({.keys = {{.name = "other", .digest = sha256("other"), .tenant = {"key:other"}}, key_named("ci")}});
+  HttpClient one = client();
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.tenant, TenantId{"key:ci"});
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesItsUserOnAUnixSocketWithoutAKey) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_" + std::to_string(::getpid()));
+  start({.address = "", .socket_path = path, .keys = {key_named("ci")}});
+  EXPECT_EQ(server_->port(), 0);
+  struct stat facts{};
+  ASSERT_EQ(::stat(path.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777U, 0600U);
+  HttpClient one(path);
+  one.send("GET /metrics HTTP/1.1\r\nHost: any.example\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 200);
+  one.post(kChat, kHello);
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_EQ(generation.tenant, TenantId{"uid:" + std::to_string(::geteuid())});
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+  server_->stop_accepting();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {
+  ApiKey key = key_named("ci");
+  key.requests_per_minute = 1;
+  start({.keys = {key}});
+  HttpClient one = client();
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  service_.next_generation().sink->deliver(eos());
+  const Answer first = one.answer();
+  EXPECT_EQ(first.status, 200);
+  EXPECT_THAT(first.head, HasSubstr("x-ratelimit-limit-requests: 1\r\n"));
+  EXPECT_THAT(first.head, HasSubstr("x-ratelimit-remaining-requests: 0\r\n"));
+  one.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const Answer second = one.answer();
+  EXPECT_EQ(second.status, 429);
+  EXPECT_THAT(second.head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(second.body, HasSubstr(R"("type":"rate_limit_error")"));
+}
+
+TEST_F(HttpServerTest, ChargesTheTokensOfWhatAClientLeft) {
+  ApiKey key = key_named("ci");
+  key.tokens_per_minute = 100;
+  start({.keys = {key}});
+  HttpClient one = client();
+  one.post(kChat, kHelloStream, "Authorization: Bearer secret\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  one.close();
+  ASSERT_TRUE(service_.wait_cancelled(1));
+  generation.sink->deliver(
+      EosEvent{FinishReason::cancelled, {.prompt_tokens = 900, .completion_tokens = 100}, "", std::nullopt});
+  HttpClient two = client();
+  two.post(kChat, kHello, "Authorization: Bearer secret\r\n");
+  const Answer answer = two.answer();
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_THAT(answer.head, HasSubstr("x-ratelimit-remaining-tokens: 0\r\n"));
+}
+
+TEST_F(HttpServerTest, LetsPagesOfNamedOriginsAsk) {
+  start({.keys = {key_named("ci")}, .cors_origins = {"https://chat.example"}});
+  HttpClient one = client();
+  one.send(
+      "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://chat.example\r\n"
+      "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-os\r\n\r\n");
+  const Answer preflight = one.answer();
+  EXPECT_EQ(preflight.status, 200);
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n"));
+  EXPECT_THAT(preflight.head, HasSubstr("Access-Control-Allow-Headers: authorization,x-stainless-os\r\n"));
+  one.post(kChat, kHello, "Origin: https://chat.example\r\n");
+  const Answer refused = one.answer();
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_THAT(refused.head, HasSubstr("Access-Control-Allow-Origin: https://chat.example\r\n")) << "the page may read why";
+  for (const char* origin : {"https://evil.example", "https://chat.example.evil.example", "http://chat.example", "null"}) {
+    EXPECT_EQ(
+        status_of(std::string("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: ") + origin + "\r\n\r\n"),
+        403)
+        << origin;
+  }
+}
+
+TEST_F(HttpServerTest, NamesEveryRequest) {
+  start();
+  HttpClient one = client();
+  one.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine-1\r\n\r\n");
+  EXPECT_THAT(one.answer().head, HasSubstr("x-request-id: mine-1\r\n"));
+  one.send("GET /health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: not (mine)\r\n\r\n");
+  const Answer second = one.answer();
+  EXPECT_THAT(second.head, HasSubstr("x-request-id: "));
+  EXPECT_THAT(second.head, Not(HasSubstr("mine")));
+  one.post(kChat, kHelloStream, "X-Request-Id: stream-1\r\n");
+  const FakeService::Generation generation = service_.next_generation();
+  generation.sink->deliver(token("a"));
+  generation.sink->deliver(eos());
+  EXPECT_THAT(one.answer().head, HasSubstr("x-request-id: stream-1\r\n"));
+}
+
+TEST_F(HttpServerTest, LogsEveryRequestAndNothingThatWasSaid) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_server_test_" + std::to_string(::getpid()));
+  start({.keys = {key_named("ci")}, .access_log = path});
+  HttpClient one = client();
+  one.post(kChat, R"({"messages":[{"role":"user","content":"a secret thought"}]})",
+           "X-Request-Id: r1\r\nAuthorization: Bearer secret\r\n");
+  service_.next_generation().sink->deliver(
+      EosEvent{FinishReason::stop, {.prompt_tokens = 7, .completion_tokens = 3}, "a secret reply", std::nullopt});
+  EXPECT_EQ(one.answer().status, 200);
+  one.send("GET /v1/models?key=secret HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r2\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 401);
+  one.send("nonsense\r\n\r\n");
+  EXPECT_EQ(one.answer().status, 400);
+  server_->stop();
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  EXPECT_THAT(text, testing::ContainsRegex(
+                        "POST /v1/chat/completions 200 [0-9]+B [0-9.]+ms tenant=key:ci key=ci id=r1 tokens=7\\+3\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("GET /v1/models 401 [0-9]+B [0-9.]+ms tenant=- key=- id=r2\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("- - 400 "));
+  EXPECT_THAT(text, Not(HasSubstr("secret")));
+}
+
+TEST_F(HttpServerTest, SendsNoBodyToHead) {
+  start();
+  HttpClient one = client();
+  one.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(*one.take_until("\r\n\r\n"), StartsWith("HTTP/1.1 405"));
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ServesOtherAddressesWithKeysOnly) {
+  HttpServerOptions options{.address = "0.0.0.0"};
+  EXPECT_FALSE(HttpServer::start(options, service_).has_value());
+  options.keys = {key_named("ci")};
+  EXPECT_TRUE(HttpServer::start(options, service_).has_value());
+}
+
 TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
   start();
   const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
@@ -324,6 +513,75 @@ TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
     EXPECT_EQ(one.answer().status, 400) << rest;
     EXPECT_TRUE(one.has_ended()) << rest;
   }
+}
+
+TEST_F(HttpServerTest, RefusesHostileFramingWhileAStreamGoesOn) {
+  using namespace std::string_literals;
+  start();
+  HttpClient reader = client();
+  reader.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string get = "GET /health HTTP/1.1\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
+  struct Case {
+    const char* what;
+    std::string bytes;
+    int status;
+  };
+  for (const Case& each : std::vector<Case>{
+           {"two hosts", get + "Host: localhost\r\nhost: localhost\r\n\r\n", 400},
+           {"an absolute target of another host", "GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an authority as target", "GET localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an asterisk as target", "GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"CONNECT", "CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"a bare LF after the request line", "GET /health HTTP/1.1\nHost: localhost\r\n\r\n", 400},
+           {"a bare LF after a field", get + "Host: localhost\nX: y\r\n\r\n", 400},
+           {"a bare CR in a value", get + "Host: localhost\r\nX: a\rb\r\n\r\n", 400},
+           {"a NUL in a name", get + "Host: localhost\r\nX\0Y: a\r\n\r\n"s, 400},
+           {"a NUL in a value", get + "Host: localhost\r\nX: a\0b\r\n\r\n"s, 400},
+           {"a name with a blank", get + "Host: localhost\r\nX Y: a\r\n\r\n", 400},
+           {"no name", get + "Host: localhost\r\n: a\r\n\r\n", 400},
+           {"a line that is no field", get + "Host: localhost\r\nnonsense\r\n\r\n", 400},
+           {"a length with a sign", post + "Content-Length: +2\r\n\r\n{}", 400},
+           {"a list of lengths", post + "Content-Length: 2, 3\r\n\r\n{}", 400},
+           {"a length in hexadecimal", post + "Content-Length: 0x2\r\n\r\n{}", 400},
+           {"a folded length", post + "Content-Length: 1\r\n 0\r\n\r\n{}", 400},
+           {"chunked twice", post + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400},
+           {"chunked in disguise", post + "Transfer-Encoding: x\r\n chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a coding in HTTP/1.0", "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a sign", chunked + "-1\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with 0x", chunked + "0x2\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size beyond 64 bits", chunked + "10000000000000002\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk that is longer than it says", chunked + "2\r\n{}{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a bare LF", chunked + "2\n{}\r\n0\r\n\r\n", 400},
+       }) {
+    HttpClient one = client();
+    one.send(each.bytes);
+    one.end_sending();
+    EXPECT_EQ(one.answer().status, each.status) << each.what;
+  }
+  HttpClient garbage = client();
+  garbage.send(get + "Host: localhost\r\n\r\n\x16\x03\x01nonsense\r\n\r\n");
+  EXPECT_EQ(garbage.answer().status, 200) << "what came before garbage is answered";
+  EXPECT_EQ(garbage.answer().status, 400);
+  EXPECT_TRUE(garbage.has_ended());
+  EXPECT_TRUE(generation.sink->deliver(token("a")));
+  generation.sink->deliver(eos());
+  EXPECT_THAT(reader.answer().body, HasSubstr(R"("content":"a")"));
+}
+
+TEST_F(HttpServerTest, TakesChunkExtensionsForNothingAndBoundsThem) {
+  start();
+  const std::string head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  HttpClient one = client();
+  const std::string body = kHello;
+  one.send(head + std::format("{:x};name=\"value\"\r\n", body.size()) + body + "\r\n0\r\n\r\n");
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+  HttpClient endless = client();
+  endless.send(head + "2;" + std::string(1'000'000, 'x'));
+  EXPECT_EQ(endless.answer().status, 431);
 }
 
 TEST_F(HttpServerTest, BoundsHeadersAndBodies) {
@@ -408,8 +666,6 @@ TEST_F(HttpServerTest, SaysThatAPortIsTaken) {
   const auto second = HttpServer::start(options, service_);
   ASSERT_FALSE(second.has_value());
   EXPECT_THAT(second.error().message, HasSubstr(std::to_string(options.port)));
-  options.address = "0.0.0.0";
-  EXPECT_FALSE(HttpServer::start(options, service_).has_value());
 }
 
 }  // namespace

@@ -56,18 +56,6 @@ std::string_view imported_kv_name(ImportedKv kv) {
   return "none";
 }
 
-std::string_view state_name(ModelState state) {
-  switch (state) {
-    case ModelState::loading:
-      return "loading";
-    case ModelState::ready:
-      return "ready";
-    case ModelState::failed:
-      break;
-  }
-  return "failed";
-}
-
 void append_token(std::string& out, const FrameHead& head, const TokenEvent& token) {
   append_reply(out, head, "token", [&](ObjectWriter& object) {
     object.field("text", token.text);
@@ -167,7 +155,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   ObjectWriter object(out);
   object.field("name", model.name);
   object.field("description", model.description);
-  object.field("state", state_name(model.state));
+  object.field("state", model_state_name(model.state));
   object.field("load_progress", model.load_progress);
   object.field("bytes", model.bytes);
   object.field("parameters", model.parameters);
@@ -193,11 +181,17 @@ void append_worker_metrics(std::string& out, const WorkerMetrics& worker) {
   object.close();
 }
 
+void optional_field(ObjectWriter& object, std::string_view name, std::optional<double> value) {
+  if (value) return object.field(name, *value);
+  object.null_field(name);
+}
+
 void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   ObjectWriter object(out);
   object.field("model", metrics.model);
   object.field("uptime_s", metrics.uptime_s);
   object.field("sessions", metrics.sessions);
+  object.field("requests_open", metrics.requests_open);
   object.field("requests_total", metrics.requests_total);
   object.field("requests_failed_total", metrics.requests_failed_total);
   object.field("requests_cancelled_total", metrics.requests_cancelled_total);
@@ -251,12 +245,32 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);
   object.field("cold_write_ms_avg", metrics.cold_write_ms_avg);
   object.field("rss_bytes", metrics.rss_bytes);
+  object.field("kv_cache_utilization", metrics.kv_cache_utilization);
+  append_progress_fields(object, metrics.progress);
   append_json_array(object.begin("workers"), metrics.workers,
                     [&](const WorkerMetrics& worker) { append_worker_metrics(out, worker); });
   object.close();
 }
 
 }  // namespace
+
+std::string_view model_state_name(ModelState state) {
+  switch (state) {
+    case ModelState::loading:
+      return "loading";
+    case ModelState::ready:
+      return "ready";
+    case ModelState::failed:
+      break;
+  }
+  return "failed";
+}
+
+void append_progress_fields(ObjectWriter& object, const ProgressSnapshot& progress) {
+  optional_field(object, "last_tick_s", progress.last_tick_s);
+  optional_field(object, "last_decode_s", progress.last_decode_s);
+  optional_field(object, "oldest_waiting_s", progress.oldest_waiting_s);
+}
 
 FrameHead::FrameHead(std::optional<std::string_view> id) {
   ObjectWriter object(bytes_);

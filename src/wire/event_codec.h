@@ -10,6 +10,7 @@
 #include "core/event.h"
 #include "core/metrics_snapshot.h"
 #include "core/session_info.h"
+#include "wire/json_writer.h"
 
 namespace uma::wire {
 
@@ -53,6 +54,8 @@ void append_pong(std::string& out, const FrameHead& head);
 
 // The usage object alone, without a frame.
 void append_usage(std::string& out, const Usage& usage);
+[[nodiscard]] std::string_view model_state_name(ModelState state);
+void append_progress_fields(ObjectWriter& object, const ProgressSnapshot& progress);
 // The metrics object alone, without a frame.
 [[nodiscard]] std::string metrics_json(const MetricsSnapshot& metrics);
 

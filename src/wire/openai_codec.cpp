@@ -4,7 +4,6 @@
 #include <utility>
 
 #include <boost/json/parse.hpp>
-#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
 #include "wire/event_codec.h"
@@ -172,16 +171,6 @@ std::string_view error_type(int status) {
   }
 }
 
-// --- metrics
-
-void append_sample(std::string& out, std::string_view name, std::string_view labels, const json::value& value) {
-  out += std::format("{}{} {}\n", name, labels, json::serialize(value));
-}
-
-std::string_view metric_type(std::string_view name) {
-  return name.ends_with("_total") && name != "uma_worker_cells_total" ? "counter" : "gauge";
-}
-
 }  // namespace
 
 std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
@@ -306,31 +295,6 @@ std::string models_json(std::span<const ModelInfo> models, std::int64_t created_
   object.field("object", "list");
   append_json_array(object.begin("data"), models, [&](const ModelInfo& model) { out += model_json(model, created_s); });
   object.close();
-  return out;
-}
-
-std::string metrics_text(const MetricsSnapshot& metrics) {
-  const json::value snapshot = json::parse(metrics_json(metrics));
-  std::string out;
-  for (const auto& [key, value] : snapshot.get_object()) {
-    const std::string name = std::format("uma_{}", std::string_view(key));
-    if (value.is_string()) {
-      out += std::format("# TYPE {} gauge\n", name);
-      append_sample(out, name, std::format("{{name={}}}", json::serialize(value)), 1);
-    } else if (value.is_number()) {
-      out += std::format("# TYPE {} {}\n", name, metric_type(name));
-      append_sample(out, name, "", value);
-    }
-  }
-  const json::array& workers = snapshot.at("workers").get_array();
-  if (workers.empty()) return out;
-  for (const auto& field : workers.front().get_object()) {
-    const std::string name = std::format("uma_worker_{}", std::string_view(field.key()));
-    out += std::format("# TYPE {} {}\n", name, metric_type(name));
-    for (std::size_t i = 0; i < workers.size(); ++i) {
-      append_sample(out, name, std::format("{{worker=\"{}\"}}", i), workers[i].at(field.key()));
-    }
-  }
   return out;
 }
 

@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "core/event.h"
-#include "core/metrics_snapshot.h"
 #include "core/request.h"
 #include "core/session_info.h"
 #include "wire/json_body.h"
@@ -60,8 +59,5 @@ void append_last_chunks(std::string& out, const CompletionHead& head, const EosE
 
 [[nodiscard]] std::string model_json(const ModelInfo& model, std::int64_t created_s);
 [[nodiscard]] std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s);
-
-// The numbers of a snapshot in Prometheus' text format: the names of docs/METRICS.md after "uma_".
-[[nodiscard]] std::string metrics_text(const MetricsSnapshot& metrics);
 
 }  // namespace uma::wire

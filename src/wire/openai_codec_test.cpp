@@ -240,21 +240,5 @@ TEST(ErrorJson, IsOpenAis) {
   EXPECT_THAT(error_json({ErrorCode::io_short_write, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
 }
 
-TEST(MetricsText, HasEveryNumberOnALineOfItsOwn) {
-  MetricsSnapshot metrics;
-  metrics.model = "ti\"ny";
-  metrics.tokens_total = 12;
-  metrics.avg_batch = 1.5;
-  metrics.workers.resize(2);
-  metrics.workers[1].cells_used = 9;
-  const std::string text = metrics_text(metrics);
-  EXPECT_THAT(text, HasSubstr("# TYPE uma_tokens_total counter\numa_tokens_total 12\n"));
-  EXPECT_THAT(text, HasSubstr("# TYPE uma_avg_batch gauge\numa_avg_batch 1.5E0\n"));
-  EXPECT_THAT(text, HasSubstr("uma_model{name=\"ti\\\"ny\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("# TYPE uma_worker_cells_used gauge\numa_worker_cells_used{worker=\"0\"} 0\n"
-                              "uma_worker_cells_used{worker=\"1\"} 9\n"));
-  EXPECT_TRUE(text.ends_with('\n'));
-}
-
 }  // namespace
 }  // namespace uma::wire

@@ -212,7 +212,10 @@ class Facts(HttpTest):
         self.assertEqual(200, self.chat(model=name)[0])
 
     def test_health_and_ready(self):
-        self.assertEqual(200, self.request("GET", "/health")[0])
+        self.chat()
+        status, health = self.request("GET", "/health")
+        self.assertEqual((200, "ok", "ready"), (status, health["status"], health["model"]))
+        self.assertGreaterEqual(health["last_decode_s"], 0)
         self.assertEqual(200, self.request("GET", "/ready")[0])
 
     def test_metrics(self):
@@ -223,6 +226,23 @@ class Facts(HttpTest):
         samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         self.assertGreater(float(samples["uma_tokens_total"]), 0)
         self.assertEqual(0, float(samples['uma_worker_queue_depth{worker="0"}']))
+        # What an endpoint picker reads.
+        self.assertEqual(0, float(samples["uma_queue_depth"]))
+        self.assertIn("uma_sequences_active", samples)
+        self.assertTrue(0 <= float(samples["uma_kv_cache_utilization"]) <= 1)
+        for name in ("uma_ttft_seconds", "uma_inter_token_seconds", "uma_queue_wait_seconds"):
+            self.assertIn(f"# TYPE {name} histogram", text)
+            self.assertGreater(float(samples[f"{name}_count"]), 0)
+            self.assertEqual(samples[f'{name}_bucket{{le="+Inf"}}'], samples[f"{name}_count"])
+        self.assertGreater(float(samples['uma_step_seconds_count{kind="decode"}']), 0)
+
+
+    def test_the_kv_cache_is_used_while_a_stream_runs(self):
+        connection, answer = self.start_stream(max_tokens=2000, uma={"ignore_eos": True})
+        uma.until(lambda: self.client.metrics()["kv_cache_utilization"] > 0, "cells in use")
+        answer.close()
+        connection.close()
+        self.wait_idle()
 
 
 class Hostile(HttpTest):
@@ -258,7 +278,7 @@ class Hostile(HttpTest):
             received = b""
             while data := plain.recv(1 << 16):
                 received += data
-        first, second = received.index(b"text_completion"), received.index(b'{"status":"ok"}')
+        first, second = received.index(b"text_completion"), received.index(b'{"status":"ok"')
         self.assertLess(first, second)
 
     def test_connections_that_come_and_go(self):

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""What idle HTTP connections cost: memory of the daemon for each, and whether streams notice them.
+
+Opens many connections, each with one answered request, and leaves them. Streams run without them and beside them in turn, over
+HTTP, as many at once as there are slots; a ratio is the median of the rounds' ratios.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))
+
+import compare  # noqa: E402
+import uma  # noqa: E402
+
+WARM_UP = 200  # connections before the first look, so that pools and tables have their size
+REQUEST = b"GET /ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
+FIGURES = ("inter_token_p50_ms", "inter_token_p99_ms", "ttft_p50_ms", "tokens_per_s")
+
+
+def connect(port):
+    """A connection that has been used once and is kept."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=uma.WAIT_S)
+    connection.sendall(REQUEST)
+    answer = b""
+    while not answer.endswith(b"}"):
+        part = connection.recv(4096)
+        if not part:
+            raise AssertionError("connections: the door closed a connection")
+        answer += part
+    return connection
+
+
+def are_open(connections):
+    """Whether none was closed by the other side."""
+    for connection in connections:
+        connection.setblocking(False)
+        try:
+            if connection.recv(1) == b"":
+                return False
+        except BlockingIOError:
+            pass
+    return True
+
+
+def stream(port, options, seed):
+    """One burst of streams; returns its figures."""
+    command = [str(uma.BUILD / "bin" / "uma-bench"), "burst", "--http", f"127.0.0.1:{port}", "--streams", str(options.streams),
+               "--tokens", str(options.tokens), "--seed", str(seed), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    if done.returncode != 0:
+        sys.exit(f"connections: uma-bench failed:\n{done.stdout}{done.stderr}")
+    return {name: json.loads(done.stdout)["figures"][name] for name in FIGURES}
+
+
+def measure(options):
+    cells = options.streams * 256
+    flags = ("--http", "127.0.0.1:0", "--slots", str(options.streams), "--n-ctx", str(cells))
+    config = json.dumps({"http": {"connections_max": options.connections + options.streams + WARM_UP + 16, "access_log": "off"}})
+    rounds = []
+    with uma.Daemon(options.model, *flags, config=config) as daemon:
+        port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+        for connection in [connect(port) for _ in range(WARM_UP)]:
+            connection.close()
+        stream(port, options, 1)
+        memory = []
+        for number in range(options.pairs):
+            alone = stream(port, options, 10 + 2 * number)
+            before = daemon.anonymous_bytes()
+            idle = [connect(port) for _ in range(options.connections)]
+            memory.append((daemon.anonymous_bytes() - before) / options.connections)
+            beside = stream(port, options, 11 + 2 * number)
+            if not are_open(idle):
+                sys.exit("connections: the door closed some of them while streams ran: fewer tokens make a round shorter than 75 s")
+            for connection in idle:
+                connection.close()
+            rounds.append((alone, beside))
+    ratios = {name: statistics.median(beside[name] / alone[name] for alone, beside in rounds) for name in FIGURES}
+    # Later rounds find the memory of the first.
+    return {"bytes_per_connection": memory[0], "rounds": rounds, "ratios": ratios}
+
+
+def table(options, figures):
+    lines = [f"| {options.streams} streams | alone | beside {options.connections:,} idle connections | ratio |", "|---|---|---|---|"]
+    for name in FIGURES:
+        alone, beside = (statistics.median(pair[side][name] for pair in figures["rounds"]) for side in (0, 1))
+        lines.append(f"| {name} | {alone:.2f} | {beside:.2f} | {figures['ratios'][name]:.2f} |")
+    return "\n".join(lines) + f"\n\nMemory per idle connection: {figures['bytes_per_connection']:,.0f} bytes."
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="script/bench connections", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="GGUF file; script/bench gives the tiny model")
+    parser.add_argument("--connections", type=compare.positive, default=5000)
+    parser.add_argument("--streams", type=compare.positive, default=64)
+    parser.add_argument("--tokens", type=compare.positive, default=64, help="of each stream")
+    parser.add_argument("--pairs", type=compare.positive, default=5)
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard < 2 * options.connections:
+        print(f"connections: this process may have {hard} open files", file=sys.stderr)
+    figures = measure(options)
+    print(table(options, figures))
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+// Property: decode_completion never crashes, what it accepts keeps the promises of core/request.h, and what it refuses is
+// refused with an answer that can be sent back. The first byte chooses the form.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "wire/openai_codec.h"
+#include "wire/request_codec.h"
+
+namespace {
+
+using namespace uma;
+
+void check_text(std::string_view text) {
+  UMA_CHECK(is_utf8(text));
+  UMA_CHECK(!text.contains('\0'));
+}
+
+void check(wire::CompletionKind kind, const GenerateRequest& request) {
+  const GenerateOptions& options = request.options;
+  check_text(request.model);
+  check_text(request.input.text);
+  UMA_CHECK(request.session.empty() && !request.regenerate);
+  UMA_CHECK((kind == wire::CompletionKind::text ? request.input.messages.empty() : request.input.text.empty()));
+  UMA_CHECK(!request.input.empty());
+  for (const ChatMessage& message : request.input.messages) check_text(message.content);
+  UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.temperature <= wire::kTemperatureMax);
+  UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
+  UMA_CHECK(options.max_tokens.value_or(1) >= 1);
+  UMA_CHECK(options.stop.size() <= wire::kStopStringsMax);
+  for (const std::string& stop : options.stop) {
+    check_text(stop);
+    UMA_CHECK(!stop.empty() && stop.size() <= wire::kStopBytesMax);
+  }
+  UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.timeout_ms >= 0);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const auto kind = data[0] % 2 == 0 ? wire::CompletionKind::chat : wire::CompletionKind::text;
+  const auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
+  if (request) {
+    check(kind, request->generate);
+    return 0;
+  }
+  const wire::RejectedCompletion& rejected = request.error();
+  UMA_CHECK(!rejected.error.message.empty());
+  UMA_CHECK(is_utf8(wire::error_json(rejected.error, 400, rejected.field)));
+  return 0;
+}
