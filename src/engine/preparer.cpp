@@ -30,12 +30,24 @@ std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record
 }
 
 Expected<Unit> append_messages(const capability::ChatFormat& format, kv::SessionRecord& record,
-                               std::vector<ChatMessage> messages) {
+                               std::vector<ChatMessage> messages, const ChatOptions* chat) {
+  const bool is_context_new =
+      chat != nullptr && (chat->tools != record.tools || chat->template_arguments != record.template_arguments);
+  if (is_context_new) {
+    record.tools = chat->tools;
+    record.template_arguments = chat->template_arguments;
+  }
   for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
   const std::vector<capability::MessagePlace> replies = replies_of(record);
-  auto added = capability::tokenize_chat(
-      format, {.messages = record.messages, .tokens = record.chain, .replies = replies, .unix_s = record.created_s},
-      record.pending_messages);
+  auto added = capability::tokenize_chat(format,
+                                         {.messages = record.messages,
+                                          .tokens = record.chain,
+                                          .replies = replies,
+                                          .unix_s = record.created_s,
+                                          .tools = record.tools,
+                                          .template_arguments = record.template_arguments,
+                                          .is_context_new = is_context_new},
+                                         record.pending_messages);
   if (!added) return std::unexpected(added.error());
   using History = capability::ChatTokens::History;
   if (added->history_change == History::rewritten && record.turns_dropped > 0) {
@@ -70,7 +82,7 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
 }  // namespace
 
 Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                             const Input& input) {
+                                             const Input& input, const ChatOptions* chat) {
   kv::SessionRecord next = record;
   if (next.mode == SessionMode::automatic) {
     // Created without a mode on a model without a chat template: the first input decides.
@@ -82,17 +94,20 @@ Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& forma
       return fail(ErrorCode::proto_field,
                   "field \"messages\" was sent to a session of mode text: send \"text\", or create it with mode chat");
     }
+    if (chat != nullptr && !chat->tools.empty()) {
+      return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
+    }
     done = append_text(format.model(), next, input.text);
   } else {
-    done =
-        append_messages(format, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
+    const bool is_text = input.messages.empty() && !input.text.empty();
+    done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
   }
   if (!done) return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                             const kv::SessionRecord& rewound) {
+                                             const kv::SessionRecord& rewound, const ChatOptions& chat) {
   kv::SessionRecord next = rewound;
   const kv::Turn last = record.turns.back();
   std::vector<ChatMessage> input;
@@ -106,7 +121,7 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
     return next;
   }
   // Written again: in the chain the turn may be as the template writes the past, without what it begins a new reply with.
-  if (auto done = append_messages(format, next, std::move(input)); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, std::move(input), &chat); !done) return std::unexpected(done.error());
   return next;
 }
 

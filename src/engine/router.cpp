@@ -484,13 +484,14 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
                    const Session& session = **found;
                    if (session.running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
                    if (auto known = check_record(*session.record); !known) return reply(std::unexpected(known.error()));
-                   append_locked(session.summary.id, std::move(request.input), std::move(reply));
+                   append_locked(session.summary.id, std::move(request.input), std::nullopt, std::move(reply));
                  });
   });
 }
 
-// Prepares the input, checks that it fits, commits. The reply comes before commands that waited.
-void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply) {
+// Prepares the input, checks that it fits, commits. The reply comes before commands that waited. Without `chat` the session
+// stays with the tools that it has.
+void Router::append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply) {
   if (input.bytes() > options_.limits.max_prompt_bytes) {
     return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}",
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
@@ -498,25 +499,25 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
   Session* session = find_session(id);
   lock(*session);
   touch(*session);
-  preparer_.post(
-      [this, id, record = session->record, chat = chat_, input = std::move(input), reply = std::move(reply)]() mutable {
-        auto appended = append_to_record(*chat, *record, input);
-        post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-          const Session* target = find_session(id);
-          const auto finish_with_error = [&](Error error) {
-            reply(std::unexpected(std::move(error)));
-            unlock(id);
-          };
-          if (!appended) return finish_with_error(appended.error());
-          const std::size_t known = tokens_of(*target->record);
-          const std::size_t total = tokens_of(*appended);
-          const std::size_t added = total > known ? total - known : 0;
-          if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
-          if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
-          appended->last_used_s = clock_.unix_s();
-          commit_and_reply(std::move(*appended), std::move(reply));
-        });
-      });
+  preparer_.post([this, id, record = session->record, format = chat_, input = std::move(input), chat = std::move(chat),
+                  reply = std::move(reply)]() mutable {
+    auto appended = append_to_record(*format, *record, input, chat ? &*chat : nullptr);
+    post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+      const Session* target = find_session(id);
+      const auto finish_with_error = [&](Error error) {
+        reply(std::unexpected(std::move(error)));
+        unlock(id);
+      };
+      if (!appended) return finish_with_error(appended.error());
+      const std::size_t known = tokens_of(*target->record);
+      const std::size_t total = tokens_of(*appended);
+      const std::size_t added = total > known ? total - known : 0;
+      if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
+      if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
+      appended->last_used_s = clock_.unix_s();
+      commit_and_reply(std::move(*appended), std::move(reply));
+    });
+  });
 }
 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
@@ -643,6 +644,12 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
       if (!found) return reply(std::unexpected(found.error()));
       const Session& exported = **found;
       if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
+      const auto has_extra = [](const ChatMessage& message) { return !message.extra.empty(); };
+      if (std::ranges::any_of(exported.record->messages, has_extra) ||
+          std::ranges::any_of(exported.record->pending_messages, has_extra)) {
+        return reply(fail(ErrorCode::model_capability,
+                          "a file of this version cannot hold the calls of tools and the thoughts of this session"));
+      }
       preparer_.post(
           [this, model = model_, record = exported.record, info = info_of(exported), reply = std::move(reply)]() mutable {
             Bytes file = export_record(*model, *record);
@@ -715,9 +722,13 @@ void Router::end_request(RequestId id, const Event& terminal) {
 
 Expected<Unit> Router::admit(const GenerateRequest& request) const {
   if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
-  if (request.input.bytes() > options_.limits.max_prompt_bytes) {
-    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}",
-                                                     request.input.bytes(), options_.limits.max_prompt_bytes));
+  if (request.options.chat.tool_choice != ToolChoice::automatic) {
+    return fail(ErrorCode::model_capability, "field \"tool_choice\": this version cannot force a call, use \"auto\"");
+  }
+  const std::size_t prompt_bytes = request.input.bytes() + request.options.chat.tools.size();
+  if (prompt_bytes > options_.limits.max_prompt_bytes) {
+    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
+                                                     options_.limits.max_prompt_bytes));
   }
   // What waits is what the slots cannot hold; the request itself is in requests_ already. Counted here and not in the lanes, so
   // that a burst is judged alike however far its requests have come.
@@ -732,7 +743,7 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
     return fail(ErrorCode::limit_wait,
                 std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
   }
-  if (bytes + static_cast<std::int64_t>(request.input.bytes()) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
+  if (bytes + static_cast<std::int64_t>(prompt_bytes) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
     return fail(ErrorCode::limit_wait,
                 std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
                             options_.limits.queue_bytes_max));
@@ -802,7 +813,7 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
   preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
     kv::SessionRecord empty;
     empty.created_s = now_s;
-    auto record = append_to_record(*chat, empty, request.input);
+    auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
     post([this, id, record = std::move(record), request = std::move(request)]() mutable {
       const auto open = requests_.find(id);
       if (open == requests_.end()) return;  // cancelled meanwhile
@@ -813,7 +824,9 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
         for (std::string& stop : capability::chat_stop_strings(*model_)) request.options.stop.push_back(std::move(stop));
       }
       const std::size_t lane = least_loaded_lane();
-      send(make_task(id, open->second, request, std::move(record->pending)), lane);
+      Task task = make_task(id, open->second, request, std::move(record->pending));
+      if (!request.input.messages.empty()) read_reply(task, request.options.chat);
+      send(std::move(task), lane);
     });
   });
 }
@@ -844,7 +857,7 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     lock(session);
     preparer_.post([this, id, session_id, request, chat = chat_, last = session.record,
                     without = rewound(record, record.turns.size() - 1)] {
-      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without)]() mutable {
+      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
         if (!reopened || !requests_.contains(id)) {
           if (requests_.contains(id)) refuse(id, reopened.error());
           return unlock(session_id);
@@ -854,8 +867,15 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     });
     return;
   }
-  if (request.input.empty()) return start_session_task(id, session, request);
-  append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
+  const ChatOptions& chat = request.options.chat;
+  const kv::SessionRecord& record = *session.record;
+  const bool is_written_anew =
+      !record.pending_messages.empty() && (chat.tools != record.tools || chat.template_arguments != record.template_arguments);
+  if (request.input.empty() && !chat.tools.empty() && record.pending_messages.empty()) {
+    return refuse(id, {ErrorCode::proto_field, "field \"tools\" belongs to input of a chat: the session has none to answer"});
+  }
+  if (request.input.empty() && !is_written_anew) return start_session_task(id, session, request);
+  append_locked(session_id, request.input, chat, [this, id, session_id, request](Expected<SessionInfo> appended) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
     if (!appended) return refuse(id, appended.error());
     start_session_task(id, *find_session(session_id), request);
@@ -897,6 +917,8 @@ void Router::start_session_task(RequestId id, Session& session, const GenerateRe
   std::vector<Token> tokens = record.chain;
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
+  // A reply that goes on is not read from its beginning: it is content.
+  if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(task, request.options.chat);
   task.session = record.id;
   task.forked_from = session.forked_from;
   task.is_public = record.is_public;
@@ -937,6 +959,12 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.timeout = open.timeout;
   task.sink = open.sink;
   return task;
+}
+
+// How the reply to a chat is told.
+void Router::read_reply(Task& task, const ChatOptions& chat) {
+  task.reply_format = chat_->reply_format(chat, task.tokens);
+  if (!chat.tools.empty()) task.call_seed = random_.next_u64();
 }
 
 void Router::send(Task task, std::size_t lane) {
@@ -999,7 +1027,7 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
     } else {
       for (ChatMessage& message : next.pending_messages) next.messages.push_back(std::move(message));
       next.pending_messages.clear();
-      next.messages.push_back({"assistant", result.reply});
+      next.messages.push_back({"assistant", result.reply, result.reply_extra});
     }
   }
   next.last_used_s = clock_.unix_s();

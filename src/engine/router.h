@@ -170,10 +170,11 @@ class Router {
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
-  void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
+  void append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
+  void read_reply(Task& task, const ChatOptions& chat);
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
   void end_request(RequestId id, const Event& terminal);

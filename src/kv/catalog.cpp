@@ -16,10 +16,10 @@ SessionSummary summary_of(const SessionRecord& record) {
 
 std::size_t bytes_of(const SessionRecord& record) {
   std::size_t total = sizeof record + (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) +
-                      record.turns.capacity() * sizeof(Turn);
+                      record.turns.capacity() * sizeof(Turn) + record.tools.capacity() + record.template_arguments.capacity();
   for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
-      total += sizeof message + message.role.capacity() + message.content.capacity();
+      total += sizeof message + message.role.capacity() + message.content.capacity() + message.extra.capacity();
     }
   }
   return total;

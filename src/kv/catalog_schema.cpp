@@ -64,7 +64,14 @@ CREATE TABLE token_blocks (
 // Turns that a full context has cost.
 constexpr std::string_view kVersion2 = "ALTER TABLE sessions ADD COLUMN turns_dropped INTEGER NOT NULL DEFAULT 0";
 
-constexpr std::array kSteps{kVersion1, kVersion2};
+// What messages have beside their content, and what a chat is written with.
+constexpr std::string_view kVersion3 = R"sql(
+ALTER TABLE messages ADD COLUMN extra TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN tools TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN template_arguments TEXT NOT NULL DEFAULT ''
+)sql";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3};
 
 }  // namespace
 

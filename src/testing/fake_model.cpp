@@ -27,6 +27,13 @@ std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions&
     const bool is_plain = (token >= 'a' && token <= 'z') || token == ' ';
     logits[token] = static_cast<float>(random.next_unit()) * (is_plain ? 10.0f : 5.0f);
   }
+  if (!options.says.empty()) {
+    constexpr std::size_t kHeadTokens = std::string_view("assistant\n").size();
+    const auto turn = std::ranges::find_last(tokens, kFakeImStart);
+    const std::size_t said = turn.size() > kHeadTokens ? turn.size() - 1 - kHeadTokens : 0;
+    const Token next = said < options.says.size() ? static_cast<unsigned char>(options.says[said]) : kFakeImEnd;
+    logits[static_cast<std::size_t>(next)] = 40.0f;
+  }
   if (options.end_every != 0 && hash % options.end_every == 0) logits[kFakeImEnd] = 30.0f;
   return logits;
 }

@@ -35,6 +35,8 @@ struct FakeOptions {
   std::string_view chat_template = {};
   // One token in this many (by content) ends a generation; 0: none ever does.
   std::uint32_t end_every = 0;
+  // What it says in each reply of a chat in ChatML, before it ends it; empty: by chance, as above.
+  std::string_view says = {};
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
   bool can_truncate = true;   // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
