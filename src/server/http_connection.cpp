@@ -82,6 +82,10 @@ class GenerationSink final : public EventSink {
       has_text_ = true;
       return outbox_->append_unless_full([&](std::string& out) { wire::append_text_chunk(out, head_, token->text); });
     }
+    if (const auto* part = std::get_if<ReplyPart>(&event)) {
+      has_text_ = true;
+      return outbox_->append_unless_full([&](std::string& out) { wire::append_part_chunk(out, head_, *part); });
+    }
     if (const auto* eos = std::get_if<EosEvent>(&event)) {
       end(*eos);
     } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {

@@ -121,7 +121,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
 
 TEST(DecodeRequest, IgnoresUnknownFieldsWhateverTheyHold) {
   const GenerateRequest request =
-      decode<GenerateRequest>("\"prompt\":\"hi\",\"tool_choice\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
+      decode<GenerateRequest>("\"prompt\":\"hi\",\"audio\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
   EXPECT_EQ(request.input.text, "hi");
 }
 
@@ -304,7 +304,8 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
       row(R"("grammar":"root ::= x")", "\"grammar\" is not served by this version: leave it out"),
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
-      row(R"("tools":[{}])", "\"tools\" is not served by this version: leave it out"),
+      row(R"("tools":[{}])", "\"tools[0].type\" is required"),
+      row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" belongs to \"messages\", not to \"prompt\""),
       row(R"("response_format":{"type":"json_object"})",
           "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
       row(R"("response_format":{})", "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
