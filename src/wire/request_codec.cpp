@@ -61,6 +61,7 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.stream = fields.boolean("stream").value_or(true);
   read_scheduling(fields, options);
   options.progress = fields.boolean("progress").value_or(false);
+  read_grammar(fields, options);
   refuse_unserved_options(fields);
   return options;
 }
