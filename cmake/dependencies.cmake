@@ -31,3 +31,6 @@ target_link_libraries(uma_llama INTERFACE llama ggml::ggml)
 add_library(uma_boost INTERFACE)
 target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)
+# Asio's coroutines allocate and free their frames through operators of their own; where gcc inlines only one of the two it takes
+# them for a mismatch.
+target_compile_options(uma_boost INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-mismatched-new-delete>)

@@ -41,6 +41,7 @@ struct GenerateOptions {
   SamplingParams sampling;
   std::optional<std::int32_t> max_tokens;  // absent: 512 or what fits
   std::vector<std::string> stop;           // non-empty strings
+  std::string grammar;                     // GBNF that the reply must follow; empty: none
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none

@@ -164,8 +164,9 @@ void Lane::start(Task task) {
   UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
   UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
+  const auto bytes = static_cast<std::int64_t>(task.bytes());
   auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
-  sequence->bytes = static_cast<std::int64_t>(sequence->chain.size() * sizeof(Token));
+  sequence->bytes = bytes;
   sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
   stats_.requests_total.add();
   sequence->waits_since = clock_.now();
@@ -858,6 +859,11 @@ void Lane::note_promise(bool is_kept) {
 }
 
 void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
+  if (token == kNoToken) {
+    if (sequence.sampler.constraint()->can_end()) return finish(sequence, FinishReason::stop);
+    return finish(sequence, FinishReason::error,
+                  Error{ErrorCode::runtime_decode, "no token of this model continues the text as its grammar demands"});
+  }
   if (vocab_.is_end_of_generation(token)) {
     finish(sequence, FinishReason::stop);
     return;
@@ -883,7 +889,7 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   const bool stopped = sequence.text.push(token, token_text_);
   if (!tell(sequence, token)) {
     finish(sequence, FinishReason::slow_consumer);
-  } else if (stopped || (sequence.parser && sequence.parser->has_ended())) {
+  } else if (stopped || sequence.sampler.is_complete() || (sequence.parser && sequence.parser->has_ended())) {
     finish(sequence, FinishReason::stop);
   } else if (sequence.generated() >= sequence.task.tokens_max ||
              (size_of(sequence.chain) >= shape().sequence_cells_max && !droppable_turns(sequence))) {

@@ -43,6 +43,7 @@
 #include "kv/state_owner.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 #include "llm/sampler.h"
 #include "sched/bytes_moved.h"
@@ -68,7 +69,8 @@ struct Task {
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
   capability::ReplyFormat reply_format;
-  std::uint64_t call_seed = 0;  // of the ids of its calls
+  std::uint64_t call_seed = 0;                  // of the ids of its calls
+  std::shared_ptr<const llm::Grammar> grammar;  // that the text follows; null: none
   bool stream = true;
   sched::Flow flow;           // whose it is
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
@@ -81,6 +83,11 @@ struct Task {
   TimePoint deadline = kNever;      // of waiting
   TimePoint timeout = kNever;       // of the whole
   std::shared_ptr<EventSink> sink;  // shared with the door
+
+  // Counted while it waits.
+  [[nodiscard]] std::size_t bytes() const {
+    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0);
+  }
 };
 
 // How a task ended. The router commits it and then delivers `terminal`.

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/lane.h"
+#include "llm/token_constraint.h"
 
 namespace uma::engine {
 
@@ -28,6 +29,7 @@ struct Lane::Sequence {
     if (!task.reply_format.is_plain()) parser.emplace(task.reply_format, task.call_seed);
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
+    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab));
     usage.seed = task.seed;
   }
 

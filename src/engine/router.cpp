@@ -801,12 +801,27 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    if (request.session.empty()) {
-      generate_one_shot(id, std::move(request));
-    } else {
-      generate_in_session(id, tenant, std::move(request));
-    }
+    if (request.options.grammar.empty()) return begin_generation(id, tenant, std::move(request));
+    // Before anything of the request is done: a grammar that is none changes nothing.
+    preparer_.post([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
+      auto grammar = llm::Grammar::parse(request.options.grammar);
+      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
+        const auto found = requests_.find(id);
+        if (found == requests_.end()) return;  // cancelled meanwhile
+        if (!grammar) return refuse(id, {grammar.error().code, "field \"grammar\": " + grammar.error().message});
+        found->second.grammar = std::move(*grammar);
+        begin_generation(id, tenant, std::move(request));
+      });
+    });
   });
+}
+
+void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  if (request.session.empty()) {
+    generate_one_shot(id, std::move(request));
+  } else {
+    generate_in_session(id, tenant, std::move(request));
+  }
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
@@ -948,6 +963,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
+  task.grammar = open.grammar;
   task.stream = options.stream;
   task.flow = open.flow;
   task.target_ttft_ms = options.target_ttft_ms;
@@ -971,7 +987,7 @@ void Router::send(Task task, std::size_t lane) {
   Open& open = requests_.at(task.id);
   open.lane = lane;
   lanes_[lane]->stats().queue_depth.add(1);
-  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.tokens.size() * sizeof(Token)));
+  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   lanes_[lane]->post(StartCommand{std::move(task)});
 }
 

@@ -34,6 +34,7 @@
 #include "engine/preparer.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -127,7 +128,8 @@ class Router {
     TimePoint received{};
     TimePoint timeout = kNever;
     bool wants_progress = false;
-    std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
+    std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
+    std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
   struct Account {
@@ -165,6 +167,7 @@ class Router {
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
+  void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);

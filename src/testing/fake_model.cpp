@@ -187,6 +187,7 @@ Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin
 
 FakeVocab::FakeVocab() : bytes_(256, '\0') {
   for (std::size_t i = 0; i < 256; ++i) bytes_[i] = static_cast<char>(i);
+  ordered_pieces_ = llm::order_pieces(*this);
 }
 
 Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool parse_special) const {
@@ -237,13 +238,19 @@ Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage
   return text;
 }
 
-std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max) {
+std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max,
+                                     llm::TokenConstraint* constraint) {
   const FakeVocab vocab;
   std::vector<Token> made;
   while (static_cast<std::int32_t>(made.size()) < tokens_max) {
-    const std::vector<float> logits = fake_logits(tokens, options);
+    std::vector<float> logits = fake_logits(tokens, options);
+    if (constraint != nullptr) constraint->mask(logits);
     const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     if (vocab.is_end_of_generation(token)) break;
+    if (constraint != nullptr) {
+      UMA_CHECK(constraint->allows(token));
+      constraint->accept(token);
+    }
     tokens.push_back(token);
     made.push_back(token);
   }

@@ -333,10 +333,14 @@ std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_vi
   return static_cast<std::int32_t>(std::min(*count, kInt32Max));
 }
 
+void read_grammar(FieldReader& fields, GenerateOptions& options) {
+  std::string grammar = fields.text("grammar", {0, kGrammarBytesMax}).value_or("");
+  if (grammar.empty()) return;
+  if (!options.grammar.empty()) fields.fail_field("grammar", "is there twice: leave one out");
+  options.grammar = std::move(grammar);
+}
+
 void refuse_unserved_options(FieldReader& fields) {
-  if (!fields.text("grammar").value_or("").empty()) {
-    fields.fail_field("grammar", "is not served by this version: leave it out");
-  }
   if (const json::object* format = fields.object("response_format"); format != nullptr) {
     const json::value* type = format->if_contains("type");
     if (type == nullptr || *type != "text") {

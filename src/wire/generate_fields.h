@@ -29,6 +29,8 @@ void read_scheduling(FieldReader& fields, GenerateOptions& options);
 [[nodiscard]] ChatOptions chat_options(FieldReader& fields);
 // A count of tokens; without an upper bound, because the engine clamps to limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name);
+// grammar; a second one is a failure.
+void read_grammar(FieldReader& fields, GenerateOptions& options);
 // Options of later versions: their empty values are accepted, any other is refused, because to ignore a constraint would give
 // the client an answer it did not ask for.
 void refuse_unserved_options(FieldReader& fields);

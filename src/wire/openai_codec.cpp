@@ -45,7 +45,7 @@ void refuse_unserved_fields(FieldReader& fields) {
   for (const std::string_view name : {"n", "best_of"}) {
     if (fields.integer(name, 1, 1024).value_or(1) != 1) fields.fail_field(name, "is served only as 1 by this version");
   }
-  for (const std::string_view name : {"echo", "suffix", "functions", "audio", "grammar"}) {
+  for (const std::string_view name : {"echo", "suffix", "functions", "audio"}) {
     const json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
@@ -70,8 +70,9 @@ void read_own_options(FieldReader& fields, GenerateOptions& options) {
   FieldReader own(*object, "uma.");
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
+  read_grammar(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
-  for (const std::string_view name : {"session_id", "progress", "grammar"}) {
+  for (const std::string_view name : {"session_id", "progress"}) {
     const json::value* value = own.find(name);
     if (value != nullptr && *value != false) refuse(own, name);
   }
@@ -100,6 +101,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   if (const auto count = max_tokens_field(fields, "max_completion_tokens")) options.max_tokens = count;
   options.stream = fields.boolean("stream").value_or(false);
   request.includes_usage = include_usage_field(fields);
+  read_grammar(fields, options);
   refuse_unserved_fields(fields);
   read_own_options(fields, options);
   return request;

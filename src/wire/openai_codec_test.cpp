@@ -104,6 +104,11 @@ TEST(DecodeCompletion, ReadsEveryOption) {
   EXPECT_TRUE(request.includes_usage);
 }
 
+TEST(DecodeCompletion, TakesAGrammarAtTheTopOrAmongOurs) {
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"grammar":"root ::= [a]")").generate.options.grammar, "root ::= [a]");
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"uma":{"grammar":"root ::= [b]"})").generate.options.grammar, "root ::= [b]");
+}
+
 TEST(DecodeCompletion, PrefersTheNewerNameOfMaxTokens) {
   EXPECT_EQ(chat(std::string(kMessages) + R"(,"max_tokens":5,"max_completion_tokens":6)").generate.options.max_tokens, 6);
 }
@@ -127,6 +132,7 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
       {messages + R"(,"uma":{"top_k":-1})", "uma.top_k"},
       {messages + R"(,"uma":{"session_id":"s"})", "uma.session_id"},
+      {messages + R"(,"grammar":"a","uma":{"grammar":"b"})", "uma.grammar"},
       {messages + R"(,"n":2)", "n"},
       {messages + R"(,"logprobs":true)", "logprobs"},
       {messages + R"(,"tools":[{"type":"function"}])", "tools[0].function"},

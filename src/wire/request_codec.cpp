@@ -63,6 +63,7 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.progress = fields.boolean("progress").value_or(false);
   options.chat = chat_options(fields);
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
+  read_grammar(fields, options);
   refuse_unserved_options(fields);
   return options;
 }

@@ -302,7 +302,7 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
-      row(R"("grammar":"root ::= x")", "\"grammar\" is not served by this version: leave it out"),
+      row(R"("grammar":")" + std::string(262145, 'x') + "\"", "\"grammar\" is 262145 bytes, at most 262144 are accepted"),
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
       row(R"("tools":[{}])", "\"tools[0].type\" is required"),
       row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" belongs to \"messages\", not to \"prompt\""),
@@ -313,6 +313,11 @@ TEST(DecodeRequest, RefusesOptionsByName) {
   });
   EXPECT_EQ(refusal(R"("prompt":"hi","logit_bias":{"5":100.5})").substr(0, 43),
             "E_PROTO_003 field \"logit_bias\" must be at l");
+}
+
+TEST(DecodeRequest, ReadsAGrammar) {
+  EXPECT_EQ(generate(R"("grammar":"root ::= \"x\"")").options.grammar, "root ::= \"x\"");
+  EXPECT_EQ(generate(R"("grammar":"")").options.grammar, "");
 }
 
 TEST(DecodeRequest, AcceptsTheEmptyValuesOfUnservedOptions) {
