@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "capability/call_grammar.h"
 #include "capability/json_reader.h"
 #include "capability/tool_format.h"
 
@@ -255,6 +256,16 @@ ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const
     format.think_open = format.think_close = {};
   }
   return format;
+}
+
+Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) const {
+  ReplyFormat format = reply_;
+  // What the template writes before any reply shows whether the model has begun to think there.
+  const std::vector<ChatMessage> question{{"user", "?"}};
+  const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
+  if (!prompt) return std::unexpected(prompt.error());
+  format.begins_thinking = !format.think_open.empty() && trimmed(prompt->bytes()).ends_with(format.think_open);
+  return call_grammar(format, options);
 }
 
 // In the ways that templates differ in taking messages, until one is taken.

@@ -43,6 +43,8 @@ class ChatFormat {
                                             const ChatContext& context) const;
   // What to look for in the reply to such a prompt.
   [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
+  // GBNF of the replies that the options force (call_grammar.h).
+  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
   // What these tokens say, with the marks among them.
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 

@@ -125,6 +125,23 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   return next;
 }
 
+Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
+                                                              const GenerateOptions& options) {
+  if (options.chat.tool_choice == ToolChoice::automatic) {
+    auto grammar = llm::Grammar::parse(options.grammar);
+    if (!grammar) return fail(grammar.error().code, "field \"grammar\": " + grammar.error().message);
+    return grammar;
+  }
+  if (!options.grammar.empty())
+    return fail(ErrorCode::proto_field, "field \"grammar\" and a forced \"tool_choice\" exclude each other");
+  const auto gbnf = format.forced_grammar(options.chat);
+  if (!gbnf) return std::unexpected(gbnf.error());
+  auto grammar = llm::Grammar::parse(*gbnf);
+  if (!grammar)
+    return fail(grammar.error().code, "field \"tools\": their schemas together are no grammar: " + grammar.error().message);
+  return grammar;
+}
+
 bool Preparer::step() {
   inbox_.drain(taken_);
   const bool any = !taken_.empty();

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/request.h"
 #include "kv/catalog.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -28,6 +29,10 @@ namespace uma::engine {
 [[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format,
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound,
                                                            const ChatOptions& chat);
+
+// What the text of the reply must follow, of a grammar or a call that is forced. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
+                                                                            const GenerateOptions& options);
 
 class Preparer {
  public:

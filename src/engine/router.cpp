@@ -722,9 +722,6 @@ void Router::end_request(RequestId id, const Event& terminal) {
 
 Expected<Unit> Router::admit(const GenerateRequest& request) const {
   if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
-  if (request.options.chat.tool_choice != ToolChoice::automatic) {
-    return fail(ErrorCode::model_capability, "field \"tool_choice\": this version cannot force a call, use \"auto\"");
-  }
   const std::size_t prompt_bytes = request.input.bytes() + request.options.chat.tools.size();
   if (prompt_bytes > options_.limits.max_prompt_bytes) {
     return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
@@ -801,14 +798,15 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    if (request.options.grammar.empty()) return begin_generation(id, tenant, std::move(request));
+    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
+    if (request.options.grammar.empty() && !is_forced) return begin_generation(id, tenant, std::move(request));
     // Before anything of the request is done: a grammar that is none changes nothing.
-    preparer_.post([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
-      auto grammar = llm::Grammar::parse(request.options.grammar);
+    preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
+      auto grammar = compile_grammar(*chat, request.options);
       post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
         const auto found = requests_.find(id);
         if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, {grammar.error().code, "field \"grammar\": " + grammar.error().message});
+        if (!grammar) return refuse(id, grammar.error());
         found->second.grammar = std::move(*grammar);
         begin_generation(id, tenant, std::move(request));
       });
@@ -978,7 +976,9 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
 }
 
 // How the reply to a chat is told.
-void Router::read_reply(Task& task, const ChatOptions& chat) {
+void Router::read_reply(Task& task, ChatOptions chat) {
+  // All of it follows the client's own grammar: nothing is thought first.
+  if (task.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
   task.reply_format = chat_->reply_format(chat, task.tokens);
   if (!chat.tools.empty()) task.call_seed = random_.next_u64();
 }

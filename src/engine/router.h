@@ -177,7 +177,7 @@ class Router {
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
-  void read_reply(Task& task, const ChatOptions& chat);
+  void read_reply(Task& task, ChatOptions chat);
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result) const;
   void end_request(RequestId id, const Event& terminal);

@@ -274,5 +274,27 @@ TEST_F(ToolCalls, ASessionForgetsThoughtsAsItsTemplateDoes) {
   EXPECT_TRUE(std::ranges::equal(prompt, std::span(asked.chain).first(prompt.size())));
 }
 
+TEST_F(ToolCalls, AreForcedByTheirSchemas) {
+  serve("I would rather talk.");
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools =
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"enum":["x y"]}},)"
+      R"("required":["a"],"additionalProperties":false}}},{"type":"function","function":{"name":"g"}}])";
+  request.options.chat.tool_names = {"f", "g"};
+  request.options.chat.tool_choice = ToolChoice::named;
+  request.options.chat.tool_name = "f";
+  request.options.max_tokens = 300;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->eos().reason, FinishReason::tool_calls);
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->calls[0].name, "f");
+  EXPECT_TRUE(sink->calls[0].text.contains(R"("x y")")) << sink->calls[0].text;
+  request.options.chat.tool_choice = ToolChoice::required;
+  request.options.chat.has_parallel_calls = false;
+  EXPECT_EQ(generate(request)->calls.size(), 1u);
+  request.options.grammar = "root ::= \"a\"";
+  EXPECT_EQ(std::get<FailureEvent>(*generate(request)->terminal).error.code, ErrorCode::proto_field);
+}
+
 }  // namespace
 }  // namespace uma::engine

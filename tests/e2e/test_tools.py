@@ -1,6 +1,7 @@
 """Tools and thoughts over both doors. What a model with random weights says is no call: how replies are read is tested in
 src/capability/reply_parser_test.cpp and src/engine/tool_calls_test.cpp."""
 
+import json
 import unittest
 
 import test_http
@@ -94,6 +95,61 @@ class Tools(test_http.HttpTest):
         self.assertEqual("E_PROTO_003", self.client.call(type="generate", prompt="one", tools=[WEATHER])["code"])
 
 
+class Forced(test_http.HttpTest):
+    """A call that is forced follows its schema, whatever the weights."""
+    model = uma.TINY_CHAT
+
+    def ask(self, **fields):
+        return {"messages": HISTORY[:1], "max_tokens": 400, "tools": [WEATHER, CLOCK], **fields}
+
+    def check_arguments(self, text):
+        arguments = json.loads(text)
+        self.assertEqual({"city", "days"}, set(arguments))
+        self.assertLessEqual(len(arguments["city"]), 10)
+        self.assertIn(arguments["days"], range(1, 10))
+
+    def test_a_named_tool_is_called(self):
+        for seed in range(4):
+            status, answer = self.request("POST", "/v1/chat/completions", self.ask(
+                seed=seed, tool_choice={"type": "function", "function": {"name": "weather"}}))
+            self.assertEqual(200, status, answer)
+            choice = answer["choices"][0]
+            self.assertEqual("tool_calls", choice["finish_reason"], choice)
+            self.assertIsNone(choice["message"]["content"])
+            (call,) = choice["message"]["tool_calls"]
+            self.assertEqual(("function", "weather"), (call["type"], call["function"]["name"]))
+            self.check_arguments(call["function"]["arguments"])
+
+    def test_some_tool_is_called_as_a_stream(self):
+        for seed in range(4):
+            _, answer = self.start_stream(**self.ask(seed=seed, temperature=1, tool_choice="required", parallel_tool_calls=False))
+            events = self.events(answer)
+            calls = {}
+            for event in events:
+                for delta in event["choices"][0]["delta"].get("tool_calls", []):
+                    call = calls.setdefault(delta["index"], {"name": "", "arguments": ""})
+                    for field, text in delta["function"].items():
+                        call[field] += text
+            self.assertEqual([0], list(calls))
+            self.assertEqual("tool_calls", events[-1]["choices"][0]["finish_reason"])
+            if calls[0]["name"] == "weather":
+                self.check_arguments(calls[0]["arguments"])
+            else:
+                self.assertEqual(("clock", {}), (calls[0]["name"], json.loads(calls[0]["arguments"])))
+
+    def test_on_the_socket(self):
+        reply = self.client.generate(messages=HISTORY[:1], tools=[WEATHER], tool_choice="required", parallel_tool_calls=False,
+                                     max_tokens=400, stream=False)
+        self.assertEqual("tool_calls", reply.last["reason"], reply.last)
+        self.check_arguments(reply.last["tool_calls"][0]["function"]["arguments"])
+
+    def test_a_schema_that_is_no_grammar_is_refused(self):
+        tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+        status, answer = self.request("POST", "/v1/chat/completions", self.ask(tools=[tool], tool_choice="required"))
+        self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), answer)
+        self.assertEqual(200, self.request("POST", "/v1/chat/completions", self.ask(tools=[tool], max_tokens=2))[0])
+
+
 class Restart(unittest.TestCase):
     def test_calls_and_results_outlive_the_daemon(self):
         daemon = uma.Daemon(uma.TINY_CHAT, "--n-ctx", "8192", "--slots", "4")
@@ -103,7 +159,8 @@ class Restart(unittest.TestCase):
             session = client.create_session(mode="chat")
             client.generate(messages=HISTORY, session_id=session, tools=[WEATHER], max_tokens=4)
             before = client.session(session)["messages"]
-        daemon.kill()
+        daemon.signal(uma.signal.SIGKILL)
+        daemon.wait()
         daemon.start().wait_ready()
         with daemon.client() as client:
             self.assertEqual(before, client.session(session)["messages"])
