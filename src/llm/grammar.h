@@ -78,10 +78,10 @@ class GrammarReader {
   static constexpr Place kNowhere = 0;
   static constexpr Place kStart = 1;
   // Bounds for grammars made to explode; where one is reached, nothing may follow.
-  static constexpr std::size_t kPlacesMax = 1u << 18;
+  static constexpr std::size_t kPlacesMax = 1u << 17;
   static constexpr std::size_t kItemsMax = 2048;     // of one place
   static constexpr std::size_t kStepsMax = 65'536;   // of the items of one place
-  static constexpr std::size_t kKeptMax = 4u << 20;  // items, steps and returns of all places
+  static constexpr std::size_t kKeptMax = 1u << 20;  // items, steps and returns of all places
 
   explicit GrammarReader(std::shared_ptr<const Grammar> grammar);
 
