@@ -6,6 +6,9 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "capability/call_grammar.h"
+#include "capability/json_reader.h"
+#include "capability/tool_format.h"
 
 namespace uma::capability {
 namespace {
@@ -25,7 +28,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<const ChatMessage> messages,
+Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<const WrittenMessage> messages,
                                          bool add_generation_prompt) {
   std::vector<ChatMessage> marked;
   marked.reserve(messages.size());
@@ -42,8 +45,10 @@ Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<cons
     const std::size_t end = at + mark.size();
     const bool has_blanks = at > 0 && rest[at - 1] == ' ' && end < rest.size() && rest[end] == ' ';
     result.append(rest.substr(0, has_blanks ? at - 1 : at));
-    const std::string_view content = messages[i].content;
-    result.append(jinja::Text::input(std::string(has_blanks ? content : trimmed(content)), static_cast<jinja::Source>(i)));
+    const jinja::Text& content = messages[i].content;
+    const std::string_view shown = has_blanks ? std::string_view(content.bytes()) : trimmed(content.bytes());
+    const auto begin = shown.empty() ? 0 : static_cast<std::size_t>(shown.data() - content.bytes().data());
+    result.append(content, begin, begin + shown.size());
     rest.remove_prefix(has_blanks ? end + 1 : end);
   }
   result.append(rest);
@@ -107,44 +112,64 @@ Expected<std::int32_t> count_system_tokens(const llm::Vocab& vocab, const jinja:
   return static_cast<std::int32_t>(tokens.size());
 }
 
-std::string without_blanks(std::string_view text) {
-  std::string result;
-  std::ranges::copy_if(text, std::back_inserter(result), [](char c) { return !std::string_view(" \t\n\r\f\v").contains(c); });
-  return result;
+// Where `text` ends in `full`, which begins with it but for blanks.
+std::optional<std::size_t> end_but_for_blanks(std::string_view full, std::string_view text) {
+  const auto is_blank = [](char c) { return std::string_view(" \t\n\r\f\v").contains(c); };
+  std::size_t at = 0;
+  for (const char c : text) {
+    if (is_blank(c)) continue;
+    while (at < full.size() && is_blank(full[at])) ++at;
+    if (at == full.size() || full[at] != c) return std::nullopt;
+    ++at;
+  }
+  return at;
 }
 
 // False where these tokens of the chain say something else than the message: a template took a part of it away, earlier. Text
 // that is no UTF-8 was mended for the message, and says nothing.
-bool can_be(const llm::Vocab& vocab, std::span<const Token> tokens, std::string_view content) {
-  std::string text;
-  for (const Token token : tokens) text += vocab.piece(token);
-  return text.starts_with(content) || !is_utf8(text);
+bool can_be(const ChatFormat& format, std::span<const Token> tokens, std::string_view content) {
+  std::string shown;  // where nobody looked for marks
+  for (const Token token : tokens) shown += format.model().vocab().piece(token);
+  return shown.starts_with(content) || format.text_of(tokens).starts_with(content) || !is_utf8(shown);
+}
+
+ChatContext context_of(const Conversation& conversation) {
+  return {.unix_s = conversation.unix_s, .tools = conversation.tools, .template_arguments = conversation.template_arguments};
 }
 
 // Where the delta begins in `full`: behind the last reply, if `full` writes all up to there as the chain has it, but for blanks
 // around replies, which some templates trim.
 std::optional<std::size_t> delta_begin(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full) {
   const auto messages = conversation.messages;
-  const std::string& reply = messages.back().content;
+  const ChatMessage& last = messages.back();
+  std::string reply = last.content;
   if (!conversation.replies.empty()) {
     const MessagePlace& place = conversation.replies.back();
     const auto tokens = conversation.tokens.subspan(place.begin, place.end - place.begin);
-    if (!can_be(format.model().vocab(), tokens, reply)) return std::nullopt;
+    // Of a message that was taken apart the chain knows how it was said.
+    if (!last.extra.empty()) {
+      reply = format.text_of(tokens);
+    } else if (!can_be(format, tokens, reply)) {
+      return std::nullopt;
+    }
   }
-  const auto prompt = format.write(messages.first(messages.size() - 1), true, conversation.unix_s);
+  const auto prompt = format.write(messages.first(messages.size() - 1), true, context_of(conversation));
   if (!prompt) return std::nullopt;
   const std::string said = prompt->bytes() + reply;
   if (full.bytes().starts_with(said)) return said.size();
+  const auto end = end_but_for_blanks(full.bytes(), said);
+  if (!end || !last.extra.empty()) return end;
   const auto place = find_message(full, messages.size() - 1);
-  if (!place) return std::nullopt;
-  const bool is_same = without_blanks(std::string_view(full.bytes()).substr(0, place->end)) == without_blanks(said);
-  return is_same ? std::optional(place->end) : std::nullopt;
+  if (!place || place->end < *end) return std::nullopt;
+  return trimmed(std::string_view(full.bytes()).substr(*end, place->end - *end)).empty() ? std::optional(place->end)
+                                                                                         : std::nullopt;
 }
 
 // The chain as `full` has it: replies that are written as they were said keep their tokens, so that the new chain is the old
 // one up to the first difference. False where a reply is not found.
-Expected<bool> rewrite_history(const llm::Vocab& vocab, const Conversation& conversation, const jinja::Text& full,
+Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full,
                                ChatTokens& result) {
+  const llm::Vocab& vocab = format.model().vocab();
   std::vector<Token>& chain = result.history;
   std::size_t at = 0;
   for (const MessagePlace& reply : conversation.replies) {
@@ -154,10 +179,12 @@ Expected<bool> rewrite_history(const llm::Vocab& vocab, const Conversation& conv
                               : append_tokens(vocab, full, at, range->begin, chain);
     if (!done) return std::unexpected(done.error());
     const std::size_t begin = chain.size();
-    const std::string& content = conversation.messages[reply.message].content;
+    const ChatMessage& message = conversation.messages[reply.message];
     const auto said = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
-    const auto written = std::string_view(full.bytes()).substr(range->begin, range->end - range->begin);
-    if (trimmed(written) == trimmed(content) && can_be(vocab, said, content)) {
+    const auto written = trimmed(std::string_view(full.bytes()).substr(range->begin, range->end - range->begin));
+    const bool is_as_said = message.extra.empty() ? written == trimmed(message.content) && can_be(format, said, message.content)
+                                                  : written == trimmed(format.text_of(said));
+    if (is_as_said) {
       chain.insert(chain.end(), said.begin(), said.end());
     } else if (auto tokens = append_tokens(vocab, full, range->begin, range->end, chain); !tokens) {
       return std::unexpected(tokens.error());
@@ -181,40 +208,120 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
 }
 
 ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model) : model_(std::move(model)) {
-  if (model_->facts().chat_template.empty()) return;
-  auto parsed = ChatTemplate::parse(model_->facts().chat_template);
-  if (parsed) {
-    template_ = std::move(*parsed);
-  } else {
-    problem_ = parsed.error().message;
-    log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
+  const std::string& source = model_->facts().chat_template;
+  if (!source.empty()) {
+    auto parsed = ChatTemplate::parse(source);
+    if (parsed) {
+      template_ = std::move(*parsed);
+    } else {
+      problem_ = parsed.error().message;
+      log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
+    }
+  }
+  set_think_marks(source, reply_);
+  if (template_) reply_.calls = call_syntax_of(source);
+  template_knows_tools_ = reply_.calls != CallSyntax::none;
+  if (!template_knows_tools_) reply_.calls = CallSyntax::tagged;
+  const llm::Vocab& vocab = model_->vocab();
+  for (const std::string_view mark : marks_of(reply_)) {
+    const auto tokens = vocab.tokenize(mark, true);
+    if (tokens && tokens->size() == 1 && vocab.piece(tokens->front()).empty()) {
+      reply_.marks.emplace_back(tokens->front(), mark);
+    }
   }
 }
 
-Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                                        std::int64_t unix_s) const {
-  std::string problem = problem_;
-  if (template_) {
-    ChatTemplateInput input;
+std::string ChatFormat::text_of(std::span<const Token> tokens) const {
+  std::string text;
+  for (const Token token : tokens) {
+    const auto mark = std::ranges::find(reply_.marks, token, &std::pair<Token, std::string>::first);
+    text += mark == reply_.marks.end() ? model_->vocab().piece(token) : std::string_view(mark->second);
+  }
+  return text;
+}
+
+ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const Token> prompt) const {
+  ReplyFormat format = reply_;
+  if (options.tools.empty()) {
+    format.calls = CallSyntax::none;
+  } else {
+    format.tools = options.tool_names;
+    format.has_parallel_calls = options.has_parallel_calls;
+  }
+  if (options.splits_reasoning) {
+    constexpr std::size_t kMarkTokensMax = 16;  // of a mark that is spelled out
+    const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));
+    format.begins_thinking = !format.think_open.empty() && trimmed(end).ends_with(format.think_open);
+  } else {
+    format.think_open = format.think_close = {};
+  }
+  return format;
+}
+
+Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) const {
+  ReplyFormat format = reply_;
+  // What the template writes before any reply shows whether the model has begun to think there.
+  const std::vector<ChatMessage> question{{"user", "?"}};
+  const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
+  if (!prompt) return std::unexpected(prompt.error());
+  format.begins_thinking = !format.think_open.empty() && trimmed(prompt->bytes()).ends_with(format.think_open);
+  return call_grammar(format, options);
+}
+
+// In the ways that templates differ in taking messages, until one is taken.
+Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                                    const ChatContext& context) const {
+  ChatTemplateInput input;
+  input.add_generation_prompt = add_generation_prompt;
+  input.bos_token = model_->facts().bos_text;
+  input.eos_token = model_->facts().eos_text;
+  input.unix_s = context.unix_s;
+  if (const auto arguments = read_json(context.template_arguments, jinja::kOtherInput); arguments && arguments->as_dict()) {
+    for (const auto& [name, value] : arguments->as_dict()->entries) input.variables.emplace_back(name->bytes(), value);
+  }
+  const bool has_calls =
+      std::ranges::any_of(messages, [](const ChatMessage& message) { return message.extra.contains("\"tool_calls\""); });
+  if (!template_knows_tools_ && (has_calls || !context.tools.empty())) {
     std::vector<jinja::Value> values;
-    for (const ChatMessage& message : messages) {
-      const auto source = static_cast<jinja::Source>(values.size());
-      values.push_back(jinja::Value::dict({{"role", jinja::Value::text(message.role)},
-                                           {"content", jinja::Value::text(jinja::Text::input(message.content, source))}}));
+    for (WrittenMessage& message : spell_out_tools(messages, context.tools)) {
+      values.push_back(jinja::Value::dict(
+          {{"role", jinja::Value::text(message.role)}, {"content", jinja::Value::text(std::move(message.content))}}));
     }
     input.messages = jinja::Value::list(std::move(values));
-    input.add_generation_prompt = add_generation_prompt;
-    input.bos_token = model_->facts().bos_text;
-    input.eos_token = model_->facts().eos_text;
-    input.unix_s = unix_s;
-    auto text = template_->render(input);
+    return template_->render(input);
+  }
+  if (auto tools = read_json(context.tools, jinja::kOtherInput)) input.tools = std::move(*tools);
+  Expected<jinja::Text> first = fail(ErrorCode::model_capability, "");
+  for (const bool are_objects : {true, false}) {
+    for (const bool is_none : {true, false}) {
+      std::vector<jinja::Value> values;
+      for (const ChatMessage& message : messages) {
+        values.push_back(message_value(message, static_cast<jinja::Source>(values.size()),
+                                       {.is_empty_content_none = is_none, .are_arguments_objects = are_objects}));
+      }
+      input.messages = jinja::Value::list(std::move(values));
+      auto text = template_->render(input);
+      if (text || !has_calls) return text;
+      if (are_objects && is_none) first = std::move(text);
+    }
+  }
+  return first;
+}
+
+Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                        const ChatContext& context) const {
+  std::string problem = problem_;
+  if (template_) {
+    auto text = write_by_template(messages, add_generation_prompt, context);
     if (text) return text;
     problem = text.error().message;
+    // libllama's version knows nothing of tools, and the reply would be read as the template's.
+    if (template_knows_tools_ && !context.tools.empty()) return text;
     if (!has_warned_.exchange(true)) {
       log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem);
     }
   }
-  auto text = write_with_library(*model_, messages, add_generation_prompt);
+  auto text = write_with_library(*model_, spell_out_tools(messages, context.tools), add_generation_prompt);
   if (!text && !problem.empty()) {
     return fail(ErrorCode::model_capability, problem + ": use \"prompt\" with the formatted text instead");
   }
@@ -226,7 +333,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
   const llm::Vocab& vocab = format.model().vocab();
   std::vector<ChatMessage> all(conversation.messages.begin(), conversation.messages.end());
   all.insert(all.end(), added.begin(), added.end());
-  const auto full = format.write(all, true, conversation.unix_s);
+  const auto full = format.write(all, true, context_of(conversation));
   if (!full) return std::unexpected(full.error());
 
   ChatTokens result;
@@ -236,7 +343,7 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
         return std::unexpected(done.error());
       return result;
     }
-    const auto found = rewrite_history(vocab, conversation, *full, result);
+    const auto found = rewrite_history(format, conversation, *full, result);
     if (!found) return std::unexpected(found.error());
     if (!*found) result = {};
     result.history_change = *found ? ChatTokens::History::rewritten : ChatTokens::History::lost;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "capability/chat_template.h"
+#include "capability/reply_parser.h"
 #include "core/error.h"
 #include "core/request.h"
 #include "llm/model.h"
@@ -23,6 +24,13 @@ namespace uma::capability {
 // first.
 [[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start);
 
+// What a conversation is written with, beside its messages.
+struct ChatContext {
+  std::int64_t unix_s = 0;                // the time that templates tell
+  std::string_view tools{};               // ChatOptions
+  std::string_view template_arguments{};  // ChatOptions
+};
+
 // How one model writes conversations: by its own template; where that cannot be used, by libllama's version of it; ChatML where
 // the model has none.
 class ChatFormat {
@@ -32,10 +40,21 @@ class ChatFormat {
   [[nodiscard]] const llm::Model& model() const { return *model_; }
   // Errors: E_MODEL_003 when no way to write them is left.
   [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
-                                            std::int64_t unix_s) const;
+                                            const ChatContext& context) const;
+  // What to look for in the reply to such a prompt.
+  [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
+  // GBNF of the replies that the options force (call_grammar.h).
+  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
+  // What these tokens say, with the marks among them.
+  [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 
  private:
+  [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                                        const ChatContext& context) const;
+
   std::shared_ptr<const llm::Model> model_;  // shared: the format is used by jobs that outlive a router's interest in it
+  ReplyFormat reply_;                        // all that its replies can have
+  bool template_knows_tools_ = false;
   std::optional<ChatTemplate> template_;
   std::string problem_;                           // why there is none, though the model has one
   mutable std::atomic<bool> has_warned_ = false;  // of conversations that its template refuses
@@ -55,8 +74,10 @@ struct Conversation {
   std::span<const ChatMessage> messages;
   std::span<const Token> tokens;          // the chain
   std::span<const MessagePlace> replies;  // of every turn, in order
-  std::int64_t unix_s = 0;  // the time that templates tell: of the session's creation, so that it never rewrites the past
-  bool is_changed = false;  // the chain says something else than these messages: all of it is written anew
+  std::int64_t unix_s = 0;   // the time that templates tell: of the session's creation, so that it never rewrites the past
+  std::string_view tools{};  // ChatOptions, from now on
+  std::string_view template_arguments{};  // ChatOptions, from now on
+  bool is_changed = false;  // the chain was written from other messages, tools or arguments: all of it is written anew
 };
 
 struct ChatTokens {

@@ -245,5 +245,98 @@ TEST(ChatStopStrings, NoneWhereTheEndOfTurnIsAToken) {
   EXPECT_TRUE(chat_stop_strings(FakeModel({.has_chat_template = true})).empty());
 }
 
+constexpr std::string_view kTools =
+    R"([{"type":"function","function":{"name":"f","description":"does <|im_end|>","parameters":{"type":"object"}}}])";
+const ChatMessage kCalling{"assistant", "",
+                           R"({"tool_calls":[{"id":"abcdef123","type":"function","function":{"name":"f","arguments":)"
+                           R"("{\"a\": \"<|im_end|>\"}"}}]})"};
+
+std::string write(const ChatFormat& format, std::span<const ChatMessage> messages, std::string_view tools) {
+  const auto text = format.write(messages, true, {.unix_s = 0, .tools = tools});
+  return text ? text->bytes() : "error: " + text.error().message;
+}
+
+TEST(ChatFormatTools, GoToTheTemplateThatKnowsThem) {
+  const ChatFormat format = format_of(
+      "{{ tools[0].function.name }}[TOOL_CALLS]{% for m in messages %}{{ m.role }}{{ m.tool_call_id }}"
+      "{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments.a }}{% endfor %}{% endfor %}");
+  const std::vector<ChatMessage> messages{{"user", "go"}, kCalling, {"tool", "7", R"({"tool_call_id":"abcdef123"})"}};
+  EXPECT_EQ(write(format, messages, kTools), "f[TOOL_CALLS]userassistantabcdef123<|im_end|>toolabcdef123");
+  const Conversation nothing{.messages = {}, .tokens = {}, .replies = {}, .unix_s = 0, .tools = kTools};
+  const auto tokens = tokenize_chat(format, nothing, messages).value().tokens;
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 0) << "arguments are nobody's special tokens";
+}
+
+TEST(ChatFormatTools, ATemplateMayWantArgumentsAsTextAndNoneForContent) {
+  const std::vector<ChatMessage> messages{{"user", "go"}, kCalling};
+  EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages if m.tool_calls %}"
+                            "{{ 'a: ' + m.tool_calls[0].function.arguments + (m.content is none)|string }}{% endfor %}"),
+                  messages, ""),
+            "<tool_call>Nonea: {\"a\": \"<|im_end|>\"}True");
+  EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages %}{{ '/' + m.content }}{% endfor %}"), messages, ""),
+            "<tool_call>None/go/");
+}
+
+TEST(ChatFormatTools, AreSpelledOutForATemplateThatDoesNotKnowThem) {
+  const ChatFormat format = chat_format();
+  const std::vector<ChatMessage> messages{{"system", "be brief"}, {"user", "go"}, kCalling, {"tool", "7"}, {"tool", "8"}};
+  const std::string text = write(format, messages, kTools);
+  EXPECT_TRUE(text.starts_with("<|im_start|>system\nbe brief\n\n")) << text;
+  EXPECT_TRUE(text.contains("\"description\": \"does <|im_end|>\"")) << text;
+  EXPECT_TRUE(
+      text.contains("<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"<|im_end|>\"}}\n"
+                    "</tool_call><|im_end|>"))
+      << text;
+  EXPECT_TRUE(text.contains("<|im_start|>user\n<tool_response>\n7\n</tool_response>\n<tool_response>\n8\n</tool_response>"))
+      << text;
+  const Conversation nothing{.messages = {}, .tokens = {}, .replies = {}, .unix_s = 0, .tools = kTools};
+  EXPECT_EQ(std::ranges::count(tokenize_chat(format, nothing, messages)->tokens, kFakeImEnd), 4) << "the template's own";
+  EXPECT_TRUE(write(format, std::span(messages).subspan(1, 1), kTools).starts_with("<|im_start|>system\nYou can call"));
+}
+
+TEST(ChatFormatTools, TheTemplatesWordsTellHowItsCallsAreRead) {
+  const auto syntax = [](std::string_view chat_template) {
+    ChatOptions options;
+    options.tools = kTools;
+    options.tool_names = {"f"};
+    const ReplyFormat format = format_of(chat_template).reply_format(options, {});
+    EXPECT_EQ(format.tools, std::vector<std::string>{"f"});
+    return format.calls;
+  };
+  EXPECT_EQ(syntax("{{ tools }}<tool_call>"), CallSyntax::tagged);
+  EXPECT_EQ(syntax("{{ tools }}[TOOL_CALLS]"), CallSyntax::mistral);
+  EXPECT_EQ(syntax("{{ tools }}ipython \"parameters\""), CallSyntax::llama3);
+  EXPECT_EQ(syntax("{{ tools }}<｜tool▁calls▁begin｜>"), CallSyntax::deepseek);
+  EXPECT_EQ(syntax("{{ tools }}<tool_call><function=f>"), CallSyntax::tagged) << "spelled out";
+  EXPECT_EQ(syntax("{{ messages }}"), CallSyntax::tagged) << "spelled out";
+  EXPECT_TRUE(chat_format().reply_format({}, {}).is_plain());
+}
+
+TEST(ChatFormatTools, APromptMayHaveBegunToThink) {
+  ChatOptions options;
+  options.splits_reasoning = true;
+  const ChatFormat format = format_of("{{ messages[0].content.split('</think>')[-1] }}{% if open %}<think>\n{% endif %}");
+  const std::vector<ChatMessage> messages{{"user", "hi"}};
+  const auto format_with = [&](std::string_view arguments) {
+    const auto prompt =
+        tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .template_arguments = arguments}, messages);
+    return format.reply_format(options, prompt.value().tokens);
+  };
+  EXPECT_TRUE(format_with(R"({"open": true})").begins_thinking);
+  EXPECT_FALSE(format_with("").begins_thinking);
+  EXPECT_EQ(format_with("").think_close, "</think>");
+  options.splits_reasoning = false;
+  EXPECT_TRUE(format_with("").is_plain());
+}
+
+TEST(ChatFormatTools, ControlTokensAmongTheMarksHaveTheirText) {
+  ChatOptions options;
+  options.tools = kTools;
+  // The fake vocabulary hides <|im_start|>, and a mark that is several tokens is text anyway.
+  const ChatFormat format = format_of("{{ tools }}<tool_call>");
+  EXPECT_TRUE(format.reply_format(options, {}).marks.empty());
+  EXPECT_EQ(format.text_of(letters("<tool_call>")), "<tool_call>");
+}
+
 }  // namespace
 }  // namespace uma::capability

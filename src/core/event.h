@@ -1,4 +1,4 @@
-// What a generation tells its client. Every accepted request gets any number of Token, Progress, ContextShift and
+// What a generation tells its client. Every accepted request gets any number of Token, ReplyPart, Progress, ContextShift and
 // ResponseBegun events and then exactly one of Eos and Failure. Failure only while no token was sent; after the first token an
 // error arrives as Eos with reason `error`.
 #pragma once
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "core/error.h"
 #include "core/ids.h"
@@ -16,16 +17,31 @@
 namespace uma {
 
 struct TokenEvent {
-  std::string_view text;  // whole UTF-8 characters; empty while a character or a stop string is incomplete
+  // Content, in whole UTF-8 characters; empty while a character, a stop string or a mark is incomplete, and for what is no
+  // content.
+  std::string_view text;
   Token token = kNoToken;
 };
 
-enum class FinishReason : std::uint8_t { stop, length, cancelled, timeout, slow_consumer, error };
+// A piece of a reply that is not its content. Comes before the TokenEvent of the token that made it certain.
+struct ReplyPart {
+  enum class Kind : std::uint8_t { reasoning, tool_call };
+  Kind kind = Kind::reasoning;
+  std::string text{};     // reasoning: the next piece of it; tool_call: of its arguments, which are a JSON object
+  std::int32_t call = 0;  // tool_call: which one of the reply, from 0
+  std::string id{};       // tool_call: with its first piece; empty with the others
+  std::string name{};     // likewise
+  bool operator==(const ReplyPart&) const = default;
+};
+
+enum class FinishReason : std::uint8_t { stop, length, cancelled, timeout, slow_consumer, error, tool_calls };
 
 constexpr std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::stop:
       return "stop";
+    case FinishReason::tool_calls:
+      return "tool_calls";
     case FinishReason::length:
       return "length";
     case FinishReason::cancelled:
@@ -43,8 +59,10 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
 struct EosEvent {
   FinishReason reason = FinishReason::stop;
   Usage usage;
-  std::string text;  // text that was held back for a stop string that did not come; with stream: false the whole reply
+  std::string text;            // content that was held back for what did not come; with stream: false the whole content
   std::optional<Error> error;  // with reason error: what happened
+  // Likewise of the rest. With stream: false: all it thought as one part, then each call as one.
+  std::vector<ReplyPart> parts{};
 };
 
 struct FailureEvent {
@@ -76,7 +94,8 @@ struct ResponseBegunEvent {
   std::int32_t number = 0;  // of its reply among the messages of the turn
 };
 
-using Event = std::variant<TokenEvent, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
+using Event =
+    std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
 
 [[nodiscard]] inline bool is_terminal(const Event& event) {
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);

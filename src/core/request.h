@@ -17,7 +17,23 @@ enum class RequestClass : std::uint8_t { interactive, background };
 struct ChatMessage {
   std::string role;
   std::string content;
+  // What it has beside, as a JSON object with OpenAI's names: "reasoning_content" and "tool_calls" of an assistant,
+  // "tool_call_id" of a tool, "name". Empty: nothing.
+  std::string extra{};
   bool operator==(const ChatMessage&) const = default;
+};
+
+enum class ToolChoice : std::uint8_t { automatic, required, named };
+
+// How the prompt of a conversation is written and its reply read; means nothing for a text.
+struct ChatOptions {
+  std::string tools;  // that the model may call: a JSON array as OpenAI has it, checked; empty: none
+  std::vector<std::string> tool_names;
+  ToolChoice tool_choice = ToolChoice::automatic;
+  std::string tool_name;  // named: the one that must be called
+  bool has_parallel_calls = true;
+  std::string template_arguments;  // JSON object: the template's own switches, such as enable_thinking; empty: none
+  bool splits_reasoning = false;   // what the model thinks first is told apart from the content, where the template knows it
 };
 
 // Options of one generation.
@@ -25,6 +41,7 @@ struct GenerateOptions {
   SamplingParams sampling;
   std::optional<std::int32_t> max_tokens;  // absent: 512 or what fits
   std::vector<std::string> stop;           // non-empty strings
+  std::string grammar;                     // GBNF that the reply must follow; empty: none
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none
@@ -32,6 +49,7 @@ struct GenerateOptions {
   double target_ttft_ms = 0;                // wanted until the first token; 0: scheduler.target_ttft_ms
   double target_tbt_ms = 0;                 // wanted between two tokens; 0: scheduler.target_tbt_ms
   bool progress = false;
+  ChatOptions chat;
 };
 
 // Delta input of a session, or the whole prompt of a one-shot request: a text, or messages, never both.
@@ -42,7 +60,9 @@ struct Input {
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty(); }
   [[nodiscard]] std::size_t bytes() const {
     std::size_t total = text.size();
-    for (const ChatMessage& message : messages) total += message.role.size() + message.content.size();
+    for (const ChatMessage& message : messages) {
+      total += message.role.size() + message.content.size() + message.extra.size();
+    }
     return total;
   }
 };

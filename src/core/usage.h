@@ -27,7 +27,8 @@ struct Usage {
   std::int32_t reused_tokens = 0;
   std::int32_t recomputed_tokens = 0;
   std::int32_t completion_tokens = 0;
-  std::int32_t dropped_turns = 0;  // oldest ones, because the context was full
+  std::int32_t reasoning_tokens = 0;  // of them, where reasoning is told apart
+  std::int32_t dropped_turns = 0;     // oldest ones, because the context was full
   std::int32_t dropped_tokens = 0;
   Tier tier = Tier::none;              // where the largest reused part was
   std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/PROTOCOL.md); static storage

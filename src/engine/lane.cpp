@@ -167,8 +167,9 @@ void Lane::start(Task task) {
   UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
   UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
+  const auto bytes = static_cast<std::int64_t>(task.bytes());
   auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
-  sequence->bytes = static_cast<std::int64_t>(sequence->chain.size() * sizeof(Token));
+  sequence->bytes = bytes;
   sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
   stats_.requests_total.add();
   sequence->waits_since = clock_.now();
@@ -869,6 +870,11 @@ void Lane::note_promise(bool is_kept) {
 }
 
 void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
+  if (token == kNoToken) {
+    if (sequence.sampler.constraint()->can_end()) return finish(sequence, FinishReason::stop);
+    return finish(sequence, FinishReason::error,
+                  Error{ErrorCode::runtime_decode, "no token of this model continues the text as its grammar demands"});
+  }
   if (vocab_.is_end_of_generation(token)) {
     finish(sequence, FinishReason::stop);
     return;
@@ -892,16 +898,32 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
 
   token_text_.clear();
   const bool stopped = sequence.text.push(token, token_text_);
-  const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();
-  if (keeps_reply) sequence.reply += token_text_;
-  if (sequence.task.stream && !sequence.task.sink->deliver(TokenEvent{token_text_, token})) {
+  if (!tell(sequence, token)) {
     finish(sequence, FinishReason::slow_consumer);
-  } else if (stopped) {
+  } else if (stopped || sequence.sampler.is_complete() || (sequence.parser && sequence.parser->has_ended())) {
     finish(sequence, FinishReason::stop);
   } else if (sequence.generated() >= sequence.task.tokens_max ||
              (size_of(sequence.chain) >= shape().sequence_cells_max && !droppable_turns(sequence))) {
     finish(sequence, FinishReason::length);
   }
+}
+
+// What token_text_ says goes to the client, and into the reply where that is kept. False: the client is too slow.
+bool Lane::tell(Sequence& sequence, Token token) {
+  pieces_.clear();
+  if (sequence.parser) {
+    const bool was_thinking = sequence.parser->is_thinking();
+    sequence.parser->push(token_text_, pieces_);
+    if (was_thinking || sequence.parser->is_thinking()) ++sequence.usage.reasoning_tokens;
+    token_text_ = pieces_.content;
+  }
+  const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();
+  if (keeps_reply) sequence.reply += token_text_;
+  if (!sequence.task.stream) return true;
+  EventSink& sink = *sequence.task.sink;
+  const auto deliver = [&](const ReplyPart& part) { return sink.deliver(part); };
+  return std::ranges::all_of(pieces_.before, deliver) && sink.deliver(TokenEvent{token_text_, token}) &&
+         std::ranges::all_of(pieces_.after, deliver);
 }
 
 // --- The end of a sequence
@@ -930,6 +952,11 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
 
   std::string rest;
   sequence.text.finish(rest);  // empty after a stop string
+  std::vector<ReplyPart> parts;
+  if (sequence.parser) {
+    finish_parts(sequence, rest, parts);
+    if (reason == FinishReason::stop && !sequence.parser->calls().empty()) reason = FinishReason::tool_calls;
+  }
   sequence.reply += rest;
   const std::int32_t generated = sequence.generated();
   sequence.usage.completion_tokens = generated;
@@ -944,6 +971,7 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
                     .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
                     .dropped_turns = sequence.usage.dropped_turns,
                     .reply = sequence.reply,
+                    .reply_extra = sequence.parser ? sequence.parser->message_extra() : "",
                     .terminal = {},
                     .sink = std::move(sequence.task.sink)};
   if (error && generated == 0) {
@@ -952,9 +980,26 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
     result.terminal = EosEvent{.reason = reason,
                                .usage = sequence.usage,
                                .text = sequence.task.stream ? std::move(rest) : std::move(sequence.reply),
-                               .error = std::move(error)};
+                               .error = std::move(error),
+                               .parts = std::move(parts)};
   }
   on_result_(std::move(result));
+}
+
+// `rest` of the text becomes the rest of the content, `parts` what else is left to tell; where nothing was told all of it.
+void Lane::finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts) {
+  capability::ReplyParser& parser = *sequence.parser;
+  pieces_.clear();
+  parser.push(rest, pieces_);
+  parser.finish(pieces_);
+  rest = pieces_.content;
+  if (sequence.task.stream) {
+    parts = pieces_.before;
+    parts.insert(parts.end(), pieces_.after.begin(), pieces_.after.end());
+    return;
+  }
+  if (!parser.reasoning().empty()) parts.push_back({.kind = ReplyPart::Kind::reasoning, .text = parser.reasoning()});
+  parts.insert(parts.end(), parser.calls().begin(), parser.calls().end());
 }
 
 void Lane::remove_finished() {

@@ -27,6 +27,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/mutex.h"
+#include "capability/reply_parser.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
@@ -42,6 +43,7 @@
 #include "kv/state_owner.h"
 #include "kv/state_store.h"
 #include "kv/tier_policy.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 #include "llm/sampler.h"
 #include "sched/bytes_moved.h"
@@ -66,6 +68,9 @@ struct Task {
   SamplingParams sampling;
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
+  capability::ReplyFormat reply_format;
+  std::uint64_t call_seed = 0;                  // of the ids of its calls
+  std::shared_ptr<const llm::Grammar> grammar;  // that the text follows; null: none
   bool stream = true;
   sched::Flow flow;           // whose it is
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
@@ -78,6 +83,11 @@ struct Task {
   TimePoint deadline = kNever;      // of waiting
   TimePoint timeout = kNever;       // of the whole
   std::shared_ptr<EventSink> sink;  // shared with the door
+
+  // Counted while it waits.
+  [[nodiscard]] std::size_t bytes() const {
+    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0);
+  }
 };
 
 // How a task ended. The router commits it and then delivers `terminal`.
@@ -86,7 +96,8 @@ struct TaskResult {
   SessionId session;
   std::vector<Token> generated;    // end-of-generation excluded
   std::int32_t dropped_turns = 0;  // of the session, before and while it was generated
-  std::string reply;               // the text that was shown, whole
+  std::string reply;               // the content that was shown, whole
+  std::string reply_extra;         // what its message has beside (ChatMessage)
   Event terminal;
   std::shared_ptr<EventSink> sink;
 };
@@ -299,6 +310,8 @@ class Lane {
   void choose_first_token(Sequence& sequence, std::span<float> logits);
   void note_promise(bool is_kept);
   void push_token(Sequence& sequence, Token token, TimePoint now);
+  [[nodiscard]] bool tell(Sequence& sequence, Token token);
+  void finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts);
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
@@ -345,6 +358,7 @@ class Lane {
   std::vector<sched::SequenceView> views_;
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
+  capability::ReplyPieces pieces_;
   std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
   std::vector<ModelDrafter::Candidate> candidates_;
   std::uint32_t decode_calls_ = 0;

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/lane.h"
+#include "llm/token_constraint.h"
 
 namespace uma::engine {
 
@@ -24,9 +25,11 @@ struct Lane::Sequence {
         prompt_tokens(size_of(task.tokens)),
         chain(std::move(task.tokens)),
         sampler(task.sampling, task.seed, banned),
-        text(vocab, task.stop) {
+        text(vocab, task.stop, task.reply_format.marks) {
+    if (!task.reply_format.is_plain()) parser.emplace(task.reply_format, task.call_seed);
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
+    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab));
     usage.seed = task.seed;
   }
 
@@ -48,6 +51,7 @@ struct Lane::Sequence {
   std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
   llm::Sampler sampler;
   TextStream text;
+  std::optional<capability::ReplyParser> parser;  // none: all of its text is content
   sched::NgramDrafter drafter;
   sched::DraftControl draft_control;
   sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses

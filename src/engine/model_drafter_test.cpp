@@ -267,6 +267,7 @@ class OtherVocab final : public llm::Vocab {
     return plain_.tokenize(text, parse_special);
   }
   [[nodiscard]] std::string_view piece(Token token) const override { return token == 'q' ? "Q" : plain_.piece(token); }
+  [[nodiscard]] std::span<const llm::OrderedPiece> ordered_pieces() const override { return plain_.ordered_pieces(); }
   [[nodiscard]] bool is_end_of_generation(Token token) const override { return plain_.is_end_of_generation(token); }
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return plain_.end_of_generation(); }
   [[nodiscard]] std::optional<Token> bos() const override { return plain_.bos(); }

@@ -33,7 +33,12 @@ std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record
 
 // `is_changed`: the messages are no longer those that the chain was written from.
 Expected<Unit> append_messages(const capability::ChatFormat& format, kv::SessionRecord& record,
-                               std::vector<ChatMessage> messages, bool is_changed = false) {
+                               std::vector<ChatMessage> messages, const ChatOptions* chat, bool is_changed = false) {
+  if (chat != nullptr && (chat->tools != record.tools || chat->template_arguments != record.template_arguments)) {
+    record.tools = chat->tools;
+    record.template_arguments = chat->template_arguments;
+    is_changed = true;
+  }
   for (ChatMessage& message : messages) record.pending_messages.push_back(std::move(message));
   const std::vector<capability::MessagePlace> replies = replies_of(record);
   auto added = capability::tokenize_chat(format,
@@ -41,6 +46,8 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
                                           .tokens = record.chain,
                                           .replies = replies,
                                           .unix_s = record.created_s,
+                                          .tools = record.tools,
+                                          .template_arguments = record.template_arguments,
                                           .is_changed = is_changed},
                                          record.pending_messages);
   if (!added) return std::unexpected(added.error());
@@ -81,7 +88,7 @@ bool replace_instructions(kv::SessionRecord& record, const std::optional<std::st
   const bool had_any = record.has_instructions;
   if (had_any == instructions.has_value() && (!had_any || messages.front().content == *instructions)) return false;
   if (had_any) messages.erase(messages.begin());
-  if (instructions) messages.insert(messages.begin(), {"system", *instructions});
+  if (instructions) messages.insert(messages.begin(), {.role = "system", .content = *instructions});
   for (kv::Turn& turn : record.turns) {
     if (turn.messages_begin > 0) turn.messages_begin += (instructions ? 1 : 0) - (had_any ? 1 : 0);
   }
@@ -109,12 +116,12 @@ Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format,
     next.on_full = *response.on_full;
     is_changed = true;  // how long the system prompt is must be found out
   }
-  if (auto done = append_messages(format, next, input.messages, is_changed); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, input.messages, nullptr, is_changed); !done) return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                             const Input& input) {
+                                             const Input& input, const ChatOptions* chat) {
   kv::SessionRecord next = record;
   if (next.mode == SessionMode::automatic) {
     // Created without a mode on a model without a chat template: the first input decides.
@@ -126,17 +133,20 @@ Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& forma
       return fail(ErrorCode::proto_field,
                   "field \"messages\" was sent to a session of mode text: send \"text\", or create it with mode chat");
     }
+    if (chat != nullptr && !chat->tools.empty()) {
+      return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
+    }
     done = append_text(format.model(), next, input.text);
   } else {
-    done =
-        append_messages(format, next, input.messages.empty() ? std::vector<ChatMessage>{{"user", input.text}} : input.messages);
+    const bool is_text = input.messages.empty() && !input.text.empty();
+    done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
   }
   if (!done) return std::unexpected(done.error());
   return next;
 }
 
 Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                             const kv::SessionRecord& rewound) {
+                                             const kv::SessionRecord& rewound, const ChatOptions& chat) {
   kv::SessionRecord next = rewound;
   const kv::Turn last = record.turns.back();
   std::vector<ChatMessage> input;
@@ -150,8 +160,25 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
     return next;
   }
   // Written again: in the chain the turn may be as the template writes the past, without what it begins a new reply with.
-  if (auto done = append_messages(format, next, std::move(input)); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, std::move(input), &chat); !done) return std::unexpected(done.error());
   return next;
+}
+
+Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
+                                                              const GenerateOptions& options) {
+  if (options.chat.tool_choice == ToolChoice::automatic) {
+    auto grammar = llm::Grammar::parse(options.grammar);
+    if (!grammar) return fail(grammar.error().code, "field \"grammar\": " + grammar.error().message);
+    return grammar;
+  }
+  if (!options.grammar.empty())
+    return fail(ErrorCode::proto_field, "field \"grammar\" and a forced \"tool_choice\" exclude each other");
+  const auto gbnf = format.forced_grammar(options.chat);
+  if (!gbnf) return std::unexpected(gbnf.error());
+  auto grammar = llm::Grammar::parse(*gbnf);
+  if (!grammar)
+    return fail(grammar.error().code, "field \"tools\": their schemas together are no grammar: " + grammar.error().message);
+  return grammar;
 }
 
 bool Preparer::step() {

@@ -11,20 +11,28 @@
 #include "core/error.h"
 #include "core/request.h"
 #include "kv/catalog.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
 
 // What a session's record becomes when input is appended to it. A chat template can write the past differently than before:
-// then the chain changes from the first difference on (docs/decisions/0021). Errors: E_PROTO_003 for messages in a text
-// session; those of the tokenizer and the chat template.
+// then the chain changes from the first difference on (docs/decisions/0021). `chat`: what the whole is written with from now
+// on; null: what it was written with. Input may be empty where some is pending. Errors: E_PROTO_003 for messages or tools in a
+// text session; those of the tokenizer and the chat template.
 [[nodiscard]] Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& format,
-                                                           const kv::SessionRecord& record, const Input& input);
+                                                           const kv::SessionRecord& record, const Input& input,
+                                                           const ChatOptions* chat = nullptr);
 
 // What it becomes without its last turn's reply, whose input is pending again. `rewound` is the record without that turn.
-// REQUIRES: a last turn. Errors: those of the tokenizer and the chat template.
+// REQUIRES: a last turn. Errors: as append_to_record.
 [[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format,
-                                                           const kv::SessionRecord& record, const kv::SessionRecord& rewound);
+                                                           const kv::SessionRecord& record, const kv::SessionRecord& rewound,
+                                                           const ChatOptions& chat);
+
+// What the text of the reply must follow, of a grammar or a call that is forced. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
+                                                                            const GenerateOptions& options);
 
 // What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
 // pending. Other instructions change the chain from its beginning. Errors: as append_to_record; E_PROTO_003 for a text session,

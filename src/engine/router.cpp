@@ -507,13 +507,14 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
                    const Session& session = **found;
                    if (session.running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
                    if (auto known = check_record(*session.record); !known) return reply(std::unexpected(known.error()));
-                   append_locked(session.summary.id, std::move(request.input), std::move(reply));
+                   append_locked(session.summary.id, std::move(request.input), std::nullopt, std::move(reply));
                  });
   });
 }
 
-// Prepares the input, checks that it fits, commits. The reply comes before commands that waited.
-void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply) {
+// Prepares the input, checks that it fits, commits. The reply comes before commands that waited. Without `chat` the session
+// stays with the tools that it has.
+void Router::append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply) {
   if (input.bytes() > options_.limits.max_prompt_bytes) {
     return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}",
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
@@ -521,25 +522,25 @@ void Router::append_locked(const SessionId& id, Input input, Reply<SessionInfo> 
   Session* session = find_session(id);
   lock(*session);
   touch(*session);
-  preparer_.post(
-      [this, id, record = session->record, chat = chat_, input = std::move(input), reply = std::move(reply)]() mutable {
-        auto appended = append_to_record(*chat, *record, input);
-        post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-          const Session* target = find_session(id);
-          const auto finish_with_error = [&](Error error) {
-            reply(std::unexpected(std::move(error)));
-            unlock(id);
-          };
-          if (!appended) return finish_with_error(appended.error());
-          const std::size_t known = tokens_of(*target->record);
-          const std::size_t total = tokens_of(*appended);
-          const std::size_t added = total > known ? total - known : 0;
-          if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
-          if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
-          appended->last_used_s = clock_.unix_s();
-          commit_and_reply(std::move(*appended), std::move(reply));
-        });
-      });
+  preparer_.post([this, id, record = session->record, format = chat_, input = std::move(input), chat = std::move(chat),
+                  reply = std::move(reply)]() mutable {
+    auto appended = append_to_record(*format, *record, input, chat ? &*chat : nullptr);
+    post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+      const Session* target = find_session(id);
+      const auto finish_with_error = [&](Error error) {
+        reply(std::unexpected(std::move(error)));
+        unlock(id);
+      };
+      if (!appended) return finish_with_error(appended.error());
+      const std::size_t known = tokens_of(*target->record);
+      const std::size_t total = tokens_of(*appended);
+      const std::size_t added = total > known ? total - known : 0;
+      if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
+      if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
+      appended->last_used_s = clock_.unix_s();
+      commit_and_reply(std::move(*appended), std::move(reply));
+    });
+  });
 }
 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
@@ -760,6 +761,12 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
       if (!found) return reply(std::unexpected(found.error()));
       const Session& exported = **found;
       if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
+      const auto has_extra = [](const ChatMessage& message) { return !message.extra.empty(); };
+      if (std::ranges::any_of(exported.record->messages, has_extra) ||
+          std::ranges::any_of(exported.record->pending_messages, has_extra)) {
+        return reply(fail(ErrorCode::model_capability,
+                          "a file of this version cannot hold the calls of tools and the thoughts of this session"));
+      }
       ExportedSession made{.info = info_of(exported), .file = {}};
       if (!with_kv) return export_conversation(exported.record, std::move(made), std::move(reply));
       auto then = [this, record = exported.record, made = std::move(made), reply = std::move(reply)]() mutable {
@@ -925,9 +932,10 @@ void Router::end_request(RequestId id, const Event& terminal) {
 
 Expected<Unit> Router::admit(const GenerateRequest& request) const {
   if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
-  if (request.input.bytes() > options_.limits.max_prompt_bytes) {
-    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}",
-                                                     request.input.bytes(), options_.limits.max_prompt_bytes));
+  const std::size_t prompt_bytes = request.input.bytes() + request.options.chat.tools.size();
+  if (prompt_bytes > options_.limits.max_prompt_bytes) {
+    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
+                                                     options_.limits.max_prompt_bytes));
   }
   // What waits is what the slots cannot hold; the request itself is in requests_ already. Counted here and not in the lanes, so
   // that a burst is judged alike however far its requests have come.
@@ -942,7 +950,7 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
     return fail(ErrorCode::limit_wait,
                 std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
   }
-  if (bytes + static_cast<std::int64_t>(request.input.bytes()) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
+  if (bytes + static_cast<std::int64_t>(prompt_bytes) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
     return fail(ErrorCode::limit_wait,
                 std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
                             options_.limits.queue_bytes_max));
@@ -1002,21 +1010,37 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    if (request.response) {
-      generate_response(id, tenant, std::move(request));
-    } else if (request.session.empty()) {
-      generate_one_shot(id, std::move(request));
-    } else {
-      generate_in_session(id, tenant, std::move(request));
-    }
+    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
+    if (request.options.grammar.empty() && !is_forced) return begin_generation(id, tenant, std::move(request));
+    // Before anything of the request is done: a grammar that is none changes nothing.
+    preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
+      auto grammar = compile_grammar(*chat, request.options);
+      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
+        const auto found = requests_.find(id);
+        if (found == requests_.end()) return;  // cancelled meanwhile
+        if (!grammar) return refuse(id, grammar.error());
+        found->second.grammar = std::move(*grammar);
+        begin_generation(id, tenant, std::move(request));
+      });
+    });
   });
+}
+
+void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  if (request.response) {
+    generate_response(id, tenant, std::move(request));
+  } else if (request.session.empty()) {
+    generate_one_shot(id, std::move(request));
+  } else {
+    generate_in_session(id, tenant, std::move(request));
+  }
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
   preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
     kv::SessionRecord empty;
     empty.created_s = now_s;
-    auto record = append_to_record(*chat, empty, request.input);
+    auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
     post([this, id, record = std::move(record), request = std::move(request)]() mutable {
       const auto open = requests_.find(id);
       if (open == requests_.end()) return;  // cancelled meanwhile
@@ -1027,7 +1051,9 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
         for (std::string& stop : capability::chat_stop_strings(*model_)) request.options.stop.push_back(std::move(stop));
       }
       const std::size_t lane = least_loaded_lane();
-      send(make_task(id, open->second, request, std::move(record->pending)), lane);
+      Task task = make_task(id, open->second, request, std::move(record->pending));
+      if (!request.input.messages.empty()) read_reply(task, request.options.chat);
+      send(std::move(task), lane);
     });
   });
 }
@@ -1058,7 +1084,7 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     lock(session);
     preparer_.post([this, id, session_id, request, chat = chat_, last = session.record,
                     without = rewound(record, record.turns.size() - 1)] {
-      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without)]() mutable {
+      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
         if (!reopened || !requests_.contains(id)) {
           if (requests_.contains(id)) refuse(id, reopened.error());
           return unlock(session_id);
@@ -1068,8 +1094,15 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     });
     return;
   }
-  if (request.input.empty()) return start_session_task(id, session, request);
-  append_locked(session_id, request.input, [this, id, session_id, request](Expected<SessionInfo> appended) {
+  const ChatOptions& chat = request.options.chat;
+  const kv::SessionRecord& record = *session.record;
+  const bool is_written_anew =
+      !record.pending_messages.empty() && (chat.tools != record.tools || chat.template_arguments != record.template_arguments);
+  if (request.input.empty() && !chat.tools.empty() && record.pending_messages.empty()) {
+    return refuse(id, {ErrorCode::proto_field, "field \"tools\" belongs to input of a chat: the session has none to answer"});
+  }
+  if (request.input.empty() && !is_written_anew) return start_session_task(id, session, request);
+  append_locked(session_id, request.input, chat, [this, id, session_id, request](Expected<SessionInfo> appended) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
     if (!appended) return refuse(id, appended.error());
     start_session_task(id, *find_session(session_id), request);
@@ -1115,6 +1148,8 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   std::vector<Token> tokens = record.chain;
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
+  // A reply that goes on is not read from its beginning: it is content.
+  if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(task, request.options.chat);
   task.session = record.id;
   task.forked_from = session.forked_from;
   task.is_public = record.is_public;
@@ -1308,6 +1343,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
+  task.grammar = open.grammar;
   task.stream = options.stream;
   task.flow = open.flow;
   task.target_ttft_ms = options.target_ttft_ms;
@@ -1321,12 +1357,20 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   return task;
 }
 
+// How the reply to a chat is told.
+void Router::read_reply(Task& task, ChatOptions chat) {
+  // All of it follows the client's own grammar: nothing is thought first.
+  if (task.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
+  task.reply_format = chat_->reply_format(chat, task.tokens);
+  if (!chat.tools.empty()) task.call_seed = random_.next_u64();
+}
+
 void Router::send(Task task, std::size_t lane) {
   Open& open = requests_.at(task.id);
   open.lane = lane;
   set_sent(task.id);
   lanes_[lane]->stats().queue_depth.add(1);
-  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.tokens.size() * sizeof(Token)));
+  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   lanes_[lane]->post(StartCommand{std::move(task)});
 }
 
@@ -1383,7 +1427,7 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
     } else {
       for (ChatMessage& message : next.pending_messages) next.messages.push_back(std::move(message));
       next.pending_messages.clear();
-      next.messages.push_back({"assistant", result.reply});
+      next.messages.push_back({"assistant", result.reply, result.reply_extra});
     }
   }
   next.last_used_s = clock_.unix_s();

@@ -37,6 +37,7 @@
 #include "engine/preparer.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -153,7 +154,8 @@ class Router {
     TimePoint timeout = kNever;
     TimePoint deadline = kNever;  // of waiting for another reply of its session
     bool wants_progress = false;
-    std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
+    std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
+    std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
   struct Account {
@@ -197,6 +199,7 @@ class Router {
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
+  void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
@@ -212,10 +215,11 @@ class Router {
   void discard_new_session(const SessionId& id);
   void run_waiting_for_replies(const SessionId& id);
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
-  void append_locked(const SessionId& id, Input input, Reply<SessionInfo> reply);
+  void append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
+  void read_reply(Task& task, ChatOptions chat);
   void send(Task task, std::size_t lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
                                                   const Draft* draft) const;

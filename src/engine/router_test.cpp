@@ -3,6 +3,7 @@
 #include "engine/router.h"
 
 #include <algorithm>
+#include <format>
 #include <map>
 #include <optional>
 #include <span>
@@ -151,6 +152,20 @@ class RouterTest : public ::testing::Test {
     request.session = session;
     request.regenerate = regenerate;
     request.options.max_tokens = max_tokens;
+    auto sink = std::make_shared<Sink>();
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    settle();
+    return sink;
+  }
+
+  // One-shot where `session` is empty.
+  std::shared_ptr<Sink> generate_as(const std::string& grammar, const std::string& session = "", bool ignore_eos = false) {
+    GenerateRequest request;
+    request.session = session;
+    request.input.text = "say";
+    request.options.max_tokens = 40;
+    request.options.grammar = grammar;
+    request.options.sampling.ignore_eos = ignore_eos;
     auto sink = std::make_shared<Sink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     settle();
@@ -602,6 +617,76 @@ TEST_F(RouterTest, TheLanesShareThem) {
 
 // --- A full context: 256 cells for a session
 // -----------------------------------------------------------------------------------------
+
+TEST_F(RouterTest, AReplyFollowsItsGrammarAndStopsWhereNothingMayFollow) {
+  start();
+  load();
+  for (const bool ignore_eos : {false, true}) {
+    const auto sink = generate_as(R"g(root ::= "(" [x-z]{3} (")" | "]"))g", "", ignore_eos);
+    ASSERT_EQ(sink->tokens.size(), 5u);
+    EXPECT_EQ(sink->tokens.front(), '(');
+    ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal));
+    EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::stop);
+    EXPECT_EQ(generate_as(R"(root ::= "")", "", ignore_eos)->tokens.size(), 0u);
+    EXPECT_EQ(generate_as(R"(root ::= [a-z]*)", "", ignore_eos)->tokens.size(), 40u);
+  }
+}
+
+// Each has its own place in a grammar that they share.
+TEST_F(RouterTest, RepliesAtOnceFollowTheirGrammarsEach) {
+  start();
+  load();
+  std::vector<std::shared_ptr<Sink>> sinks;
+  for (int i = 0; i < 6; ++i) {
+    GenerateRequest request;
+    request.input.text = std::string(static_cast<std::size_t>(1 + i), 'q');
+    request.options.grammar = i % 2 == 0 ? R"(root ::= "a" [b-d]{20} "e")" : R"(root ::= [0-9]{4,12} ";")";
+    sinks.push_back(std::make_shared<Sink>());
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sinks.back());
+  }
+  settle();
+  for (std::size_t i = 0; i < sinks.size(); ++i) {
+    const std::vector<Token>& tokens = sinks[i]->tokens;
+    ASSERT_TRUE(std::holds_alternative<EosEvent>(*sinks[i]->terminal));
+    EXPECT_EQ(std::get<EosEvent>(*sinks[i]->terminal).reason, FinishReason::stop);
+    if (i % 2 == 0) {
+      ASSERT_EQ(tokens.size(), 22u);
+      EXPECT_EQ(tokens.front(), 'a');
+      EXPECT_EQ(tokens.back(), 'e');
+    } else {
+      ASSERT_GE(tokens.size(), 5u);
+      EXPECT_EQ(tokens.back(), ';');
+    }
+  }
+}
+
+TEST_F(RouterTest, AGrammarThatIsNoneIsRefusedBeforeAnythingChanges) {
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  const auto sink = generate_as("root ::= other", "a");
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(*sink->terminal));
+  const Error& error = std::get<FailureEvent>(*sink->terminal).error;
+  EXPECT_EQ(error.code, ErrorCode::proto_field);
+  EXPECT_EQ(error.message, "field \"grammar\": rule \"other\" is used and not defined");
+  EXPECT_EQ(get("a")->info.pending_tokens, 2) << "the input of a request that was refused is not appended";
+  EXPECT_TRUE(std::holds_alternative<EosEvent>(*generate_as("root ::= [a-z]", "a")->terminal));
+}
+
+// A grammar of characters that the vocabulary does not have cannot be here: FakeModel has all bytes. One that explodes can.
+TEST_F(RouterTest, AReplyThatCannotGoOnEndsWithAnError) {
+  std::string gbnf = "root ::= \"a\" choice*\nchoice ::= ";
+  for (int i = 0; i < 3000; ++i) gbnf += std::format("{}r{} \"z\"", i == 0 ? "" : " | ", i);
+  for (int i = 0; i < 3000; ++i) gbnf += std::format("\nr{} ::= \"a\" [{}-z]", i, static_cast<char>('b' + i % 20));
+  start();
+  load();
+  const auto sink = generate_as(gbnf);
+  EXPECT_EQ(sink->tokens, (std::vector<Token>{'a'}));
+  ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal));
+  const auto& eos = std::get<EosEvent>(*sink->terminal);
+  EXPECT_EQ(eos.reason, FinishReason::error);
+  EXPECT_EQ(eos.error->code, ErrorCode::runtime_decode);
+}
 
 class FullContext : public RouterTest {
  protected:

@@ -5,15 +5,23 @@
 
 namespace uma::engine {
 
-TextStream::TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings)
-    : detokenizer_(vocab), stop_strings_(std::move(stop_strings)) {}
+TextStream::TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
+                       std::vector<std::pair<Token, std::string>> marks)
+    : detokenizer_(vocab), stop_strings_(std::move(stop_strings)), marks_(std::move(marks)) {}
+
+void TextStream::push_text(Token token, std::string& out) {
+  const auto mark = std::ranges::find(marks_, token, &std::pair<Token, std::string>::first);
+  if (mark == marks_.end()) return detokenizer_.push(token, out);
+  detokenizer_.finish(out);
+  out += mark->second;
+}
 
 bool TextStream::push(Token token, std::string& out) {
   if (stop_strings_.empty()) {
-    detokenizer_.push(token, out);
+    push_text(token, out);
     return false;
   }
-  detokenizer_.push(token, held_);
+  push_text(token, held_);
   std::size_t stop_at = std::string::npos;
   for (const std::string& stop : stop_strings_) stop_at = std::min(stop_at, held_.find(stop));
   if (stop_at != std::string::npos) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llm/detokenizer.h"
@@ -11,7 +12,9 @@ namespace uma::engine {
 
 class TextStream {
  public:
-  TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings);
+  // `marks` are control tokens that have a text here (ReplyFormat).
+  TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
+             std::vector<std::pair<Token, std::string>> marks = {});
 
   // Appends to `out` the text that `token` makes certain. True when a stop string is complete: the text ends before it.
   [[nodiscard]] bool push(Token token, std::string& out);
@@ -19,10 +22,12 @@ class TextStream {
   void finish(std::string& out);
 
  private:
+  void push_text(Token token, std::string& out);
   [[nodiscard]] std::size_t possible_stop_length() const;
 
   llm::Detokenizer detokenizer_;
   std::vector<std::string> stop_strings_;
+  std::vector<std::pair<Token, std::string>> marks_;
   std::string held_;  // shorter than the longest stop string, between calls
 };
 

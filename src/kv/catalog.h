@@ -52,6 +52,8 @@ struct SessionRecord : SessionHead {
   std::vector<Token> pending;                 // appended, not yet generated on
   std::vector<ChatMessage> messages;          // of the finished turns; chat mode
   std::vector<ChatMessage> pending_messages;  // chat mode
+  std::string tools;                          // chat mode: what all of it is written with (ChatOptions)
+  std::string template_arguments;             // likewise
   std::vector<Turn> turns;
   std::vector<ResponsePtr> responses;  // of the turns that are one, in order
   std::string metadata;                // CreateSessionRequest

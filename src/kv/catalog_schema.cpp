@@ -84,7 +84,14 @@ CREATE TABLE responses (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3};
+// What messages have beside their content, and what a chat is written with.
+constexpr std::string_view kVersion4 = R"sql(
+ALTER TABLE messages ADD COLUMN extra TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN tools TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN template_arguments TEXT NOT NULL DEFAULT ''
+)sql";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4};
 
 }  // namespace
 

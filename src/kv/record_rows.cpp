@@ -63,6 +63,7 @@ Checksum hash_of(const ChatMessage& message) {
   std::string bytes = message.role;
   bytes += '\0';  // no role holds one, so that role and content cannot run into each other
   bytes += message.content;
+  if (!message.extra.empty()) bytes += '\0' + message.extra;  // nor does content
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
 }
@@ -95,15 +96,16 @@ RecordRows::RecordRows(const Database& db)
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
-                              turns_dropped, has_instructions, is_of_responses, metadata)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)
+                              turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
           pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
-          on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21
+          on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
+          tools = ?22, template_arguments = ?23
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
-      put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5)"),
+      put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
       put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
       put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
@@ -116,10 +118,10 @@ RecordRows::RecordRows(const Database& db)
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped,
-               has_instructions, is_of_responses, metadata
+               has_instructions, is_of_responses, metadata, tools, template_arguments
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
-      get_messages_(db, "SELECT number, role, content, hash FROM messages WHERE session = ?1 ORDER BY number"),
+      get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
       get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number"),
       get_responses_(db, R"sql(
         SELECT turn, id, request, created_s, reason, prompt_tokens, reused_tokens, completion_tokens
@@ -149,7 +151,7 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
                     std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
                     std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
                     std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
-                    std::int64_t{record.is_of_responses}, record.metadata);
+                    std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments);
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -179,7 +181,7 @@ SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionReco
   for (std::size_t number = equal_at_start(now, old); number < now.size(); ++number) {
     const Checksum hash = hash_of(now[number]);
     const auto done = put_message_.run(key, static_cast<std::int64_t>(number), now[number].role, now[number].content,
-                                       bytes_of(std::span(&hash, 1)));
+                                       bytes_of(std::span(&hash, 1)), now[number].extra);
     if (!done) return done;
   }
   if (old.size() <= now.size()) return Unit{};
@@ -304,7 +306,8 @@ SqlExpected<std::vector<ChatMessage>> RecordRows::read_messages(std::int64_t key
   std::vector<ChatMessage> messages;
   get_messages_.bind(key);
   const auto done = take_rows(get_messages_, [&] {
-    ChatMessage message{std::string(get_messages_.text(1)), std::string(get_messages_.text(2))};
+    ChatMessage message{std::string(get_messages_.text(1)), std::string(get_messages_.text(2)),
+                        std::string(get_messages_.text(4))};
     if (get_messages_.integer(0) != std::ssize(messages) || !is_equal(get_messages_.blob(3), hash_of(message))) return false;
     messages.push_back(std::move(message));
     return true;
@@ -392,6 +395,8 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->has_instructions = get_session_.integer(18) != 0;
   record->is_of_responses = get_session_.integer(19) != 0;
   record->metadata = get_session_.text(20);
+  record->tools = get_session_.text(21);
+  record->template_arguments = get_session_.text(22);
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
   const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
                            record->ttl_s <= kTtlSecondsMax && on_full >= 0 && on_full <= 1 && is_count(n_keep) &&

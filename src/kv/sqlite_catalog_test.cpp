@@ -191,7 +191,10 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
                    {"user", "line\nline\ttab \xc3\xa4\xe2\x82\xac\xf4\x8f\xbf\xbf"},
                    {"assistant", "'; DROP TABLE sessions; --"}};
   chat.turns[1].messages_begin = 2;
-  chat.pending_messages = {{"user", std::string(100'000, 'x')}};
+  chat.pending_messages = {{"user", std::string(100'000, 'x')}, {"tool", "7", R"({"tool_call_id":"1"})"}};
+  chat.messages[2].extra = R"({"tool_calls":[]})";
+  chat.tools = R"([{"type":"function"}])";
+  chat.template_arguments = "{}";
   const SessionRecord empty = text_session("empty");
   for (const SessionRecord& record : {text, chat, empty}) ASSERT_TRUE(commit(share(record)));
 
@@ -587,7 +590,7 @@ TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   const std::string bytes = read_file(path_);
   EXPECT_EQ(open_error(),
             "E_IO_001 " + path_ +
-                ": the catalog has version 7, this umad knows versions up to 3: start the umad that made it, or give "
+                ": the catalog has version 7, this umad knows versions up to 4: start the umad that made it, or give "
                 "this one a --data-dir of its own");
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
@@ -623,6 +626,8 @@ TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
   SessionRecord next = old;
   next.on_full = OnFull::shift;
   next.turns_dropped = 2;
+  next.tools = "[]";
+  next.pending_messages = {{"assistant", "", "{}"}};
   ASSERT_TRUE(commit(share(next), share(old)));
   EXPECT_EQ(open().at("old"), next);
   EXPECT_TRUE(damaged_files().empty());
@@ -720,6 +725,7 @@ TEST_F(SqliteCatalogTest, DamagedMessagesAndTurnsCostTheTurnsFromThemOn) {
   };
   for (const auto& [damage, kept] :
        {Case{"UPDATE messages SET content = 'other' WHERE number = 3", 1}, Case{"DELETE FROM messages WHERE number = 5", 2},
+        Case{"UPDATE messages SET extra = '{}' WHERE number = 3", 1},
         Case{"UPDATE messages SET role = 'assistant' WHERE number = 0", 0}, Case{"DELETE FROM turns WHERE number = 2", 1},
         Case{"UPDATE turns SET reply_begin = 2000 WHERE number = 1", 1},
         Case{"UPDATE turns SET tokens_begin = -4 WHERE number = 0", 0}, Case{"UPDATE sessions SET tokens_count = 27", 2},
@@ -881,6 +887,8 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
   }
   catalog_->step();
   edit(
+      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; "
+      "ALTER TABLE sessions DROP COLUMN template_arguments; "
       "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
       "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");
   constexpr std::size_t kPage = 4096;

@@ -14,6 +14,7 @@ class PieceVocab final : public Vocab {
     constexpr std::string_view kPieces[] = {"a\xf0\x9f", "\x98\x80z", "\xff"};
     return kPieces[token];
   }
+  [[nodiscard]] std::span<const OrderedPiece> ordered_pieces() const override { return {}; }
   [[nodiscard]] bool is_end_of_generation(Token) const override { return false; }
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return {}; }
   [[nodiscard]] std::optional<Token> bos() const override { return std::nullopt; }

@@ -25,6 +25,7 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
       made->piece_ends_.push_back(made->pieces_.size());
       if (llama_vocab_is_eog(vocab, token)) made->end_of_generation_.push_back(token);
     }
+    made->ordered_pieces_ = order_pieces(*made);
     if (llama_vocab_get_add_bos(vocab) && llama_vocab_bos(vocab) != LLAMA_TOKEN_NULL) made->bos_ = llama_vocab_bos(vocab);
     return made;
   });

@@ -18,6 +18,7 @@ class LlamaVocab final : public Vocab {
   [[nodiscard]] std::int32_t size() const override { return static_cast<std::int32_t>(piece_ends_.size()); }
   [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
   [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] std::span<const OrderedPiece> ordered_pieces() const override { return ordered_pieces_; }
   [[nodiscard]] bool is_end_of_generation(Token token) const override;
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_of_generation_; }
   [[nodiscard]] std::optional<Token> bos() const override { return bos_; }
@@ -32,6 +33,7 @@ class LlamaVocab final : public Vocab {
   std::vector<Token> end_of_generation_;
   std::string pieces_;                   // all pieces, one after the other
   std::vector<std::size_t> piece_ends_;  // where each token's piece ends in pieces_
+  std::vector<OrderedPiece> ordered_pieces_;
 };
 
 }  // namespace uma::llm

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
+#include "llm/piece_order.h"
 
 namespace uma::llm {
 
@@ -29,6 +30,8 @@ class Vocab {
   [[nodiscard]] virtual Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const = 0;
   // The bytes of one token, possibly part of a character; empty for control tokens. Lives as long as the vocabulary.
   [[nodiscard]] virtual std::string_view piece(Token token) const = 0;
+  // All tokens that have text and end no generation (piece_order.h).
+  [[nodiscard]] virtual std::span<const OrderedPiece> ordered_pieces() const = 0;
   [[nodiscard]] virtual bool is_end_of_generation(Token token) const = 0;
   [[nodiscard]] virtual std::span<const Token> end_of_generation() const = 0;
   // The token every chain begins with, where the model wants one.

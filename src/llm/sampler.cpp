@@ -42,6 +42,7 @@ void Sampler::accept(Token token) {
     recent_[recent_next_] = token;
     recent_next_ = (recent_next_ + 1) % kPenaltyWindow;
   }
+  if (constraint_) constraint_->accept(token);
 }
 
 void Sampler::adjust(std::span<float> logits) {
@@ -238,18 +239,67 @@ bool Sampler::cut(std::span<const float> logits, float best) {
 Token Sampler::sample(std::span<float> logits) {
   UMA_CHECK(!logits.empty());
   adjust(logits);
+  if (!constraint_) return choose(logits);
+  if (const Token token = choose_allowed(logits); token != kNoToken) return token;
+  constraint_->mask(logits);
+  return choose(logits);
+}
+
+Token Sampler::choose(std::span<float> logits) {
   block_maxima(logits, kLogitBlock, maxima_);
   const float best = *std::ranges::max_element(maxima_);
+  if (constraint_ && best == kNegativeInfinity) return kNoToken;
   if (params_.temperature <= 0 || !std::isfinite(best)) return static_cast<Token>(index_of(logits, best));
   return cut(logits, best) ? draw_from_candidates() : draw_from_all(logits, best);
+}
+
+// Drawing without putting back until a token is one of the allowed is a draw from the allowed ones, as they would be drawn
+// alone. Cuts are by rank and distance from the best: made again without the refused, until all that they are made from are
+// allowed, they are those of the allowed ones. Top-p on its own is not: it depends on the mass of all that is allowed.
+Token Sampler::choose_allowed(std::span<float> logits) {
+  constexpr int kTries = 8;
+  const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();
+  if (!is_greedy() && params_.top_p < 1 && !cuts_top_k) return kNoToken;
+  const bool cuts = !is_greedy() && (cuts_top_k || params_.min_p > 0);
+  for (int i = 0; i < kTries; ++i) {
+    if (cuts && !are_all_allowed(logits)) continue;
+    const Token token = choose(logits);
+    if (token == kNoToken || cuts || constraint_->allows(token)) return token;
+    logits[static_cast<std::size_t>(token)] = kNegativeInfinity;
+  }
+  return kNoToken;
+}
+
+bool Sampler::are_all_allowed(std::span<float> logits) {
+  constexpr std::size_t kCandidatesMax = 256;
+  block_maxima(logits, kLogitBlock, maxima_);
+  const float best = *std::ranges::max_element(maxima_);
+  if (!std::isfinite(best)) return true;
+  if (params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size()) {
+    select_top_k(logits, static_cast<std::size_t>(params_.top_k));
+    sort_candidates();
+    candidates_.resize(std::min(candidates_.size(), static_cast<std::size_t>(params_.top_k)));
+  } else {
+    select_from(logits, best + static_cast<float>(std::log(params_.min_p)));
+  }
+  if (candidates_.size() > kCandidatesMax) return false;
+  bool all = true;
+  for (const Candidate& candidate : candidates_) {
+    if (constraint_->allows(candidate.token)) continue;
+    logits[static_cast<std::size_t>(candidate.token)] = kNegativeInfinity;
+    all = false;
+  }
+  return all;
 }
 
 void Sampler::distribution(std::span<float> logits, Distribution& chances) {
   UMA_CHECK(!logits.empty());
   chances.clear();
   adjust(logits);
+  if (constraint_) constraint_->mask(logits);
   block_maxima(logits, kLogitBlock, maxima_);
   const float best = *std::ranges::max_element(maxima_);
+  if (constraint_ && best == kNegativeInfinity) return;
   if (params_.temperature <= 0 || !std::isfinite(best)) {
     chances.push_back({static_cast<Token>(index_of(logits, best)), 1});
     return;
@@ -273,6 +323,7 @@ void Sampler::distribution(std::span<float> logits, Distribution& chances) {
 
 Token Sampler::verify(std::span<float> logits, Token drafted, const Distribution& draft) {
   distribution(logits, wanted_);
+  if (wanted_.empty()) return kNoToken;
   return verify_drafted(wanted_, draft, drafted, random_);
 }
 

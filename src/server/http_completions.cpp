@@ -18,6 +18,7 @@ class CompletionEncoder final : public AnswerEncoder {
 
   void append_first(std::string& out) override { wire::append_first_chunk(out, head_); }
   void append_text(std::string& out, std::string_view text) override { wire::append_text_chunk(out, head_, text); }
+  void append_part(std::string& out, const ReplyPart& part) override { wire::append_part_chunk(out, head_, part); }
   void append_last(std::string& out, const EosEvent& eos) override { wire::append_last_chunks(out, head_, eos); }
   std::string whole(const EosEvent& eos) override { return wire::completion_json(head_, eos); }
 

@@ -23,11 +23,17 @@ GenerationSink::GenerationSink(std::shared_ptr<Outbox> outbox, std::unique_ptr<A
     : outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}
 
 bool GenerationSink::deliver(const Event& event) {
-  if (const auto* token = std::get_if<TokenEvent>(&event)) {
-    if (token->text.empty()) return true;
+  const auto* token = std::get_if<TokenEvent>(&event);
+  const auto* part = std::get_if<ReplyPart>(&event);
+  if (token != nullptr && token->text.empty()) return true;
+  if (token != nullptr || part != nullptr) {
     return outbox_->append_unless_full([&](std::string& out) {
       if (!std::exchange(has_text_, true)) encoder_->append_first(out);
-      encoder_->append_text(out, token->text);
+      if (token != nullptr) {
+        encoder_->append_text(out, token->text);
+      } else {
+        encoder_->append_part(out, *part);
+      }
     });
   }
   if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) {

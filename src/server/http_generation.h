@@ -28,6 +28,8 @@ class AnswerEncoder {
   virtual void set_place(const ResponseBegunEvent&) {}
   virtual void append_first(std::string& out) = 0;
   virtual void append_text(std::string& out, std::string_view text) = 0;
+  // Only where the request asked for parts.
+  virtual void append_part(std::string& /*out*/, const ReplyPart& /*part*/) {}
   virtual void append_last(std::string& out, const EosEvent& eos) = 0;
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
 };

@@ -27,6 +27,13 @@ std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions&
     const bool is_plain = (token >= 'a' && token <= 'z') || token == ' ';
     logits[token] = static_cast<float>(random.next_unit()) * (is_plain ? 10.0f : 5.0f);
   }
+  if (!options.says.empty()) {
+    constexpr std::size_t kHeadTokens = std::string_view("assistant\n").size();
+    const auto turn = std::ranges::find_last(tokens, kFakeImStart);
+    const std::size_t said = turn.size() > kHeadTokens ? turn.size() - 1 - kHeadTokens : 0;
+    const Token next = said < options.says.size() ? static_cast<unsigned char>(options.says[said]) : kFakeImEnd;
+    logits[static_cast<std::size_t>(next)] = 40.0f;
+  }
   if (options.end_every != 0 && hash % options.end_every == 0) logits[kFakeImEnd] = 30.0f;
   return logits;
 }
@@ -180,6 +187,7 @@ Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin
 
 FakeVocab::FakeVocab() : bytes_(256, '\0') {
   for (std::size_t i = 0; i < 256; ++i) bytes_[i] = static_cast<char>(i);
+  ordered_pieces_ = llm::order_pieces(*this);
 }
 
 Expected<std::vector<Token>> FakeVocab::tokenize(std::string_view text, bool parse_special) const {
@@ -230,13 +238,19 @@ Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage
   return text;
 }
 
-std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max) {
+std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens, std::int32_t tokens_max,
+                                     llm::TokenConstraint* constraint) {
   const FakeVocab vocab;
   std::vector<Token> made;
   while (static_cast<std::int32_t>(made.size()) < tokens_max) {
-    const std::vector<float> logits = fake_logits(tokens, options);
+    std::vector<float> logits = fake_logits(tokens, options);
+    if (constraint != nullptr) constraint->mask(logits);
     const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     if (vocab.is_end_of_generation(token)) break;
+    if (constraint != nullptr) {
+      UMA_CHECK(constraint->allows(token));
+      constraint->accept(token);
+    }
     tokens.push_back(token);
     made.push_back(token);
   }

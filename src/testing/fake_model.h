@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "llm/model.h"
+#include "llm/token_constraint.h"
 #include "testing/sim_clock.h"
 
 namespace uma::testing {
@@ -35,6 +36,8 @@ struct FakeOptions {
   std::string_view chat_template = {};
   // One token in this many (by content) ends a generation; 0: none ever does.
   std::uint32_t end_every = 0;
+  // What it says in each reply of a chat in ChatML, before it ends it; empty: by chance, as above.
+  std::string_view says = {};
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
   bool can_truncate = true;   // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
@@ -99,6 +102,7 @@ class FakeVocab final : public llm::Vocab {
   [[nodiscard]] std::int32_t size() const override { return kFakeVocabularySize; }
   [[nodiscard]] Expected<std::vector<Token>> tokenize(std::string_view text, bool parse_special) const override;
   [[nodiscard]] std::string_view piece(Token token) const override;
+  [[nodiscard]] std::span<const llm::OrderedPiece> ordered_pieces() const override { return ordered_pieces_; }
   [[nodiscard]] bool is_end_of_generation(Token token) const override { return token == kFakeEos || token == kFakeImEnd; }
   [[nodiscard]] std::span<const Token> end_of_generation() const override { return end_; }
   [[nodiscard]] std::optional<Token> bos() const override { return kFakeBos; }
@@ -107,6 +111,7 @@ class FakeVocab final : public llm::Vocab {
  private:
   std::string bytes_;
   std::vector<Token> end_{kFakeEos, kFakeImEnd};
+  std::vector<llm::OrderedPiece> ordered_pieces_;
 };
 
 class FakeModel final : public llm::Model {
@@ -126,8 +131,8 @@ class FakeModel final : public llm::Model {
 };
 
 // What a model with these options says after `tokens`, greedily: the oracle that engine output is compared with. Stops before
-// an end-of-generation token, at `tokens_max` new tokens.
+// an end-of-generation token, at `tokens_max` new tokens. What it says follows `constraint`, if any, which goes on with it.
 [[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens,
-                                                   std::int32_t tokens_max);
+                                                   std::int32_t tokens_max, llm::TokenConstraint* constraint = nullptr);
 
 }  // namespace uma::testing

@@ -1,6 +1,7 @@
 #include "wire/event_codec.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "base/base64.h"
 #include "wire/frame.h"
@@ -63,10 +64,38 @@ void append_token(std::string& out, const FrameHead& head, const TokenEvent& tok
   });
 }
 
+void append_part(std::string& out, const FrameHead& head, const ReplyPart& part) {
+  if (part.kind == ReplyPart::Kind::reasoning) {
+    return append_reply(out, head, "reasoning", [&](ObjectWriter& object) { object.field("text", part.text); });
+  }
+  append_reply(out, head, "tool_call", [&](ObjectWriter& object) {
+    object.field("index", part.call);
+    if (!part.id.empty()) {
+      object.field("call_id", part.id);
+      object.field("name", part.name);
+    }
+    object.field("arguments", part.text);
+  });
+}
+
+// What a whole reply has beside its text.
+void write_parts(ObjectWriter& object, const EosEvent& eos) {
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind == ReplyPart::Kind::reasoning) object.field("reasoning", part.text);
+  }
+  if (std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind)) {
+    append_calls(object.begin("tool_calls"), eos.parts);
+  }
+}
+
 void append_eos(std::string& out, const FrameHead& head, const EosEvent& eos, bool stream) {
+  if (stream) {
+    for (const ReplyPart& part : eos.parts) append_part(out, head, part);
+  }
   append_reply(out, head, "eos", [&](ObjectWriter& object) {
     object.field("reason", finish_reason_name(eos.reason));
     if (!stream || !eos.text.empty()) object.field("text", eos.text);
+    if (!stream) write_parts(object, eos);
     if (eos.error) {
       object.field("code", code_name(eos.error->code));
       object.field("message", eos.error->message);
@@ -117,6 +146,7 @@ void append_message(std::string& out, const ChatMessage& message) {
   ObjectWriter object(out);
   object.field("role", message.role);
   object.field("content", message.content);
+  if (!message.extra.empty()) out.append(",").append(message.extra, 1, message.extra.size() - 2);
   object.close();
 }
 
@@ -281,12 +311,28 @@ FrameHead::FrameHead(std::optional<std::string_view> id) {
   }
 }
 
+void append_calls(std::string& out, std::span<const ReplyPart> parts) {
+  append_json_array(out,
+                    parts | std::views::filter([](const ReplyPart& part) { return part.kind == ReplyPart::Kind::tool_call; }),
+                    [&](const ReplyPart& part) {
+                      ObjectWriter call(out);
+                      call.field("id", part.id);
+                      call.field("type", "function");
+                      ObjectWriter function(call.begin("function"));
+                      function.field("name", part.name);
+                      function.field("arguments", part.text);
+                      function.close();
+                      call.close();
+                    });
+}
+
 void append_usage(std::string& out, const Usage& usage) {
   ObjectWriter object(out);
   object.field("prompt_tokens", usage.prompt_tokens);
   object.field("reused_tokens", usage.reused_tokens);
   object.field("recomputed_tokens", usage.recomputed_tokens);
   object.field("completion_tokens", usage.completion_tokens);
+  object.field("reasoning_tokens", usage.reasoning_tokens);
   object.field("dropped_turns", usage.dropped_turns);
   object.field("dropped_tokens", usage.dropped_tokens);
   object.field("tier", tier_name(usage.tier));
@@ -301,6 +347,7 @@ void append_usage(std::string& out, const Usage& usage) {
 
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream) {
   if (const auto* token = std::get_if<TokenEvent>(&event)) return append_token(out, head, *token);
+  if (const auto* part = std::get_if<ReplyPart>(&event)) return append_part(out, head, *part);
   if (const auto* progress = std::get_if<ProgressEvent>(&event)) return append_progress(out, head, *progress);
   if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) return append_context_shift(out, head, *shift);
   if (const auto* eos = std::get_if<EosEvent>(&event)) return append_eos(out, head, *eos, stream);

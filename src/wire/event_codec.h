@@ -28,6 +28,8 @@ class FrameHead {
 // `stream` is the request's option: without it, eos always carries the text; with it, only a rest that was held back.
 void append_event(std::string& out, const FrameHead& head, const Event& event, bool stream);
 
+// The calls among the parts of a whole reply, as an array with OpenAI's names.
+void append_calls(std::string& out, std::span<const ReplyPart> parts);
 void append_error(std::string& out, const FrameHead& head, const Error& error);
 void append_ack(std::string& out, const FrameHead& head);
 void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled);

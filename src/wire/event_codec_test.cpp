@@ -75,7 +75,9 @@ TEST(EventCodec, EosCarriesReasonAndUsage) {
   EXPECT_EQ(frame.at("reason").as_string(), "length");
   EXPECT_FALSE(frame.contains("text"));
   EXPECT_FALSE(frame.contains("code"));
-  EXPECT_EQ(frame.at("usage"), json::parse(R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,
+  EXPECT_EQ(
+      frame.at("usage"),
+      json::parse(R"({"prompt_tokens":10,"reused_tokens":4,"recomputed_tokens":6,"completion_tokens":3,"reasoning_tokens":0,
       "dropped_turns":2,"dropped_tokens":77,"tier":"hot",
       "reuse_reason":"session","restore_ms":0.5,"queue_ms":1.25,"ttft_ms":20,"tokens_per_s":31.5,"seed":18446744073709551615})"));
 }
@@ -248,6 +250,45 @@ TEST(EventCodec, MetricsHaveTheNamesOfTheProtocol) {
   EXPECT_TRUE(shown.at("device_busy_ratio").is_null());
   EXPECT_EQ(shown.at("workers").as_array().at(1).at("cells_total").as_int64(), 4096);
   EXPECT_EQ(json::parse(metrics_json(metrics)), json::value(shown)) << "the file of SIGUSR1 holds the same object";
+}
+
+TEST(EventCodec, ThoughtsAndCallsAreEventsOfTheirOwn) {
+  using enum ReplyPart::Kind;
+  EXPECT_EQ(json::value(encoded(ReplyPart{.kind = reasoning, .text = "hm"})),
+            json::parse(R"({"id":"r1","event":"reasoning","text":"hm"})"));
+  EXPECT_EQ(json::value(encoded(ReplyPart{.kind = tool_call, .text = "{", .call = 1, .id = "x", .name = "f"})),
+            json::parse(R"({"id":"r1","event":"tool_call","index":1,"call_id":"x","name":"f","arguments":"{"})"));
+  EXPECT_EQ(json::value(encoded(ReplyPart{.kind = tool_call, .text = "}", .call = 1})),
+            json::parse(R"({"id":"r1","event":"tool_call","index":1,"arguments":"}"})"));
+}
+
+TEST(EventCodec, WhatIsLeftOfThemComesBeforeTheEndOrInIt) {
+  EosEvent eos{FinishReason::tool_calls, {}, "", std::nullopt};
+  eos.parts = {{.kind = ReplyPart::Kind::reasoning, .text = "hm"},
+               {.kind = ReplyPart::Kind::tool_call, .text = "{}", .call = 0, .id = "x", .name = "f"}};
+  const json::object whole = encoded(eos, false);
+  EXPECT_EQ(whole.at("reason").as_string(), "tool_calls");
+  EXPECT_EQ(whole.at("reasoning").as_string(), "hm");
+  EXPECT_EQ(whole.at("tool_calls"), json::parse(R"([{"id":"x","type":"function","function":{"name":"f","arguments":"{}"}}])"));
+  std::string bytes;
+  append_event(bytes, FrameHead("r1"), eos, true);
+  FrameReader reader(1'000'000);
+  reader.append(bytes);
+  std::vector<std::string> events;
+  for (auto body = reader.next(); body && *body; body = reader.next()) {
+    events.emplace_back(json::parse(json::string_view((*body)->data(), (*body)->size())).at("event").as_string());
+  }
+  EXPECT_EQ(events, (std::vector<std::string>{"reasoning", "tool_call", "eos"}));
+}
+
+TEST(EventCodec, MessagesOfASessionHaveAllTheirFields) {
+  SessionDetail detail;
+  detail.info.mode = SessionMode::chat;
+  detail.messages = {{"tool", "7", R"({"tool_call_id":"x"})"}, {"user", "hi"}};
+  std::string bytes;
+  append_session_detail(bytes, FrameHead("r1"), detail);
+  EXPECT_EQ(parse_frame(bytes).at("messages"),
+            json::parse(R"([{"role":"tool","content":"7","tool_call_id":"x"},{"role":"user","content":"hi"}])"));
 }
 
 }  // namespace

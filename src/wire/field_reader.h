@@ -44,6 +44,8 @@ class FieldReader {
   [[nodiscard]] Error take_error();
   // The field that the error is about, with its path ("messages[2].role"); empty where it is about none.
   [[nodiscard]] const std::string& failed_field() const { return failed_field_; }
+  // What goes before the names of its fields.
+  [[nodiscard]] const std::string& path() const { return path_; }
   // Records `error` unless one is recorded already.
   void fail_with(Error error);
   // As fail_with, with what went wrong inside an object of this one. Requires !inner.ok().

@@ -8,8 +8,11 @@
 #include <limits>
 #include <utility>
 
+#include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 
+#include "base/utf8.h"
+#include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -18,6 +21,10 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
+constexpr TextBytes kNameBytes{1, 128};    // of a tool
+constexpr TextBytes kCallIdBytes{1, 256};  // of a call
+constexpr std::size_t kToolsMax = 128;
+constexpr std::size_t kCallsMax = 128;  // of one message
 
 // OpenAI's two forms of a message's content: a string, or an array of {type: "text", text}.
 std::string content_field(FieldReader& message) {
@@ -46,6 +53,171 @@ std::string role_field(FieldReader& message) {
     message.fail_field("role", R"(must be "system", "user", "assistant", "tool" or "developer")");
   }
   return role;
+}
+
+std::string name_field(FieldReader& fields) {
+  std::string name = fields.required_text("name", kNameBytes);
+  const auto is_fine = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").contains(c);
+  };
+  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may have letters, digits and _ - . : / only");
+  return name;
+}
+
+// Reads the object `name` of `fields` with read(inner); what is wrong there is wrong here.
+template <class ReadT>
+void inside(FieldReader& fields, const json::object& object, std::string path, ReadT&& read) {
+  FieldReader inner(object, std::move(path));
+  read(inner);
+  if (!inner.ok()) fields.fail_as(inner);
+}
+
+// The object at [i] of the array `name`; null, and a failure, where there is none.
+const json::object* object_at(FieldReader& fields, const json::array& array, std::string_view name, std::size_t i) {
+  const json::object* object = array[i].if_object();
+  if (object == nullptr) fields.fail_field(std::format("{}[{}]", name, i), "must be an object");
+  return fields.ok() ? object : nullptr;
+}
+
+// One call of a tool, appended as JSON with the fields that we know.
+void append_call(std::string& out, FieldReader& call) {
+  ObjectWriter object(out);
+  object.field("id", call.required_text("id", kCallIdBytes));
+  const std::string type = call.text("type").value_or("function");
+  if (type != "function") call.fail_field("type", R"(must be "function")");
+  object.field("type", type);
+  const json::object* function = call.object("function");
+  if (function == nullptr && call.ok()) call.fail_field("function", "is required");
+  if (function != nullptr) {
+    inside(call, *function, call.path() + "function.", [&](FieldReader& inner) {
+      ObjectWriter fields(object.begin("function"));
+      fields.field("name", name_field(inner));
+      fields.field("arguments", inner.text("arguments").value_or("{}"));
+      fields.close();
+    });
+  }
+  object.close();
+}
+
+void append_calls(std::string& out, FieldReader& message, const json::array& calls) {
+  if (calls.size() > kCallsMax) message.fail_field("tool_calls", std::format("holds more than {} calls", kCallsMax));
+  out += '[';
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const json::object* object = object_at(message, calls, "tool_calls", i);
+    if (object == nullptr) return;
+    if (i > 0) out += ',';
+    inside(message, *object, std::format("{}tool_calls[{}].", message.path(), i),
+           [&](FieldReader& call) { append_call(out, call); });
+  }
+  out += ']';
+}
+
+// ChatMessage::extra.
+std::string extra_fields(FieldReader& message, std::string_view role) {
+  std::string extra;
+  ObjectWriter object(extra);
+  const auto keep = [&](std::string_view name, TextBytes bytes = {}) {
+    if (const auto text = message.text(name, bytes); text && !text->empty()) object.field(name, *text);
+  };
+  if (role == "assistant") {
+    keep("reasoning_content");
+    if (const json::array* calls = message.array("tool_calls"); calls != nullptr && !calls->empty()) {
+      append_calls(object.begin("tool_calls"), message, *calls);
+    }
+  } else if (role == "tool") {
+    keep("tool_call_id", kCallIdBytes);
+    keep("name");
+  }
+  object.close();
+  return extra == "{}" ? "" : extra;
+}
+
+ChatMessage read_message(FieldReader& fields) {
+  ChatMessage message;
+  message.role = role_field(fields);
+  message.extra = extra_fields(fields, message.role);
+  const bool may_be_silent = message.role == "assistant" && !message.extra.empty();
+  if (fields.find("content") != nullptr || !may_be_silent) message.content = content_field(fields);
+  return message;
+}
+
+// What only templates read, as JSON again.
+std::string json_text(FieldReader& fields, std::string_view name, const json::value& value) {
+  std::string text = json::serialize(value);
+  if (!is_utf8(text)) fields.fail_field(name, "is not valid UTF-8");
+  if (text.contains("\\u0000")) fields.fail_field(name, "must not contain NUL characters");
+  return text;
+}
+
+void check_tool(FieldReader& tool, std::vector<std::string>& names) {
+  if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not served)");
+  const json::object* function = tool.object("function");
+  if (function == nullptr) return tool.fail_field("function", "is required");
+  inside(tool, *function, tool.path() + "function.", [&](FieldReader& inner) {
+    std::string name = name_field(inner);
+    if (std::ranges::contains(names, name)) inner.fail_field("name", "is that of another tool too");
+    names.push_back(std::move(name));
+    (void)inner.text("description");
+    (void)inner.object("parameters");
+    (void)inner.boolean("strict");
+  });
+}
+
+void read_tools(FieldReader& fields, ChatOptions& options) {
+  const json::array* tools = fields.array("tools");
+  if (tools == nullptr || tools->empty()) return;
+  if (tools->size() > kToolsMax) fields.fail_field("tools", std::format("holds more than {} tools", kToolsMax));
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const json::object* object = object_at(fields, *tools, "tools", i);
+    if (object == nullptr) return;
+    inside(fields, *object, std::format("tools[{}].", i), [&](FieldReader& tool) { check_tool(tool, options.tool_names); });
+  }
+  options.tools = json_text(fields, "tools", *tools);
+}
+
+void read_tool_choice(FieldReader& fields, ChatOptions& options) {
+  constexpr std::string_view kForms =
+      R"(must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}})";
+  const json::value* choice = fields.find("tool_choice");
+  if (choice == nullptr) return;
+  if (const json::object* object = choice->if_object()) {
+    options.tool_choice = ToolChoice::named;
+    inside(fields, *object, "tool_choice.", [&](FieldReader& named) {
+      const json::object* function = named.text("type") == "function" ? named.object("function") : nullptr;
+      if (function == nullptr) return fields.fail_field("tool_choice", kForms);
+      inside(named, *function, "tool_choice.function.",
+             [&](FieldReader& inner) { options.tool_name = inner.required_text("name"); });
+      if (named.ok() && !std::ranges::contains(options.tool_names, options.tool_name)) {
+        fields.fail_field("tool_choice.function.name", "is none of the tools");
+      }
+    });
+    return;
+  }
+  if (*choice == "none") {
+    options.tools.clear();
+    options.tool_names.clear();
+  } else if (*choice == "required") {
+    options.tool_choice = ToolChoice::required;
+    if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but there are no tools");
+  } else if (*choice != "auto") {
+    fields.fail_field("tool_choice", kForms);
+  }
+}
+
+// Switches of the template: what it is given anyway has its own fields.
+std::string template_arguments(FieldReader& fields) {
+  constexpr std::array<std::string_view, 6> kOurs = {"messages",  "tools",     "add_generation_prompt",
+                                                     "documents", "bos_token", "eos_token"};
+  const json::object* given = fields.object("chat_template_kwargs");
+  json::object arguments = given == nullptr ? json::object() : *given;
+  for (const std::string_view name : kOurs) {
+    if (arguments.contains(name)) fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be given here");
+  }
+  if (const auto effort = fields.text("reasoning_effort", {1, 64})) {
+    if (!arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
+    if (*effort == "none" && !arguments.contains("enable_thinking")) arguments["enable_thinking"] = false;
+  }
+  return arguments.empty() ? "" : json_text(fields, "chat_template_kwargs", arguments);
 }
 
 // The bias of one token: a number that is added to its logit, where false, and -100 and less, forbid the token.
@@ -93,13 +265,19 @@ std::vector<ChatMessage> messages_field(FieldReader& fields) {
       fields.fail_field(std::format("messages[{}]", i), "must be an object");
       break;
     }
-    FieldReader message(*object, std::format("messages[{}].", i));
-    std::string role = role_field(message);
-    std::string content = content_field(message);
-    if (!message.ok()) fields.fail_as(message);
-    messages.push_back({std::move(role), std::move(content)});
+    inside(fields, *object, std::format("messages[{}].", i),
+           [&](FieldReader& message) { messages.push_back(read_message(message)); });
   }
   return messages;
+}
+
+ChatOptions chat_options(FieldReader& fields) {
+  ChatOptions options;
+  read_tools(fields, options);
+  read_tool_choice(fields, options);
+  options.has_parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  options.template_arguments = template_arguments(fields);
+  return options;
 }
 
 std::vector<std::string> stop_field(FieldReader& fields) {
@@ -155,13 +333,14 @@ std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_vi
   return static_cast<std::int32_t>(std::min(*count, kInt32Max));
 }
 
+void read_grammar(FieldReader& fields, GenerateOptions& options) {
+  std::string grammar = fields.text("grammar", {0, kGrammarBytesMax}).value_or("");
+  if (grammar.empty()) return;
+  if (!options.grammar.empty()) fields.fail_field("grammar", "is there twice: leave one out");
+  options.grammar = std::move(grammar);
+}
+
 void refuse_unserved_options(FieldReader& fields) {
-  if (!fields.text("grammar").value_or("").empty()) {
-    fields.fail_field("grammar", "is not served by this version: leave it out");
-  }
-  if (const json::array* tools = fields.array("tools"); tools != nullptr && !tools->empty()) {
-    fields.fail_field("tools", "is not served by this version: leave it out");
-  }
   if (const json::object* format = fields.object("response_format"); format != nullptr) {
     const json::value* type = format->if_contains("type");
     if (type == nullptr || *type != "text") {

@@ -14,7 +14,7 @@
 
 namespace uma::wire {
 
-// Empty where "messages" is absent; an empty array is a failure.
+// Empty where "messages" is absent; an empty array is a failure. Calls of tools and thoughts are kept (ChatMessage::extra).
 [[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields);
 // A string, or an array of them.
 [[nodiscard]] std::vector<std::string> stop_field(FieldReader& fields);
@@ -24,8 +24,13 @@ void read_common_sampling(FieldReader& fields, SamplingParams& sampling);
 void read_own_sampling(FieldReader& fields, SamplingParams& sampling);
 // class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
 void read_scheduling(FieldReader& fields, GenerateOptions& options);
+// tools, tool_choice, parallel_tool_calls, chat_template_kwargs and reasoning_effort. `none` of the tools may be called: the
+// model does not hear of them.
+[[nodiscard]] ChatOptions chat_options(FieldReader& fields);
 // A count of tokens; without an upper bound, because the engine clamps to limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name);
+// grammar; a second one is a failure.
+void read_grammar(FieldReader& fields, GenerateOptions& options);
 // Options of later versions: their empty values are accepted, any other is refused, because to ignore a constraint would give
 // the client an answer it did not ask for.
 void refuse_unserved_options(FieldReader& fields);

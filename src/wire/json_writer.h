@@ -49,7 +49,7 @@ class ObjectWriter {
 
 // Appends an array with one element per item; write(item) appends it.
 template <class ItemsT, class WriteT>
-void append_json_array(std::string& out, const ItemsT& items, WriteT&& write) {
+void append_json_array(std::string& out, ItemsT&& items, WriteT&& write) {
   out.push_back('[');
   bool first = true;
   for (const auto& item : items) {

@@ -1,5 +1,7 @@
 #include "wire/openai_codec.h"
 
+#include <algorithm>
+#include <array>
 #include <format>
 #include <utility>
 
@@ -41,7 +43,7 @@ void refuse_unserved_fields(FieldReader& fields) {
   for (const std::string_view name : {"n", "best_of"}) {
     if (fields.integer(name, 1, 1024).value_or(1) != 1) fields.fail_field(name, "is served only as 1 by this version");
   }
-  for (const std::string_view name : {"echo", "suffix", "functions", "audio", "grammar"}) {
+  for (const std::string_view name : {"echo", "suffix", "functions", "audio"}) {
     const json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
@@ -66,7 +68,9 @@ void read_own_options(FieldReader& fields, GenerateOptions& options) {
   FieldReader own(*object, "uma.");
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
-  for (const std::string_view name : {"session_id", "progress", "grammar"}) {
+  read_grammar(own, options);
+  if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
+  for (const std::string_view name : {"session_id", "progress"}) {
     const json::value* value = own.find(name);
     if (value != nullptr && *value != false) refuse(own, name);
   }
@@ -80,8 +84,12 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   if (kind == CompletionKind::chat) {
     if (fields.find("messages") == nullptr) fields.fail_field("messages", "is required");
     generate.input.messages = messages_field(fields);
+    generate.options.chat = chat_options(fields);
+    generate.options.chat.splits_reasoning = true;
   } else {
     generate.input.text = prompt_field(fields);
+    const json::array* tools = fields.array("tools");
+    if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "belongs to chat/completions");
   }
   GenerateOptions& options = generate.options;
   options.sampling.temperature = 1;
@@ -91,6 +99,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   if (const auto count = max_tokens_field(fields, "max_completion_tokens")) options.max_tokens = count;
   options.stream = fields.boolean("stream").value_or(false);
   request.includes_usage = include_usage_field(fields);
+  read_grammar(fields, options);
   refuse_unserved_fields(fields);
   read_own_options(fields, options);
   return request;
@@ -100,7 +109,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
 
 // OpenAI knows no other ways to end: a text that was cut for whatever reason ends with "length", and `uma.reason` says why.
 std::string_view openai_finish_reason(FinishReason reason) {
-  return reason == FinishReason::stop ? "stop" : "length";
+  return reason == FinishReason::stop || reason == FinishReason::tool_calls ? finish_reason_name(reason) : "length";
 }
 
 void write_usage(ObjectWriter& parent, const Usage& usage) {
@@ -111,6 +120,9 @@ void write_usage(ObjectWriter& parent, const Usage& usage) {
   ObjectWriter details(object.begin("prompt_tokens_details"));
   details.field("cached_tokens", usage.reused_tokens);
   details.close();
+  ObjectWriter completion(object.begin("completion_tokens_details"));
+  completion.field("reasoning_tokens", usage.reasoning_tokens);
+  completion.close();
   object.close();
 }
 
@@ -120,6 +132,20 @@ void write_receipt(ObjectWriter& parent, const EosEvent& eos) {
   object.field("reason", finish_reason_name(eos.reason));
   append_usage(object.begin("usage"), eos.usage);
   object.close();
+}
+
+// What a whole reply says, thinks and calls.
+void write_reply(ObjectWriter& message, const EosEvent& eos) {
+  const bool has_calls = std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind);
+  if (eos.text.empty() && has_calls) {
+    message.null_field("content");
+  } else {
+    message.field("content", eos.text);
+  }
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind == ReplyPart::Kind::reasoning) message.field("reasoning_content", part.text);
+  }
+  if (has_calls) append_calls(message.begin("tool_calls"), eos.parts);
 }
 
 void append_chunk_start(std::string& out) {
@@ -202,7 +228,7 @@ std::string completion_json(const CompletionHead& head, const EosEvent& eos) {
     if (head.kind() == CompletionKind::chat) {
       ObjectWriter message(choice.begin("message"));
       message.field("role", "assistant");
-      message.field("content", eos.text);
+      write_reply(message, eos);
       message.null_field("refusal");
       message.close();
     } else {
@@ -238,7 +264,32 @@ void append_text_chunk(std::string& out, const CompletionHead& head, std::string
   });
 }
 
+void append_part_chunk(std::string& out, const CompletionHead& head, const ReplyPart& part) {
+  append_choice_chunk(out, head, nullptr, [&](ObjectWriter& choice) {
+    ObjectWriter delta(choice.begin("delta"));
+    if (part.kind == ReplyPart::Kind::reasoning) {
+      delta.field("reasoning_content", part.text);
+    } else {
+      delta.begin("tool_calls") += '[';
+      ObjectWriter call(out);
+      call.field("index", part.call);
+      if (!part.id.empty()) {
+        call.field("id", part.id);
+        call.field("type", "function");
+      }
+      ObjectWriter function(call.begin("function"));
+      if (!part.name.empty()) function.field("name", part.name);
+      function.field("arguments", part.text);
+      function.close();
+      call.close();
+      out += ']';
+    }
+    delta.close();
+  });
+}
+
 void append_last_chunks(std::string& out, const CompletionHead& head, const EosEvent& eos) {
+  for (const ReplyPart& part : eos.parts) append_part_chunk(out, head, part);
   if (!eos.text.empty()) append_text_chunk(out, head, eos.text);
   if (eos.error) {
     append_chunk_start(out);

@@ -51,7 +51,9 @@ class CompletionHead {
 // [DONE].
 void append_first_chunk(std::string& out, const CompletionHead& head);  // names the role; nothing for completions
 void append_text_chunk(std::string& out, const CompletionHead& head, std::string_view text);
-// The rest of the text, the reason, the receipt; the usage where it is wanted. An error of the engine is an event instead.
+// A piece of what the model thinks, or of a call.
+void append_part_chunk(std::string& out, const CompletionHead& head, const ReplyPart& part);
+// The rest of the reply, the reason, the receipt; the usage where it is wanted. An error of the engine is an event instead.
 void append_last_chunks(std::string& out, const CompletionHead& head, const EosEvent& eos);
 
 // {"error":{"message","type","param","code"}}; `field` may be empty. The status chooses the type.

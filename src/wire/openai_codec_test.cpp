@@ -104,6 +104,11 @@ TEST(DecodeCompletion, ReadsEveryOption) {
   EXPECT_TRUE(request.includes_usage);
 }
 
+TEST(DecodeCompletion, TakesAGrammarAtTheTopOrAmongOurs) {
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"grammar":"root ::= [a]")").generate.options.grammar, "root ::= [a]");
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"uma":{"grammar":"root ::= [b]"})").generate.options.grammar, "root ::= [b]");
+}
+
 TEST(DecodeCompletion, PrefersTheNewerNameOfMaxTokens) {
   EXPECT_EQ(chat(std::string(kMessages) + R"(,"max_tokens":5,"max_completion_tokens":6)").generate.options.max_tokens, 6);
 }
@@ -127,9 +132,32 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"stream_options":{"include_usage":1})", "stream_options.include_usage"},
       {messages + R"(,"uma":{"top_k":-1})", "uma.top_k"},
       {messages + R"(,"uma":{"session_id":"s"})", "uma.session_id"},
+      {messages + R"(,"grammar":"a","uma":{"grammar":"b"})", "uma.grammar"},
       {messages + R"(,"n":2)", "n"},
       {messages + R"(,"logprobs":true)", "logprobs"},
-      {messages + R"(,"tools":[{"type":"function"}])", "tools"},
+      {messages + R"(,"tools":[{"type":"function"}])", "tools[0].function"},
+      {messages + R"(,"tools":[{"type":"web_search"}])", "tools[0].type"},
+      {messages + R"(,"tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
+      {messages + R"(,"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}])",
+       "tools[1].function.name"},
+      {messages + R"(,"tools":[{"type":"function","function":{"name":"f","parameters":[]}}])", "tools[0].function.parameters"},
+      {messages + ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"\xff\"}}]",
+       "tools[0].function.description"},
+      {messages + ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"x\":\"\xff\"}}]", "tools"},
+      {messages + R"(,"tools":{})", "tools"},
+      {messages + R"(,"tool_choice":"required")", "tool_choice"},
+      {messages + R"(,"tool_choice":"sometimes")", "tool_choice"},
+      {messages + R"(,"tool_choice":{"type":"function","function":{"name":"g"}})", "tool_choice.function.name"},
+      {messages + R"(,"tool_choice":{"type":"allowed_tools"})", "tool_choice"},
+      {messages + R"(,"parallel_tool_calls":1)", "parallel_tool_calls"},
+      {messages + R"(,"chat_template_kwargs":{"messages":[]})", "chat_template_kwargs.messages"},
+      {messages + R"(,"chat_template_kwargs":[])", "chat_template_kwargs"},
+      {R"("messages":[{"role":"assistant"}])", "messages[0].content"},
+      {R"("messages":[{"role":"assistant","tool_calls":[{"id":"1"}]}])", "messages[0].tool_calls[0].function"},
+      {R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f"}}]}])", "messages[0].tool_calls[0].id"},
+      {R"("messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":{}}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"("messages":[{"role":"tool","content":"7","tool_call_id":7}])", "messages[0].tool_call_id"},
       {messages + R"(,"response_format":{"type":"json_object"})", "response_format"},
       {messages + R"(,"max_tokens":0)", "max_tokens"},
   };
@@ -158,6 +186,60 @@ TEST(DecodeCompletion, RefusesWhatIsNoObject) {
   }
 }
 
+constexpr const char* kTools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}},"x":1.5}])";
+
+TEST(DecodeCompletion, TakesToolsAsTheyAre) {
+  const ChatOptions options =
+      chat(std::string(kMessages) + R"(,"parallel_tool_calls":false,"tools":)" + kTools).generate.options.chat;
+  EXPECT_EQ(json::parse(options.tools), json::parse(kTools));
+  EXPECT_THAT(options.tool_names, ElementsAre("f"));
+  EXPECT_EQ(options.tool_choice, ToolChoice::automatic);
+  EXPECT_FALSE(options.has_parallel_calls);
+  EXPECT_TRUE(options.splits_reasoning) << "as clients of OpenAI expect";
+}
+
+TEST(DecodeCompletion, TheChoiceOfATool) {
+  const auto choice = [](const std::string& value) {
+    return chat(std::string(kMessages) + R"(,"tools":)" + kTools + R"(,"tool_choice":)" + value).generate.options.chat;
+  };
+  EXPECT_EQ(choice(R"("auto")").tool_choice, ToolChoice::automatic);
+  EXPECT_EQ(choice(R"("required")").tool_choice, ToolChoice::required);
+  EXPECT_EQ(choice(R"({"type":"function","function":{"name":"f"}})").tool_choice, ToolChoice::named);
+  EXPECT_EQ(choice(R"({"type":"function","function":{"name":"f"}})").tool_name, "f");
+  EXPECT_EQ(choice(R"("none")").tools, "") << "the model does not hear of them";
+}
+
+TEST(DecodeCompletion, MessagesKeepCallsResultsAndThoughts) {
+  const CompletionRequest request =
+      chat(R"("messages":[{"role":"assistant","content":null,"reasoning_content":"hm","x":1,"tool_calls":[)"
+           R"({"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\": \"b\"}"},"x":1}]},)"
+           R"({"role":"tool","tool_call_id":"1","content":"7"},{"role":"user","content":"hi","name":"Ada","tool_calls":[]}])");
+  const std::vector<ChatMessage>& messages = request.generate.input.messages;
+  ASSERT_EQ(messages.size(), 3U);
+  EXPECT_EQ(messages[0].content, "");
+  EXPECT_EQ(messages[0].extra, R"({"reasoning_content":"hm","tool_calls":[{"id":"1","type":"function","function":)"
+                               R"({"name":"f","arguments":"{\"a\": \"b\"}"}}]})");
+  EXPECT_EQ(messages[1], (ChatMessage{"tool", "7", R"({"tool_call_id":"1"})"}));
+  EXPECT_EQ(messages[2], (ChatMessage{"user", "hi"}));
+}
+
+TEST(DecodeCompletion, SwitchesOfTheTemplate) {
+  const auto arguments = [](const std::string& fields) {
+    return chat(std::string(kMessages) + "," + fields).generate.options.chat.template_arguments;
+  };
+  EXPECT_EQ(arguments(R"("chat_template_kwargs":{"enable_thinking":false})"), R"({"enable_thinking":false})");
+  EXPECT_EQ(arguments(R"("reasoning_effort":"low")"), R"({"reasoning_effort":"low"})");
+  EXPECT_EQ(arguments(R"("reasoning_effort":"none")"), R"({"reasoning_effort":"none","enable_thinking":false})");
+  EXPECT_EQ(arguments(R"("reasoning_effort":"low","chat_template_kwargs":{"reasoning_effort":"high"})"),
+            R"({"reasoning_effort":"high"})");
+  EXPECT_EQ(arguments(R"("chat_template_kwargs":{})"), "");
+  EXPECT_FALSE(chat(std::string(kMessages) + R"(,"uma":{"split_reasoning":false})").generate.options.chat.splits_reasoning);
+}
+
+TEST(DecodeCompletion, ToolsBelongToChats) {
+  EXPECT_EQ(rejected(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
+}
+
 // --- answers
 
 TEST(CompletionJson, HasTheTextTheUsageAndTheReceipt) {
@@ -171,7 +253,8 @@ TEST(CompletionJson, HasTheTextTheUsageAndTheReceipt) {
   EXPECT_EQ(choice.at("message").at("content"), "hello");
   EXPECT_EQ(choice.at("finish_reason"), "length");
   EXPECT_EQ(answer.at("usage"), json::parse(R"({"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,)"
-                                            R"("prompt_tokens_details":{"cached_tokens":8}})"));
+                                            R"("prompt_tokens_details":{"cached_tokens":8},)"
+                                            R"("completion_tokens_details":{"reasoning_tokens":0}})"));
   EXPECT_EQ(answer.at("uma").at("usage").at("tier"), "hot");
   EXPECT_EQ(answer.at("uma").at("usage").at("recomputed_tokens"), 2);
 }
@@ -238,6 +321,49 @@ TEST(ErrorJson, IsOpenAis) {
   EXPECT_EQ(error_json({ErrorCode::proto_field, "no \"x\""}, 400, "x"),
             R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"x","code":"E_PROTO_003"}})");
   EXPECT_THAT(error_json({ErrorCode::io_short_write, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
+}
+
+std::vector<ReplyPart> reply_parts() {
+  using enum ReplyPart::Kind;
+  return {{.kind = reasoning, .text = "hm"},
+          {.kind = tool_call, .text = "{\"a\": 1}", .call = 0, .id = "x1", .name = "f"},
+          {.kind = tool_call, .text = "{}", .call = 1, .id = "x2", .name = "g"}};
+}
+
+TEST(CompletionJson, CallsAndThoughts) {
+  EosEvent event = eos("", FinishReason::tool_calls);
+  event.usage.reasoning_tokens = 2;
+  event.parts = reply_parts();
+  const json::value answer = json::parse(completion_json(head(CompletionKind::chat), event));
+  const json::value& choice = answer.at("choices").at(0);
+  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
+  EXPECT_TRUE(choice.at("message").at("content").is_null());
+  EXPECT_EQ(choice.at("message").at("reasoning_content"), "hm");
+  EXPECT_EQ(choice.at("message").at("tool_calls"),
+            json::parse(R"([{"id":"x1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},
+                            {"id":"x2","type":"function","function":{"name":"g","arguments":"{}"}}])"));
+  EXPECT_EQ(answer.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 2);
+  event.parts.clear();
+  EXPECT_EQ(json::parse(completion_json(head(CompletionKind::chat), event)).at("choices").at(0).at("message").at("content"),
+            "");
+}
+
+TEST(CompletionStream, CallsAndThoughtsAreDeltas) {
+  std::string stream;
+  const std::vector<ReplyPart> parts = reply_parts();
+  append_part_chunk(stream, head(CompletionKind::chat), parts[0]);
+  append_part_chunk(stream, head(CompletionKind::chat), parts[1]);
+  EosEvent event = eos("", FinishReason::tool_calls);
+  event.parts = {{.kind = ReplyPart::Kind::tool_call, .text = "}", .call = 0}};
+  append_last_chunks(stream, head(CompletionKind::chat), event);
+  const std::vector<json::value> events = events_of(stream);
+  ASSERT_EQ(events.size(), 5U);
+  const auto delta = [&](std::size_t i) { return events[i].at("choices").at(0).at("delta"); };
+  EXPECT_EQ(delta(0), json::parse(R"({"reasoning_content":"hm"})"));
+  EXPECT_EQ(delta(1), json::parse(R"({"tool_calls":[{"index":0,"id":"x1","type":"function",
+                                      "function":{"name":"f","arguments":"{\"a\": 1}"}}]})"));
+  EXPECT_EQ(delta(2), json::parse(R"({"tool_calls":[{"index":0,"function":{"arguments":"}"}}]})"));
+  EXPECT_EQ(events[3].at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
 }  // namespace

@@ -62,6 +62,9 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.stream = fields.boolean("stream").value_or(true);
   read_scheduling(fields, options);
   options.progress = fields.boolean("progress").value_or(false);
+  options.chat = chat_options(fields);
+  options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
+  read_grammar(fields, options);
   refuse_unserved_options(fields);
   return options;
 }
@@ -74,6 +77,8 @@ RequestBody decode_generate(FieldReader& fields) {
   request.session = fields.text("session_id", kSessionBytes).value_or("");
   request.input = input_fields(fields, "prompt", request.session.empty());
   request.options = option_fields(fields);
+  const bool is_text = request.session.empty() && request.input.messages.empty();
+  if (is_text && !request.options.chat.tools.empty()) fields.fail_field("tools", "belongs to \"messages\", not to \"prompt\"");
   return request;
 }
 

@@ -16,6 +16,7 @@ inline constexpr std::size_t kSessionBytesMax = 128;  // of a session's id or na
 inline constexpr std::size_t kModelBytesMax = 1024;   // of a model's name
 inline constexpr std::size_t kStopStringsMax = 16;
 inline constexpr std::size_t kStopBytesMax = 1024;  // of one stop string
+inline constexpr std::size_t kGrammarBytesMax = 262'144;
 inline constexpr std::size_t kJsonDepthMax = 32;
 inline constexpr double kTemperatureMax = 100;
 inline constexpr double kRepeatPenaltyMax = 100;

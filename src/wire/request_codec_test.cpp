@@ -121,7 +121,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
 
 TEST(DecodeRequest, IgnoresUnknownFieldsWhateverTheyHold) {
   const GenerateRequest request =
-      decode<GenerateRequest>("\"prompt\":\"hi\",\"tool_choice\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
+      decode<GenerateRequest>("\"prompt\":\"hi\",\"audio\":{\"a\":[1,{}]},\"x\":\"\xff\",\"y\":\"\\u0000\",\"z\":1e400");
   EXPECT_EQ(request.input.text, "hi");
 }
 
@@ -304,9 +304,10 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
-      row(R"("grammar":"root ::= x")", "\"grammar\" is not served by this version: leave it out"),
+      row(R"("grammar":")" + std::string(262145, 'x') + "\"", "\"grammar\" is 262145 bytes, at most 262144 are accepted"),
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
-      row(R"("tools":[{}])", "\"tools\" is not served by this version: leave it out"),
+      row(R"("tools":[{}])", "\"tools[0].type\" is required"),
+      row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" belongs to \"messages\", not to \"prompt\""),
       row(R"("response_format":{"type":"json_object"})",
           "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
       row(R"("response_format":{})", "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
@@ -314,6 +315,11 @@ TEST(DecodeRequest, RefusesOptionsByName) {
   });
   EXPECT_EQ(refusal(R"("prompt":"hi","logit_bias":{"5":100.5})").substr(0, 43),
             "E_PROTO_003 field \"logit_bias\" must be at l");
+}
+
+TEST(DecodeRequest, ReadsAGrammar) {
+  EXPECT_EQ(generate(R"("grammar":"root ::= \"x\"")").options.grammar, "root ::= \"x\"");
+  EXPECT_EQ(generate(R"("grammar":"")").options.grammar, "");
 }
 
 TEST(DecodeRequest, AcceptsTheEmptyValuesOfUnservedOptions) {

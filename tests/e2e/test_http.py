@@ -164,7 +164,7 @@ class Errors(HttpTest):
 
     def test_fields(self):
         self.assert_refused(400, "E_PROTO_003", self.chat(temperature="hot"), "temperature")
-        self.assert_refused(400, "E_PROTO_003", self.chat(tools=[{"type": "function"}]), "tools")
+        self.assert_refused(400, "E_PROTO_003", self.chat(tools=[{"type": "function"}]), "tools[0].function")
         self.assert_refused(400, "E_PROTO_003", self.chat(n=2), "n")
         self.assert_refused(400, "E_PROTO_003", self.request("POST", "/v1/chat/completions", {}), "messages")
 

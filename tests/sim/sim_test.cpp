@@ -57,6 +57,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.warm_hits += outcome.warm_hits;
     total.cold_hits += outcome.cold_hits;
     total.shared += outcome.shared;
+    total.constrained += outcome.constrained;
     total.shifts += outcome.shifts;
     total.moves += outcome.moves;
     total.readings += outcome.readings;
@@ -80,6 +81,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.warm_hits, seeds / 10);
   EXPECT_GT(total.cold_hits, seeds / 10);
   EXPECT_GT(total.shared, seeds / 10);
+  EXPECT_GT(total.constrained, seeds);
   EXPECT_GT(total.shifts, seeds / 4);
   EXPECT_GT(total.moves, seeds / 25);
   EXPECT_GT(total.readings, seeds);

@@ -1,12 +1,16 @@
 #include "simulation.h"
 
 #include <algorithm>
+#include <array>
 #include <format>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "llm/grammar.h"
+#include "llm/token_constraint.h"
 
 namespace uma::sim {
 namespace {
@@ -75,8 +79,10 @@ bool SlowCatalog::answer_one(bool with_failure) {
 // chain.
 class Simulation::Sink final : public EventSink {
  public:
-  Sink(Simulation& simulation, std::string session, std::string prompt, int patience)
-      : simulation_(simulation), session_(std::move(session)), prompt_(std::move(prompt)), patience_(patience) {}
+  Sink(Simulation& simulation, std::string session, std::string prompt, std::string_view gbnf, int patience)
+      : simulation_(simulation), session_(std::move(session)), prompt_(std::move(prompt)), patience_(patience) {
+    if (!gbnf.empty()) grammar_ = *llm::Grammar::parse(gbnf);
+  }
 
   bool deliver(const Event& event) override {
     UMA_CHECK(!ended);
@@ -109,6 +115,7 @@ class Simulation::Sink final : public EventSink {
     simulation_.outcome_.shared += eos.usage.reuse_reason == "prefix" ? 1 : 0;
     simulation_.outcome_.reused_tokens += static_cast<std::uint64_t>(eos.usage.reused_tokens);
     if (eos.reason == FinishReason::cancelled) ++simulation_.outcome_.cancelled;
+    check_grammar(eos.reason);
     if (session_.empty()) {
       UMA_CHECK(shifts_.empty());
       std::vector<Token> chain{testing::kFakeBos};
@@ -130,6 +137,18 @@ class Simulation::Sink final : public EventSink {
     // What was there before, without what was dropped and with what was said, is what is kept.
     UMA_CHECK(check_tokens(start_) == record->chain);
     ++simulation_.outcome_.finished_turns;
+  }
+
+  // The text follows the grammar; it stops only where the grammar lets it end.
+  void check_grammar(FinishReason reason) {
+    if (grammar_ == nullptr) return;
+    llm::TokenConstraint constraint(grammar_, vocab_);
+    for (const Token token : tokens_) {
+      UMA_CHECK(constraint.allows(token));
+      constraint.accept(token);
+    }
+    UMA_CHECK(constraint.can_end() || reason != FinishReason::stop);
+    ++simulation_.outcome_.constrained;
   }
 
   // What the session has when its first token or shift comes. Nothing else can change it until the end.
@@ -175,9 +194,11 @@ class Simulation::Sink final : public EventSink {
   // The tokens are what the model says after `chain`, which loses on the way what the client was told. Returns all of it.
   [[nodiscard]] std::vector<Token> check_tokens(std::vector<Token> chain) const {
     std::size_t said = 0;
+    std::optional<llm::TokenConstraint> constraint;
+    if (grammar_ != nullptr) constraint.emplace(grammar_, vocab_);
     const auto say_until = [&](std::size_t end) {
       const auto count = static_cast<std::int32_t>(end - said);
-      const auto part = fake_continuation(simulation_.model_options_, chain, count);
+      const auto part = fake_continuation(simulation_.model_options_, chain, count, constraint ? &*constraint : nullptr);
       UMA_CHECK(std::ranges::equal(part, std::span(tokens_).subspan(said, end - said)));
       chain.insert(chain.end(), part.begin(), part.end());
       said = end;
@@ -192,6 +213,8 @@ class Simulation::Sink final : public EventSink {
   }
 
   Simulation& simulation_;
+  const testing::FakeVocab vocab_;
+  std::shared_ptr<const llm::Grammar> grammar_;  // null: none
   std::string session_;
   std::string prompt_;
   int patience_;  // tokens it takes before it stops reading
@@ -599,7 +622,10 @@ void Simulation::generate(bool in_session) {
   request.options.progress = random_.next_below(4) == 0;
   if (random_.next_below(4) == 0) request.options.target_ttft_ms = static_cast<double>(1 + random_.next_below(50));
   const int patience = random_.next_below(8) == 0 ? static_cast<int>(random_.next_below(10)) : 1'000'000;
-  auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, patience);
+  constexpr std::array<std::string_view, 3> kGrammars = {"root ::= [a-m ]*", R"g(root ::= ("yes" | "no") (", " root)?)g",
+                                                         R"g(root ::= "(" ([^()] | root)* ")")g"};
+  if (random_.next_below(4) == 0) request.options.grammar = kGrammars[random_.next_below(kGrammars.size())];
+  auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, request.options.grammar, patience);
   sink->id = RequestId{++last_request_};
   sinks_.push_back(sink);
   ++outcome_.generations;

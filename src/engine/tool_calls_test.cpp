@@ -1,0 +1,300 @@
+// Chats with tools and thoughts through router and lane, on a model that says what it is told to say.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "capability/chat.h"
+#include "engine/router.h"
+#include "testing/fake_model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::engine {
+namespace {
+
+using testing::FakeContext;
+using testing::FakeModel;
+using testing::FakeOptions;
+
+const TenantId kTenant{"test"};
+constexpr std::string_view kTemplate =
+    "{% if tools %}<|im_start|>system\n<tool_call> {{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content and loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+    "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+constexpr std::string_view kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f"}}])";
+
+class Sink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) content += token->text;
+    if (const auto* part = std::get_if<ReplyPart>(&event)) hear(*part);
+    if (is_terminal(event)) terminal = event;
+    return !is_slow;
+  }
+  [[nodiscard]] const EosEvent& eos() const { return std::get<EosEvent>(*terminal); }
+
+  bool is_slow = false;
+  std::string content;
+  std::string reasoning;
+  std::vector<ReplyPart> calls;
+  std::optional<Event> terminal;
+
+ private:
+  void hear(const ReplyPart& part) {
+    if (part.kind == ReplyPart::Kind::reasoning) {
+      reasoning += part.text;
+    } else if (!part.id.empty()) {
+      calls.push_back(part);
+    } else {
+      calls.back().text += part.text;
+    }
+  }
+};
+
+class ToolCalls : public ::testing::Test {
+ protected:
+  void SetUp() override { init_log(LogLevel::error); }
+
+  void serve(std::string_view says) {
+    const FakeOptions options{
+        .cells = 16'384, .sequences = 4, .has_chat_template = true, .chat_template = kTemplate, .says = says};
+    model_ = std::make_shared<FakeModel>(options);
+    RouterOptions router;
+    router.model_name = "fake";
+    router_ = std::make_unique<Router>(router, catalog_, store_, preparer_, clock_);
+    lane_ = std::make_unique<Lane>(
+        LaneOptions{}, std::make_unique<FakeContext>(options), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        });
+    router_->on_loaded(model_, {lane_.get()});
+  }
+
+  GenerateRequest ask(const std::string& question) {
+    GenerateRequest request;
+    request.input.messages = {{"user", question}};
+    request.options.chat.tools = kTools;
+    request.options.chat.tool_names = {"f"};
+    return request;
+  }
+
+  std::shared_ptr<Sink> generate(GenerateRequest request, bool is_slow = false) {
+    auto sink = std::make_shared<Sink>();
+    sink->is_slow = is_slow;
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    for (int quiet = 0; quiet < 3;) {
+      bool worked = router_->step();
+      worked |= preparer_.step();
+      worked |= lane_->step().did_work;
+      router_->check_invariants();
+      quiet = worked ? 0 : quiet + 1;
+    }
+    EXPECT_TRUE(sink->terminal);
+    return sink;
+  }
+
+  std::string begin_session() {
+    std::string id;
+    CreateSessionRequest request;
+    request.mode = SessionMode::chat;
+    router_->create_session(kTenant, request, [&](Expected<SessionInfo> made) { id = made.value().id.value; });
+    while (router_->step()) {
+    }
+    return id;
+  }
+  [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
+  // All that was said, as the template writes it at once.
+  [[nodiscard]] std::vector<Token> written(const kv::SessionRecord& record, std::string_view tools) const {
+    return capability::tokenize_chat(capability::ChatFormat(model_),
+                                     {.messages = {}, .tokens = {}, .replies = {}, .unix_s = record.created_s, .tools = tools},
+                                     record.messages)
+        .value()
+        .tokens;
+  }
+
+  testing::SimClock clock_;
+  std::shared_ptr<const FakeModel> model_;
+  kv::MemoryCatalog catalog_;
+  kv::StateStore store_{{}, nullptr, clock_};
+  Preparer preparer_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Lane> lane_;
+  std::uint64_t last_request_ = 0;
+};
+
+TEST_F(ToolCalls, AreToldAsTheyCome) {
+  serve(kCall);
+  const auto sink = generate(ask("what?"));
+  EXPECT_EQ(sink->eos().reason, FinishReason::tool_calls);
+  EXPECT_EQ(sink->content, "");
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->calls[0].name, "f");
+  EXPECT_EQ(sink->calls[0].text, R"({"a": 1})");
+  EXPECT_TRUE(sink->eos().parts.empty()) << "all of it was told";
+}
+
+TEST_F(ToolCalls, AreWholeInAnAnswerThatDoesNotStream) {
+  serve(kCall);
+  GenerateRequest request = ask("what?");
+  request.options.stream = false;
+  const auto sink = generate(request);
+  ASSERT_EQ(sink->eos().parts.size(), 1u);
+  EXPECT_EQ(sink->eos().parts[0].text, R"({"a": 1})");
+  EXPECT_EQ(sink->eos().parts[0].id.size(), 9u);
+  EXPECT_TRUE(sink->calls.empty());
+}
+
+TEST_F(ToolCalls, WithoutToolsTheSameTextIsContent) {
+  serve(kCall);
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools.clear();
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->content, kCall);
+  EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+}
+
+TEST_F(ToolCalls, TheFirstOneIsTheLastWhereTheyAreNotParallel) {
+  const std::string twice = std::string(kCall) + std::string(kCall);
+  serve(twice);
+  EXPECT_EQ(generate(ask("what?"))->calls.size(), 2u);
+  GenerateRequest request = ask("what?");
+  request.options.chat.has_parallel_calls = false;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->eos().reason, FinishReason::tool_calls);
+}
+
+TEST_F(ToolCalls, AReplyThatIsCutInACallEndsWithLength) {
+  serve(kCall);
+  GenerateRequest request = ask("what?");
+  request.options.max_tokens = static_cast<std::int32_t>(kCall.find("1}"));
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->eos().reason, FinishReason::length);
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->calls[0].text, R"({"a": )");
+}
+
+TEST_F(ToolCalls, ASlowReaderLosesItsStreamAlsoThere) {
+  serve(kCall);
+  EXPECT_EQ(generate(ask("what?"), true)->eos().reason, FinishReason::slow_consumer);
+}
+
+TEST_F(ToolCalls, ASessionKeepsThemAndGoesOnFromItsChain) {
+  serve(kCall);
+  const std::string session = begin_session();
+  GenerateRequest request = ask("what?");
+  request.session = session;
+  generate(request);
+  const kv::RecordPtr first = kept(session);
+  ASSERT_EQ(first->messages.size(), 2u);
+  EXPECT_EQ(first->messages[1].content, "");
+  EXPECT_TRUE(first->messages[1].extra.contains(R"("arguments":"{\"a\": 1}")")) << first->messages[1].extra;
+
+  request.input.messages = {{"tool", "7", R"({"tool_call_id":"x"})"}};
+  generate(request);
+  const kv::RecordPtr second = kept(session);
+  ASSERT_EQ(second->turns.size(), 2u);
+  EXPECT_TRUE(std::ranges::equal(first->chain, std::span(second->chain).first(first->chain.size())))
+      << "nothing is computed anew";
+  kv::SessionRecord asked = *second;
+  asked.messages.pop_back();
+  const std::vector<Token> prompt = written(asked, kTools);
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(second->chain).first(prompt.size()))) << "as if all of it came at once";
+}
+
+TEST_F(ToolCalls, OtherToolsWriteTheSessionAnew) {
+  serve(kCall);
+  const std::string session = begin_session();
+  GenerateRequest request = ask("what?");
+  request.session = session;
+  generate(request);
+  request.options.chat.tools = R"([{"type":"function","function":{"name":"other"}}])";
+  generate(request);
+  kv::SessionRecord asked = *kept(session);
+  EXPECT_EQ(asked.tools, request.options.chat.tools);
+  asked.messages.pop_back();
+  const std::vector<Token> prompt = written(asked, request.options.chat.tools);
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(asked.chain).first(prompt.size())));
+}
+
+TEST_F(ToolCalls, InputThatWaitsIsWrittenWithTheToolsOfWhoGenerates) {
+  serve(kCall);
+  const std::string session = begin_session();
+  router_->append_input(kTenant, {.session = session, .input = {.text = "what?", .messages = {}}},
+                        [](const Expected<SessionInfo>& done) { EXPECT_TRUE(done); });
+  GenerateRequest request = ask("");
+  request.input = {};
+  request.session = session;
+  EXPECT_EQ(generate(request)->calls.size(), 1u);
+  kv::SessionRecord asked = *kept(session);
+  ASSERT_EQ(asked.messages.size(), 2u);
+  asked.messages.pop_back();
+  const std::vector<Token> prompt = written(asked, kTools);
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(asked.chain).first(prompt.size())));
+
+  const auto refused = generate(request);
+  EXPECT_EQ(std::get<FailureEvent>(*refused->terminal).error.code, ErrorCode::proto_field) << "there is nothing to answer";
+}
+
+TEST_F(ToolCalls, ThoughtsAreToldApartAndCounted) {
+  serve("<think>hm</think>yes");
+  GenerateRequest request = ask("what?");
+  EXPECT_EQ(generate(request)->content, "<think>hm</think>yes") << "nobody asked";
+  request.options.chat.splits_reasoning = true;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->reasoning, "hm");
+  EXPECT_EQ(sink->content, "yes");
+  EXPECT_EQ(sink->eos().reason, FinishReason::stop);
+  EXPECT_EQ(sink->eos().usage.reasoning_tokens, 11) << "from the end of the one mark to the end of the other";
+  request.options.stream = false;
+  const auto whole = generate(request);
+  ASSERT_EQ(whole->eos().parts.size(), 1u);
+  EXPECT_EQ(whole->eos().parts[0].text, "hm");
+  EXPECT_EQ(whole->eos().text, "yes");
+}
+
+TEST_F(ToolCalls, ASessionForgetsThoughtsAsItsTemplateDoes) {
+  serve("<think>hm</think>yes");
+  const std::string session = begin_session();
+  GenerateRequest request = ask("what?");
+  request.session = session;
+  request.options.chat.splits_reasoning = true;
+  generate(request);
+  EXPECT_EQ(kept(session)->messages[1], (ChatMessage{"assistant", "yes", R"({"reasoning_content":"hm"})"}));
+  generate(request);
+  kv::SessionRecord asked = *kept(session);
+  ASSERT_EQ(asked.turns.size(), 2u) << "the turns are found again";
+  asked.messages.pop_back();
+  const std::vector<Token> prompt = written(asked, kTools);
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(asked.chain).first(prompt.size())));
+}
+
+TEST_F(ToolCalls, AreForcedByTheirSchemas) {
+  serve("I would rather talk.");
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools =
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"enum":["x y"]}},)"
+      R"("required":["a"],"additionalProperties":false}}},{"type":"function","function":{"name":"g"}}])";
+  request.options.chat.tool_names = {"f", "g"};
+  request.options.chat.tool_choice = ToolChoice::named;
+  request.options.chat.tool_name = "f";
+  request.options.max_tokens = 300;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->eos().reason, FinishReason::tool_calls);
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->calls[0].name, "f");
+  EXPECT_TRUE(sink->calls[0].text.contains(R"("x y")")) << sink->calls[0].text;
+  request.options.chat.tool_choice = ToolChoice::required;
+  request.options.chat.has_parallel_calls = false;
+  EXPECT_EQ(generate(request)->calls.size(), 1u);
+  request.options.grammar = "root ::= \"a\"";
+  EXPECT_EQ(std::get<FailureEvent>(*generate(request)->terminal).error.code, ErrorCode::proto_field);
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,43 @@
+#include "llm/token_constraint.h"
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+namespace uma::llm {
+
+bool TokenConstraint::allows(Token token) {
+  if (vocab_.is_end_of_generation(token)) return can_end();
+  const std::string_view piece = vocab_.piece(token);
+  return !piece.empty() && reader_.next(place_, piece) != GrammarReader::kNowhere;
+}
+
+void TokenConstraint::mask(std::span<float> logits) {
+  allowed_.assign(logits.size(), false);
+  places_.assign(1, place_);
+  // places_ ends where the last piece was refused, or with it.
+  for (const OrderedPiece& ordered : vocab_.ordered_pieces()) {
+    if (ordered.shared + 1 < places_.size()) places_.resize(ordered.shared + 1);
+    if (places_.back() == GrammarReader::kNowhere) continue;  // begins as one that was refused
+    const std::string_view piece = vocab_.piece(ordered.token);
+    while (places_.back() != GrammarReader::kNowhere && places_.size() <= piece.size()) {
+      places_.push_back(reader_.next(places_.back(), static_cast<std::uint8_t>(piece[places_.size() - 1])));
+    }
+    const auto index = static_cast<std::size_t>(ordered.token);
+    if (places_.back() != GrammarReader::kNowhere && index < allowed_.size()) allowed_[index] = true;
+  }
+  if (can_end()) {
+    for (const Token token : vocab_.end_of_generation()) {
+      if (static_cast<std::size_t>(token) < allowed_.size()) allowed_[static_cast<std::size_t>(token)] = true;
+    }
+  }
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!allowed_[i]) logits[i] = -std::numeric_limits<float>::infinity();
+  }
+}
+
+void TokenConstraint::accept(Token token) {
+  place_ = reader_.next(place_, vocab_.piece(token));
+}
+
+}  // namespace uma::llm

@@ -1,0 +1,39 @@
+// Which tokens may come next where a generation's text must follow a grammar. One per generation; owned by its sampler.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "llm/grammar.h"
+#include "llm/model.h"
+
+namespace uma::llm {
+
+class TokenConstraint {
+ public:
+  // `vocab` outlives it.
+  TokenConstraint(std::shared_ptr<const Grammar> grammar, const Vocab& vocab) : reader_(std::move(grammar)), vocab_(vocab) {}
+
+  // End-of-generation tokens may come where the text may end; tokens without text, such as control tokens, never. O(bytes of
+  // the token).
+  [[nodiscard]] bool allows(Token token);
+  // Forbids in `logits` all tokens that may not come. O(V).
+  void mask(std::span<float> logits);
+  // Goes on behind the token. Requires one that may come, no end-of-generation token.
+  void accept(Token token);
+
+  [[nodiscard]] bool can_end() { return reader_.can_end(place_); }
+  // Nothing but the end may come.
+  [[nodiscard]] bool is_complete() { return can_end() && !reader_.can_go_on(place_); }
+
+ private:
+  GrammarReader reader_;
+  const Vocab& vocab_;
+  GrammarReader::Place place_ = GrammarReader::kStart;
+  // Reused by mask().
+  std::vector<bool> allowed_;
+  std::vector<GrammarReader::Place> places_;  // after each beginning of a piece
+};
+
+}  // namespace uma::llm

@@ -1,0 +1,215 @@
+"""Grammars of JSON Schemas against python3-jsonschema: what a grammar says is of the schema, what is of the schema it mostly has.
+
+Over schemas made by chance, over those of the JSON Schema test suite that can be grammars (npm's json-schema-test-suite, fetched here
+where npm is), and over replies of a daemon. Each part is skipped where its other half is absent.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import unittest
+
+import uma
+
+try:
+    import jsonschema
+except ImportError:
+    jsonschema = None
+
+TEXTS = uma.BUILD / "bin" / "schema_texts"
+SEED = int(os.environ.get("UMA_E2E_SEED", "1"))
+SUITE_PACKAGE = "json-schema-test-suite@0.0.10"
+
+
+def compact(value):
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def ask(requests):
+    """The answers of schema_texts to (schema, texts, samples) triples."""
+    lines = "".join(json.dumps({"schema": schema, "texts": texts, "samples": samples, "seed": SEED}) + "\n"
+                    for schema, texts, samples in requests)
+    done = subprocess.run([TEXTS], input=lines.encode(), stdout=subprocess.PIPE, timeout=10 * uma.WAIT_S, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def no_duplicates(pairs):
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"duplicate keys: {keys}")
+    return dict(pairs)
+
+
+def problem_of(schema, text, unique=True):
+    """Why `text` is no value of the schema; None where it is."""
+    try:
+        value = json.loads(text, object_pairs_hook=no_duplicates if unique else None)
+    except ValueError as problem:
+        return str(problem)
+    validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    found = next(validator.iter_errors(value), None)
+    return found.message if found else None
+
+
+def has_open_objects(schema):
+    """Whether values of it may have properties that are listed nowhere: two of those can have the same name."""
+    text = json.dumps(schema)
+    return any(part in text for part in ('"additionalProperties": true', '"additionalProperties": {', '"properties": {}', '"prefixItems"'))
+
+
+class Maker:
+    """Schemas by chance."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def schema(self, depth=3):
+        chance = self.random
+        kinds = [self.integer, self.number, self.string, self.pattern, self.enum, self.simple]
+        if depth > 0:
+            kinds += [self.object, self.object, self.array, self.any_of, self.all_of, self.tuple]
+        return chance.choice(kinds)(depth)
+
+    def simple(self, _):
+        return self.random.choice([{"type": "null"}, {"type": "boolean"}, {"type": ["boolean", "null"]}, {"type": "string"}])
+
+    def integer(self, _):
+        schema = {"type": "integer"}
+        low = self.random.randint(-2000, 2000)
+        if self.random.random() < 0.7:
+            schema[self.random.choice(["minimum", "exclusiveMinimum"])] = low
+        if self.random.random() < 0.7:
+            schema[self.random.choice(["maximum", "exclusiveMaximum"])] = low + 2 + self.random.choice([0, 3, 88, 12345])
+        return schema
+
+    def number(self, _):
+        schema = self.integer(0)
+        schema["type"] = "number"
+        return schema
+
+    def string(self, _):
+        schema = {"type": "string"}
+        if self.random.random() < 0.5:
+            schema["minLength"] = self.random.randint(0, 4)
+        if self.random.random() < 0.5:
+            schema["maxLength"] = self.random.randint(4, 9)
+        if not schema.keys() - {"type"}:
+            schema["format"] = self.random.choice(["date", "time", "date-time", "uuid", "ipv4", "ipv6", "email", "hostname", "duration"])
+        return schema
+
+    def pattern(self, _):
+        pieces = ["a", "[a-f]", "\\d", "[^\"x]", "(?:b|cc)", "\\.", "é", "[\\w-]", "."]
+        body = "".join(self.random.choice(pieces) + self.random.choice(["", "", "?", "*", "+", "{2}", "{1,3}"])
+                       for _ in range(self.random.randint(1, 5)))
+        return {"type": "string", "pattern": self.random.choice(["^", ""]) + body + self.random.choice(["$", ""])}
+
+    def enum(self, _):
+        values = ["x", "", 0, -1.5, None, True, [1, "a"], {"k": None}, "quo\"te\\", "é\n"]
+        return {"enum": self.random.sample(values, self.random.randint(1, 4))}
+
+    def object(self, depth):
+        names = self.random.sample(["a", "ab", "b", "key", "é", "with space", "q\"", ""], self.random.randint(0, 4))
+        schema = {"type": "object", "properties": {name: self.schema(depth - 1) for name in names},
+                  "required": [name for name in names if self.random.random() < 0.5]}
+        if self.random.random() < 0.3:
+            schema["additionalProperties"] = self.random.choice([False, True, self.schema(0)])
+        return schema
+
+    def array(self, depth):
+        schema = {"type": "array", "items": self.schema(depth - 1)}
+        if self.random.random() < 0.5:
+            schema["minItems"] = self.random.randint(0, 3)
+        if self.random.random() < 0.5:
+            schema["maxItems"] = self.random.randint(3, 5)
+        return schema
+
+    def tuple(self, depth):
+        schema = {"type": "array", "prefixItems": [self.schema(depth - 1) for _ in range(self.random.randint(1, 3))]}
+        if self.random.random() < 0.5:
+            schema["items"] = self.random.choice([False, self.schema(0)])
+        if self.random.random() < 0.5:
+            schema["minItems"] = self.random.randint(0, 3)
+        return schema
+
+    def any_of(self, depth):
+        return {self.random.choice(["anyOf", "oneOf"]): [self.schema(depth - 1) for _ in range(self.random.randint(1, 3))]}
+
+    def all_of(self, depth):
+        return {"allOf": [self.object(depth - 1), self.object(depth - 1)]}
+
+    def root(self):
+        schema = self.schema()
+        if self.random.random() < 0.3:
+            schema = {"$defs": {"node": {"type": "object", "properties": {"value": schema, "next": {"$ref": "#/$defs/node"}},
+                                         "required": ["value"], "additionalProperties": False}}, "$ref": "#/$defs/node"}
+        return schema
+
+
+@unittest.skipIf(jsonschema is None, "no python3-jsonschema")
+class Schemas(unittest.TestCase):
+    def test_what_a_grammar_says_is_of_its_schema(self):
+        maker = Maker(SEED)
+        schemas = [maker.root() for _ in range(600)]
+        answers = ask([(schema, [], 6) for schema in schemas])
+        texts = 0
+        for schema, answer in zip(schemas, answers):
+            for text in answer.get("samples", []):
+                texts += 1
+                self.assertIsNone(problem_of(schema, text, unique=not has_open_objects(schema)), f"{json.dumps(schema)}: {text}")
+        served = sum("error" not in answer for answer in answers)
+        self.assertGreater(served, len(schemas) / 2, [answer["error"] for answer in answers if "error" in answer][:20])
+        self.assertGreater(texts, 2 * served)
+
+    def suite(self):
+        """(schema, [(value, is valid)]) of the suite."""
+        folder = pathlib.Path(os.environ.get("UMA_SCHEMA_SUITE", uma.BUILD / "json-schema-test-suite"))
+        if not folder.exists():
+            npm = shutil.which("npm")
+            if npm is None:
+                self.skipTest("no npm to fetch the JSON Schema test suite with")
+            with tempfile.TemporaryDirectory() as scratch:
+                done = subprocess.run([npm, "pack", "--silent", SUITE_PACKAGE], cwd=scratch, stdout=subprocess.PIPE,
+                                      stderr=subprocess.DEVNULL, timeout=uma.WAIT_S, check=False)
+                packed = list(pathlib.Path(scratch).glob("*.tgz"))
+                if done.returncode != 0 or not packed:
+                    self.skipTest("npm could not fetch the JSON Schema test suite")
+                with tarfile.open(packed[0]) as archive:
+                    archive.extractall(folder, filter="data")
+        for path in sorted((folder / "package" / "tests" / "draft4").glob("*.json")):
+            for group in json.loads(path.read_text(encoding="utf-8")):
+                yield path.stem, group["schema"], [(test["data"], test["valid"]) for test in group["tests"]]
+
+    def test_the_suite(self):
+        """Each schema once for each type, said at its top where it says none: without one we take the keywords' own."""
+        types = [("null", type(None)), ("boolean", bool), ("number", (int, float)), ("string", str), ("array", list), ("object", dict)]
+        requests = []
+        expected = []
+        for name, schema, tests in self.suite():
+            for value, is_valid in tests:
+                said = schema
+                if "type" not in schema:
+                    said = {"type": next(type_ for type_, python in types if isinstance(value, python)), **schema}
+                requests.append((said, [compact(value)], 3))
+                expected.append((name, is_valid, value))
+        valid = accepted = 0
+        for (said, texts, _), answer, (name, is_valid, value) in zip(requests, ask(requests), expected):
+            if "error" in answer:
+                continue
+            if is_valid:
+                valid += 1
+                accepted += answer["accepted"][0]
+            else:
+                self.assertFalse(answer["accepted"][0], f"{name}: {json.dumps(said)} has not {texts[0]}")
+            for text in answer["samples"]:
+                self.assertIsNone(problem_of(said, text, unique=False), f"{name}: {json.dumps(said)}: {text}")
+        self.assertGreater(valid, 50)
+        self.assertGreater(accepted, 0.7 * valid)
+
+
+if __name__ == "__main__":
+    unittest.main()

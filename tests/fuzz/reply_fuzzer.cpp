@@ -1,0 +1,97 @@
+// Property: however a reply is cut, its parser tells the same; every call has a name and arguments that are JSON or the
+// beginning of it; and what is told in pieces is what is told at the end. The first byte of the input chooses the format, the
+// second seeds the cuts.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "base/utf8.h"
+#include "capability/json_scanner.h"
+#include "capability/reply_parser.h"
+
+using uma::Random;
+using uma::ReplyPart;
+using uma::capability::CallSyntax;
+using uma::capability::JsonScanner;
+using uma::capability::ReplyFormat;
+using uma::capability::ReplyParser;
+using uma::capability::ReplyPieces;
+
+namespace {
+
+struct Told {
+  std::string content;
+  std::string reasoning;
+  std::vector<ReplyPart> calls;
+  bool operator==(const Told&) const = default;
+};
+
+void hear(const std::vector<ReplyPart>& parts, Told& told) {
+  for (const ReplyPart& part : parts) {
+    UMA_CHECK(!part.text.empty());
+    if (part.kind == ReplyPart::Kind::reasoning) {
+      told.reasoning += part.text;
+    } else if (!part.id.empty()) {
+      UMA_CHECK(!part.name.empty() && static_cast<std::size_t>(part.call) == told.calls.size());
+      told.calls.push_back(part);
+    } else {
+      UMA_CHECK(!told.calls.empty() && static_cast<std::size_t>(part.call) + 1 == told.calls.size());
+      told.calls.back().text += part.text;
+    }
+  }
+}
+
+Told parse(const ReplyFormat& format, std::string_view text, Random& random, std::size_t piece_max) {
+  ReplyParser parser(format, 1);
+  Told told;
+  ReplyPieces pieces;
+  const auto take = [&] {
+    hear(pieces.before, told);
+    told.content += pieces.content;
+    hear(pieces.after, told);
+    pieces.clear();
+  };
+  while (!text.empty()) {
+    std::size_t size = std::min(text.size(), static_cast<std::size_t>(1 + random.next_below(piece_max)));
+    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) ++size;  // whole characters
+    parser.push(text.substr(0, size), pieces);
+    take();
+    text.remove_prefix(size);
+  }
+  parser.finish(pieces);
+  take();
+  UMA_CHECK(parser.calls() == told.calls && parser.reasoning() == told.reasoning);
+  return told;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 2) return 0;
+  ReplyFormat format{.calls = static_cast<CallSyntax>(data[0] % 5), .tools = {"f"}};
+  if ((data[0] & 0x20) != 0) {
+    format.think_open = "<think>";
+    format.think_close = "</think>";
+    format.begins_thinking = (data[0] & 0x40) != 0;
+  }
+  Random random(data[1]);
+  const std::string text = uma::replace_invalid_utf8({reinterpret_cast<const char*>(data) + 2, size - 2});
+  const Told whole = parse(format, text, random, text.size() + 1);
+  UMA_CHECK(parse(format, text, random, 1) == whole);
+  UMA_CHECK(parse(format, text, random, 20) == whole);
+  for (const ReplyPart& call : whole.calls) {
+    JsonScanner scanner;
+    for (std::size_t i = 0; i < call.text.size(); ++i) {
+      UMA_CHECK(static_cast<unsigned char>(call.text[i]) >= 0x20 || scanner.place() != JsonScanner::Place::string);
+      const auto result = scanner.feed(call.text[i]);
+      UMA_CHECK(result != JsonScanner::Result::malformed);
+      UMA_CHECK((result == JsonScanner::Result::complete) <= (i + 1 == call.text.size()));
+    }
+  }
+  return 0;
+}
