@@ -1,7 +1,11 @@
 #include "engine/preparer.h"
 
 #include <algorithm>
+#include <format>
+#include <string_view>
 #include <utility>
+
+#include "capability/json_schema.h"
 
 namespace uma::engine {
 namespace {
@@ -108,6 +112,22 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   // Written again: in the chain the turn may be as the template writes the past, without what it begins a new reply with.
   if (auto done = append_messages(format, next, std::move(input)); !done) return std::unexpected(done.error());
   return next;
+}
+
+Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const GenerateOptions& options) {
+  const auto named = [](std::string_view field, const Error& error) {
+    return fail(error.code, std::format("field \"{}\": {}", field, error.message));
+  };
+  if (!options.grammar.empty()) {
+    auto grammar = llm::Grammar::parse(options.grammar);
+    if (!grammar) return named("grammar", grammar.error());
+    return grammar;
+  }
+  if (options.json_schema.empty()) return nullptr;
+  constexpr std::string_view kField = "response_format.json_schema.schema";
+  auto grammar = capability::json_schema_grammar(options.json_schema);
+  if (!grammar) return named(kField, grammar.error());
+  return grammar;
 }
 
 bool Preparer::step() {

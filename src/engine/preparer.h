@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/request.h"
 #include "kv/catalog.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -25,6 +26,9 @@ namespace uma::engine {
 // REQUIRES: a last turn. Errors: those of the tokenizer and the chat template.
 [[nodiscard]] Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& format,
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound);
+
+// What the text of the reply must follow; null: nothing. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const GenerateOptions& options);
 
 class Preparer {
  public:

@@ -790,14 +790,15 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    if (request.options.grammar.empty()) return begin_generation(id, tenant, std::move(request));
+    if (request.options.grammar.empty() && request.options.json_schema.empty())
+      return begin_generation(id, tenant, std::move(request));
     // Before anything of the request is done: a grammar that is none changes nothing.
     preparer_.post([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
-      auto grammar = llm::Grammar::parse(request.options.grammar);
+      auto grammar = compile_grammar(request.options);
       post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
         const auto found = requests_.find(id);
         if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, {grammar.error().code, "field \"grammar\": " + grammar.error().message});
+        if (!grammar) return refuse(id, grammar.error());
         found->second.grammar = std::move(*grammar);
         begin_generation(id, tenant, std::move(request));
       });

@@ -98,6 +98,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   read_grammar(fields, options);
   refuse_unserved_fields(fields);
   read_own_options(fields, options);
+  read_response_format(fields, options);
   return request;
 }
 

@@ -136,7 +136,10 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"n":2)", "n"},
       {messages + R"(,"logprobs":true)", "logprobs"},
       {messages + R"(,"tools":[{"type":"function"}])", "tools"},
-      {messages + R"(,"response_format":{"type":"json_object"})", "response_format"},
+      {messages + R"(,"response_format":{"type":"yaml"})", "response_format.type"},
+      {messages + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x"}})",
+       "response_format.json_schema.schema"},
+      {messages + R"(,"response_format":{"type":"json_object"},"uma":{"grammar":"root ::= [a]"})", "response_format"},
       {messages + R"(,"max_tokens":0)", "max_tokens"},
   };
   for (const auto& [fields, field] : cases) {

@@ -62,6 +62,7 @@ GenerateOptions option_fields(FieldReader& fields) {
   read_scheduling(fields, options);
   options.progress = fields.boolean("progress").value_or(false);
   read_grammar(fields, options);
+  read_response_format(fields, options);
   refuse_unserved_options(fields);
   return options;
 }
