@@ -707,15 +707,13 @@ class JsonRules::Compiler {
     if (!a.is_object() || !b.is_object()) return false;
     const json::object& left = a.get_object();
     const json::object& right = b.get_object();
-    for (const auto& [one, other] : std::array{std::pair(&left, &b), std::pair(&right, &a)}) {
-      const json::value* branches = one->if_contains("anyOf");
-      if (branches == nullptr) continue;
-      const json::array& any = branches->get_array();
-      if (std::ranges::all_of(any, [&](const json::value& branch) {
-            return are_disjoint(flatten(branch, path, depth + 1), *other, path, depth + 1);
-          }))
-        return true;
-    }
+    const auto are_branches_apart = [&](const json::object& schema, const json::value& other) {
+      const json::value* branches = schema.if_contains("anyOf");
+      return branches != nullptr && std::ranges::all_of(branches->get_array(), [&](const json::value& branch) {
+               return are_disjoint(flatten(branch, path, depth + 1), other, path, depth + 1);
+             });
+    };
+    if (are_branches_apart(left, b) || are_branches_apart(right, a)) return true;
     const auto may_be = [](const json::object& schema, std::string_view type) {
       if (const json::value* values = schema.if_contains("enum")) {
         if (std::ranges::none_of(values->get_array(), [&](const json::value& value) { return is_of_type(value, type); }))
