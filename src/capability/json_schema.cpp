@@ -29,6 +29,7 @@ namespace json = boost::json;
 constexpr std::int64_t kLengthMax = 4096;  // of strings; longer ones are not written, shorter limits hold
 constexpr std::int64_t kItemsMax = 1024;   // of arrays that have a limit, likewise
 constexpr int kFlattenDepthMax = 48;
+constexpr std::size_t kFlattenedMax = 50'000;
 constexpr std::size_t kBranchesMax = 256;
 constexpr std::size_t kWorkBytesMax = 8u << 20;
 constexpr std::int64_t kIntegerEnd = 1'000'000'000'000'000;  // integers are written with up to 15 digits
@@ -370,6 +371,8 @@ class JsonRules::Compiler {
   // `schema` as an object with `anyOf` as its only combination, or as a boolean.
   json::value flatten(const json::value& schema, const std::string& path, int depth) {
     if (depth > kFlattenDepthMax) refuse(path, "references or combinations lead to each other without end");
+    // References can meet the same schema over and over, twice as often at each level.
+    if (++flattened_ > kFlattenedMax) refuse(path, "has too many combinations");
     if (schema.is_bool()) return schema;
     if (!schema.is_object()) refuse(path, "a schema must be an object, true or false");
     json::object plain;
@@ -384,13 +387,13 @@ class JsonRules::Compiler {
         const json::array& all = schemas_of(value, path, name);
         for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(flatten(all[i], below(path, name, i), depth + 1));
       } else if (name == "anyOf") {
-        parts.push_back(json::object{{"anyOf", schemas_of(value, path, name)}});
+        parts.emplace_back(json::object{{"anyOf", schemas_of(value, path, name)}});
       } else if (name == "oneOf") {
         const json::array& one = schemas_of(value, path, name);
         check_disjoint(one, path, depth);
-        parts.push_back(json::object{{"anyOf", one}});
+        parts.emplace_back(json::object{{"anyOf", one}});
       } else if (name == "const") {
-        parts.push_back(json::object{{"enum", json::array{value}}});
+        parts.emplace_back(json::object{{"enum", json::array{value}}});
       } else if (name == "nullable") {
         if (!value.is_bool()) refuse(below(path, name), "must be true or false");
         // OpenAPI 3.0: beside a type.
@@ -704,15 +707,13 @@ class JsonRules::Compiler {
     if (!a.is_object() || !b.is_object()) return false;
     const json::object& left = a.get_object();
     const json::object& right = b.get_object();
-    for (const auto& [one, other] : {std::pair(&left, &b), std::pair(&right, &a)}) {
-      const json::value* branches = one->if_contains("anyOf");
-      if (branches == nullptr) continue;
-      const json::array& any = branches->get_array();
-      if (std::ranges::all_of(any, [&](const json::value& branch) {
-            return are_disjoint(flatten(branch, path, depth + 1), *other, path, depth + 1);
-          }))
-        return true;
-    }
+    const auto are_branches_apart = [&](const json::object& schema, const json::value& other) {
+      const json::value* branches = schema.if_contains("anyOf");
+      return branches != nullptr && std::ranges::all_of(branches->get_array(), [&](const json::value& branch) {
+               return are_disjoint(flatten(branch, path, depth + 1), other, path, depth + 1);
+             });
+    };
+    if (are_branches_apart(left, b) || are_branches_apart(right, a)) return true;
     const auto may_be = [](const json::object& schema, std::string_view type) {
       if (const json::value* values = schema.if_contains("enum")) {
         if (std::ranges::none_of(values->get_array(), [&](const json::value& value) { return is_of_type(value, type); }))
@@ -984,10 +985,8 @@ class JsonRules::Compiler {
       const bool needs_one = count(schema, "minProperties", 0) > 0 && required.empty() && properties.empty();
       first = has_max && most < 1 ? "" : std::format("({} {}){}", member, others, needs_one ? "" : "?");
     }
-    std::size_t index = properties.size();
     for (auto property = properties.end(); property != properties.begin();) {
       --property;
-      --index;
       const std::string key(property->key());
       const bool is_required = required.contains(key);
       const std::string member = new_rule();
@@ -1082,6 +1081,7 @@ class JsonRules::Compiler {
   std::deque<Open> open_;
   std::set<std::string> shared_;
   std::size_t rules_count_ = 0;
+  std::size_t flattened_ = 0;
   std::size_t work_bytes_ = 0;  // of all schemas that were looked up
 };
 

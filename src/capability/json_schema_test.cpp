@@ -266,6 +266,16 @@ TEST(JsonSchema, AHostileSchemaIsRefusedSoon) {
   EXPECT_FALSE(json_schema_grammar(product));
   EXPECT_FALSE(
       json_schema_grammar(R"({"$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"})"));
+  // Each level twice the one below.
+  for (const std::string_view combined : {"allOf", "anyOf"}) {
+    std::string levels = R"("a0":{"type":"object"})";
+    for (int i = 1; i < 20; ++i)
+      levels += std::format(R"(,"a{0}":{{"{2}":[{{"$ref":"#/$defs/a{1}"}},{{"$ref":"#/$defs/a{1}"}}]}})", i, i - 1, combined);
+    const auto grammar = json_schema_grammar(
+        std::format(R"({{"$defs":{{{}}},"oneOf":[{{"$ref":"#/$defs/a19"}},{{"$ref":"#/$defs/a18"}}]}})", levels));
+    ASSERT_FALSE(grammar);
+    EXPECT_THAT(grammar.error().message, HasSubstr("too many combinations"));
+  }
 }
 
 TEST(JsonRules, StandBesideOthersInOneGrammar) {

@@ -94,8 +94,7 @@ struct ResponseBegunEvent {
   std::int32_t number = 0;  // of its reply among the messages of the turn
 };
 
-using Event =
-    std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
+using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
 
 [[nodiscard]] inline bool is_terminal(const Event& event) {
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);

@@ -42,6 +42,7 @@ struct GenerateOptions {
   std::optional<std::int32_t> max_tokens;  // absent: 512 or what fits
   std::vector<std::string> stop;           // non-empty strings
   std::string grammar;                     // GBNF that the reply must follow; empty: none
+  std::string json_schema;                 // of the JSON that the reply must be, as JSON; empty: none; not beside a grammar
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <format>
 #include <optional>
+#include <string_view>
 #include <utility>
+
+#include "capability/json_schema.h"
 
 namespace uma::engine {
 namespace {
@@ -116,7 +119,8 @@ Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format,
     next.on_full = *response.on_full;
     is_changed = true;  // how long the system prompt is must be found out
   }
-  if (auto done = append_messages(format, next, input.messages, nullptr, is_changed); !done) return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, input.messages, nullptr, is_changed); !done)
+    return std::unexpected(done.error());
   return next;
 }
 
@@ -166,18 +170,30 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
 
 Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                               const GenerateOptions& options) {
-  if (options.chat.tool_choice == ToolChoice::automatic) {
-    auto grammar = llm::Grammar::parse(options.grammar);
-    if (!grammar) return fail(grammar.error().code, "field \"grammar\": " + grammar.error().message);
+  const auto named = [](std::string_view field, const Error& error) {
+    return fail(error.code, std::format("field \"{}\": {}", field, error.message));
+  };
+  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
+  if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
+    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or \"response_format\" exclude each other");
+  }
+  if (is_forced) {
+    const auto gbnf = format.forced_grammar(options.chat);
+    if (!gbnf) return std::unexpected(gbnf.error());
+    auto grammar = llm::Grammar::parse(*gbnf);
+    if (!grammar) {
+      return named("tools", {grammar.error().code, "their schemas together are no grammar: " + grammar.error().message});
+    }
     return grammar;
   }
-  if (!options.grammar.empty())
-    return fail(ErrorCode::proto_field, "field \"grammar\" and a forced \"tool_choice\" exclude each other");
-  const auto gbnf = format.forced_grammar(options.chat);
-  if (!gbnf) return std::unexpected(gbnf.error());
-  auto grammar = llm::Grammar::parse(*gbnf);
-  if (!grammar)
-    return fail(grammar.error().code, "field \"tools\": their schemas together are no grammar: " + grammar.error().message);
+  if (!options.grammar.empty()) {
+    auto grammar = llm::Grammar::parse(options.grammar);
+    if (!grammar) return named("grammar", grammar.error());
+    return grammar;
+  }
+  if (options.json_schema.empty()) return nullptr;
+  auto grammar = capability::json_schema_grammar(options.json_schema);
+  if (!grammar) return named("response_format.json_schema.schema", grammar.error());
   return grammar;
 }
 

@@ -30,7 +30,8 @@ namespace uma::engine {
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound,
                                                            const ChatOptions& chat);
 
-// What the text of the reply must follow, of a grammar or a call that is forced. Errors: E_PROTO_003 with the field.
+// What the text of the reply must follow: a grammar, a schema or a call that is forced; null: nothing. Errors: E_PROTO_003 with
+// the field.
 [[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                                             const GenerateOptions& options);
 

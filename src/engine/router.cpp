@@ -1011,7 +1011,8 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
                                                    token, model_->vocab().size() - 1)});
     }
     const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-    if (request.options.grammar.empty() && !is_forced) return begin_generation(id, tenant, std::move(request));
+    if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
+      return begin_generation(id, tenant, std::move(request));
     // Before anything of the request is done: a grammar that is none changes nothing.
     preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
       auto grammar = compile_grammar(*chat, request.options);

@@ -673,6 +673,35 @@ TEST_F(RouterTest, AGrammarThatIsNoneIsRefusedBeforeAnythingChanges) {
   EXPECT_TRUE(std::holds_alternative<EosEvent>(*generate_as("root ::= [a-z]", "a")->terminal));
 }
 
+TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused) {
+  start();
+  load();
+  const auto generate_json = [&](const std::string& schema) {
+    GenerateRequest request;
+    request.input.text = "say";
+    request.options.max_tokens = 100;
+    request.options.json_schema = schema;
+    auto sink = std::make_shared<Sink>();
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    settle();
+    return sink;
+  };
+  const auto sink = generate_json(R"({"properties":{"a":{"enum":["xy"]},"b":{"const":null}},"required":["a","b"]})");
+  ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal));
+  std::string text;
+  for (const Token token : sink->tokens) {
+    if (token != ' ' && token != '\t' && token != '\n') text += static_cast<char>(token);
+  }
+  EXPECT_EQ(text, R"({"a":"xy","b":null})");
+  const auto message_of = [&](const std::string& schema) {
+    const auto refused = generate_json(schema);
+    return std::get<FailureEvent>(*refused->terminal).error.message;
+  };
+  EXPECT_EQ(message_of(R"({"properties":{"a":{"not":{}}}})"),
+            "field \"response_format.json_schema.schema\": #/properties/a/not: is not served");
+  EXPECT_EQ(message_of(R"({"enum":[]})"), "field \"response_format.json_schema.schema\": no value is of the schema");
+}
+
 // A grammar of characters that the vocabulary does not have cannot be here: FakeModel has all bytes. One that explodes can.
 TEST_F(RouterTest, AReplyThatCannotGoOnEndsWithAnError) {
   std::string gbnf = "root ::= \"a\" choice*\nchoice ::= ";

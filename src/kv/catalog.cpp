@@ -24,10 +24,9 @@ bool operator==(const SessionRecord& a, const SessionRecord& b) {
 }
 
 std::size_t bytes_of(const SessionRecord& record) {
-  std::size_t total = sizeof record + record.metadata.capacity() + record.tools.capacity() +
-                      record.template_arguments.capacity() +
-                      (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) +
-                      record.turns.capacity() * sizeof(Turn);
+  std::size_t total =
+      sizeof record + record.metadata.capacity() + record.tools.capacity() + record.template_arguments.capacity() +
+      (record.chain.capacity() + record.pending.capacity()) * sizeof(Token) + record.turns.capacity() * sizeof(Turn);
   for (const std::vector<ChatMessage>* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
       total += sizeof message + message.role.capacity() + message.content.capacity() + message.extra.capacity();

@@ -1,7 +1,7 @@
 // One HTTP client: its requests one after the other, each read, checked, answered, by one coroutine on the server's thread.
 //
-// A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. Then the handler of
-// its path answers (http_routes.h). While a generation runs, the connection goes on reading: a client that closes it, or its
+// A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. Then the handler
+// of its path answers (http_routes.h). While a generation runs, the connection goes on reading: a client that closes it, or its
 // sending side, cancels the generation; bytes of a next request wait.
 #pragma once
 

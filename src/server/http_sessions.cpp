@@ -119,10 +119,10 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   const auto bytes = std::as_bytes(std::span(request.body));
   auto imported = co_await connection.ask<ImportedSession>([&](Reply<ImportedSession> reply) {
-    connection.service().import_session(
-        connection.tenant(),
-        {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name, .file = file_of(Bytes(bytes.begin(), bytes.end()))},
-        std::move(reply));
+    connection.service().import_session(connection.tenant(),
+                                        {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
+                                         .file = file_of(Bytes(bytes.begin(), bytes.end()))},
+                                        std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(imported), request, kSessionJson);
 }

@@ -340,12 +340,30 @@ void read_grammar(FieldReader& fields, GenerateOptions& options) {
   options.grammar = std::move(grammar);
 }
 
-void refuse_unserved_options(FieldReader& fields) {
-  if (const json::object* format = fields.object("response_format"); format != nullptr) {
-    const json::value* type = format->if_contains("type");
-    if (type == nullptr || *type != "text") {
-      fields.fail_field("response_format", R"(is served only as {"type": "text"} by this version)");
+void read_response_format(FieldReader& fields, GenerateOptions& options) {
+  const json::object* object = fields.object("response_format");
+  if (object == nullptr) return;
+  FieldReader format(*object, "response_format.");
+  const std::string type = format.required_text("type");
+  if (type == "json_object") {
+    options.json_schema = R"({"type":"object"})";
+  } else if (type == "json_schema") {
+    if (format.find("json_schema") == nullptr) format.fail_field("json_schema", "is required");
+    if (const json::object* described = format.object("json_schema")) {
+      FieldReader inner(*described, "response_format.json_schema.");
+      (void)inner.text("name");
+      (void)inner.boolean("strict");  // it always is
+      const json::object* schema = inner.object("schema");
+      if (inner.ok() && schema == nullptr) inner.fail_field("schema", "is required");
+      if (schema != nullptr) options.json_schema = json::serialize(*schema);
+      if (!inner.ok()) format.fail_as(inner);
     }
+  } else if (type != "text") {
+    format.fail_field("type", R"(must be "text", "json_object" or "json_schema")");
+  }
+  if (!format.ok()) return fields.fail_as(format);
+  if (!options.json_schema.empty() && !options.grammar.empty()) {
+    fields.fail_field("response_format", "and a grammar exclude each other");
   }
 }
 

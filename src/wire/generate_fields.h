@@ -31,8 +31,7 @@ void read_scheduling(FieldReader& fields, GenerateOptions& options);
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name);
 // grammar; a second one is a failure.
 void read_grammar(FieldReader& fields, GenerateOptions& options);
-// Options of later versions: their empty values are accepted, any other is refused, because to ignore a constraint would give
-// the client an answer it did not ask for.
-void refuse_unserved_options(FieldReader& fields);
+// response_format: text, json_object or json_schema. After the grammar, which it excludes.
+void read_response_format(FieldReader& fields, GenerateOptions& options);
 
 }  // namespace uma::wire

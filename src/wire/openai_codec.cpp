@@ -39,7 +39,6 @@ void refuse(FieldReader& fields, std::string_view name) {
 }
 
 void refuse_unserved_fields(FieldReader& fields) {
-  refuse_unserved_options(fields);
   for (const std::string_view name : {"n", "best_of"}) {
     if (fields.integer(name, 1, 1024).value_or(1) != 1) fields.fail_field(name, "is served only as 1 by this version");
   }
@@ -102,6 +101,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   read_grammar(fields, options);
   refuse_unserved_fields(fields);
   read_own_options(fields, options);
+  read_response_format(fields, options);
   return request;
 }
 

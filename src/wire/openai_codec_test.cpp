@@ -158,7 +158,10 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {R"("messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":{}}}]}])",
        "messages[0].tool_calls[0].function.arguments"},
       {R"("messages":[{"role":"tool","content":"7","tool_call_id":7}])", "messages[0].tool_call_id"},
-      {messages + R"(,"response_format":{"type":"json_object"})", "response_format"},
+      {messages + R"(,"response_format":{"type":"yaml"})", "response_format.type"},
+      {messages + R"(,"response_format":{"type":"json_schema","json_schema":{"name":"x"}})",
+       "response_format.json_schema.schema"},
+      {messages + R"(,"response_format":{"type":"json_object"},"uma":{"grammar":"root ::= [a]"})", "response_format"},
       {messages + R"(,"max_tokens":0)", "max_tokens"},
   };
   for (const auto& [fields, field] : cases) {

@@ -65,7 +65,7 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.chat = chat_options(fields);
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
   read_grammar(fields, options);
-  refuse_unserved_options(fields);
+  read_response_format(fields, options);
   return options;
 }
 

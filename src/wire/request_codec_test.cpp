@@ -308,9 +308,17 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
       row(R"("tools":[{}])", "\"tools[0].type\" is required"),
       row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" belongs to \"messages\", not to \"prompt\""),
-      row(R"("response_format":{"type":"json_object"})",
-          "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
-      row(R"("response_format":{})", "\"response_format\" is served only as {\"type\": \"text\"} by this version"),
+      row(R"("response_format":{"type":"xml"})",
+          "\"response_format.type\" must be \"text\", \"json_object\" or \"json_schema\""),
+      row(R"("response_format":{})", "\"response_format.type\" is required"),
+      row(R"("response_format":{"type":"json_schema"})", "\"response_format.json_schema\" is required"),
+      row(R"("response_format":{"type":"json_schema","json_schema":{}})", "\"response_format.json_schema.schema\" is required"),
+      row(R"("response_format":{"type":"json_schema","json_schema":{"schema":"x"}})",
+          "\"response_format.json_schema.schema\" must be an object, got string"),
+      row(R"("response_format":{"type":"json_schema","json_schema":{"strict":1,"schema":{}}})",
+          "\"response_format.json_schema.strict\" must be true or false, got number"),
+      row(R"("grammar":"root ::= [a]","response_format":{"type":"json_object"})",
+          "\"response_format\" and a grammar exclude each other"),
       row(R"("response_format":"text")", "\"response_format\" must be an object, got string"),
   });
   EXPECT_EQ(refusal(R"("prompt":"hi","logit_bias":{"5":100.5})").substr(0, 43),
@@ -320,6 +328,15 @@ TEST(DecodeRequest, RefusesOptionsByName) {
 TEST(DecodeRequest, ReadsAGrammar) {
   EXPECT_EQ(generate(R"("grammar":"root ::= \"x\"")").options.grammar, "root ::= \"x\"");
   EXPECT_EQ(generate(R"("grammar":"")").options.grammar, "");
+}
+
+TEST(DecodeRequest, ReadsAResponseFormatAsASchema) {
+  EXPECT_EQ(generate(R"("response_format":{"type":"text"})").options.json_schema, "");
+  EXPECT_EQ(generate(R"("response_format":{"type":"json_object"})").options.json_schema, R"({"type":"object"})");
+  EXPECT_EQ(generate(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,)"
+                     R"("schema":{"z":[1, 2],"a":{"b":"\u00e9"}}}})")
+                .options.json_schema,
+            R"({"z":[1,2],"a":{"b":"é"}})");
 }
 
 TEST(DecodeRequest, AcceptsTheEmptyValuesOfUnservedOptions) {

@@ -122,6 +122,21 @@ class Completions(HttpTest):
         self.assertEqual(3, first[1]["uma"]["usage"]["seed"])
         self.assertEqual(first[1]["choices"][0]["text"], second[1]["choices"][0]["text"])
 
+    def test_a_reply_follows_its_schema(self):
+        schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 120},
+                                                   "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}},
+                  "required": ["name", "age", "tags"], "additionalProperties": False}
+        wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+        for seed in range(5):
+            answer = self.chat(response_format=wanted, seed=seed, temperature=2, max_tokens=200)[1]
+            self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+            said = json.loads(answer["choices"][0]["message"]["content"])
+            self.assertEqual(list(said), ["name", "age", "tags"])
+            self.assertLessEqual(len(said["name"]), 8)
+            self.assertTrue(0 <= said["age"] <= 120 and set(said["tags"]) <= {"a", "b"} and len(said["tags"]) <= 2)
+        answer = self.chat(uma={"grammar": 'root ::= "yes" | "no"'})[1]
+        self.assertIn(answer["choices"][0]["message"]["content"], ("yes", "no"))
+
     def test_a_stop_string(self):
         body = {"prompt": "one two", "max_tokens": 12, "temperature": 0, "uma": {"ignore_eos": True}}
         _, whole = self.request("POST", "/v1/completions", body)

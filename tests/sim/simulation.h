@@ -62,15 +62,15 @@ struct Outcome {
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
-  std::uint64_t shifts = 0;     // of full contexts
-  std::uint64_t moves = 0;      // of them, those that moved cells
-  std::uint64_t imports = 0;    // of exported sessions
+  std::uint64_t shifts = 0;   // of full contexts
+  std::uint64_t moves = 0;    // of them, those that moved cells
+  std::uint64_t imports = 0;  // of exported sessions
   std::uint64_t imports_with_kv = 0;
-  std::uint64_t readings = 0;   // of sessions from the catalog
+  std::uint64_t readings = 0;     // of sessions from the catalog
   std::uint64_t constrained = 0;  // replies that followed a grammar
-  std::uint64_t shared = 0;     // requests that began with what another had computed
-  std::uint64_t responses = 0;  // that were kept
-  std::uint64_t forks = 0;      // of them, those that went on beside the session of the one before
+  std::uint64_t shared = 0;       // requests that began with what another had computed
+  std::uint64_t responses = 0;    // that were kept
+  std::uint64_t forks = 0;        // of them, those that went on beside the session of the one before
 };
 
 class Simulation {
