@@ -108,5 +108,88 @@ class OtherRoutes(OpenAiTest):
         self.assert_api_error(seen["unknownPath"], "NotFoundError", 404, "E_PROTO_004")
 
 
+class Responses(OpenAiTest):
+    def test_three_turns_of_which_only_the_new_is_computed(self):
+        seen = self.run_scenario("responses")
+        turns = seen["turns"]
+        self.assertEqual(["completed"] * 3, [turn["status"] if turn["status"] != "incomplete" else "completed" for turn in turns])
+        self.assertEqual([None, turns[0]["id"], turns[1]["id"]], [turn["previous_response_id"] for turn in turns])
+        for before, turn in zip(turns, turns[1:]):
+            usage = turn["usage"]
+            # All of the turn before was there but its last token, which had not been computed.
+            known = before["usage"]["total_tokens"] - 1
+            self.assertGreaterEqual(usage["input_tokens_details"]["cached_tokens"], known)
+            self.assertEqual(usage["input_tokens"], turn["uma"]["usage"]["reused_tokens"] + turn["uma"]["usage"]["recomputed_tokens"])
+        self.assertEqual(turns[2]["output"], seen["fetched"]["output"])
+        asked = [item["content"][0]["text"] for item in seen["items"] if item["role"] == "user"]
+        self.assertEqual(["My name is Ada.", "I live by the sea.", "What is my name?"], asked)
+        self.assertEqual("NotFoundError", seen["deleted"]["class"])
+
+    def test_a_stream_has_typed_events(self):
+        seen = self.run_scenario("responses_stream")
+        types = [event["type"] for event in seen["events"]]
+        self.assertEqual(["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"], types[:4])
+        self.assertEqual(["response.output_text.done", "response.content_part.done", "response.output_item.done"], types[-4:-1])
+        self.assertIn(types[-1], ("response.completed", "response.incomplete"))
+        self.assertEqual({"response.output_text.delta"}, set(types[4:-4]))
+        self.assertEqual(list(range(len(types))), [event["sequence_number"] for event in seen["events"]])
+        text = "".join(event["delta"] for event in seen["events"] if event["type"] == "response.output_text.delta")
+        self.assertEqual(seen["whole"]["output"][0]["content"][0]["text"], text)
+
+    def test_an_earlier_response_is_continued_twice(self):
+        seen = self.run_scenario("responses_fork")
+        known = seen["first"]["usage"]["total_tokens"] - 1
+        self.assertEqual(2, len({answer["id"] for answer in seen["both"]}))
+        for answer in seen["both"]:
+            self.assertGreaterEqual(answer["usage"]["input_tokens"], known)
+            self.assertEqual(seen["first"]["id"], answer["previous_response_id"])
+
+    def test_conversations(self):
+        seen = self.run_scenario("conversations")
+        self.assertEqual({"topic": "names"}, seen["made"]["metadata"])
+        self.assertEqual(seen["made"]["id"], seen["reply"]["conversation"]["id"])
+        self.assertEqual(["user", "user", "assistant"], [item["role"] for item in seen["items"]])
+        self.assertEqual({"topic": "seas"}, seen["updated"]["metadata"])
+        self.assertTrue(seen["removed"]["deleted"])
+        self.assertEqual(("NotFoundError", 404), (seen["gone"]["class"], seen["gone"]["status"]))
+
+
+class Constrained(OpenAiTest):
+    def assert_place(self, text):
+        place = json.loads(text)
+        self.assertEqual({"city", "people", "tags"}, set(place))
+        self.assertIn(place["city"], ("Paris", "Rome"))
+        self.assertIn(place["people"], range(1, 100))
+        self.assertLessEqual(len(place["tags"]), 2)
+        self.assertTrue(all(len(tag) <= 4 for tag in place["tags"]), place)
+
+    def test_structured_output(self):
+        seen = self.run_scenario("structured")
+        for answer in seen["answers"]:
+            self.assertEqual("stop", answer["choices"][0]["finish_reason"])
+            self.assert_place(answer["choices"][0]["message"]["content"])
+        self.assertEqual(seen["answers"][0]["choices"][0]["message"]["content"], seen["streamed"])
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003")
+        self.assertIn("uniqueItems", seen["refused"]["message"])
+
+    def test_tools(self):
+        seen = self.run_scenario("tools")
+        for answer in (seen["one"], seen["streamed"]):
+            choice = answer["choices"][0]
+            self.assertEqual("tool_calls", choice["finish_reason"])
+            (call,) = choice["message"]["tool_calls"]
+            self.assertEqual("weather", call["function"]["name"])
+            arguments = json.loads(call["function"]["arguments"])
+            self.assertEqual({"city", "days"}, set(arguments))
+            self.assertIn(arguments["city"], ("Paris", "Rome"))
+            self.assertIn(arguments["days"], range(1, 10))
+        self.assertEqual(seen["one"]["choices"][0]["message"]["tool_calls"][0]["function"],
+                         seen["streamed"]["choices"][0]["message"]["tool_calls"][0]["function"])
+        (call,) = seen["required"]["choices"][0]["message"]["tool_calls"]
+        self.assertIn(call["function"]["name"], ("weather", "now"))
+        self.assertNotIn("tool_calls", seen["after"]["choices"][0]["message"])
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="tool_choice.function.name")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,6 +6,7 @@ import OpenAI from "openai";
 const [scenario, baseURL] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: process.env.OPENAI_API_KEY ?? "unused", maxRetries: 0 });
 const messages = [{ role: "user", content: "Tell me of the sea." }];
+const response = { model: "tiny", temperature: 0, max_output_tokens: 8 };
 const greedy = { model: "tiny", temperature: 0, max_tokens: 12 };
 
 // What an SDK's error is, for a program that catches it.
@@ -89,6 +90,98 @@ const scenarios = {
   async timeout() {
     const endless = { ...greedy, messages, max_tokens: 4000, uma: { ignore_eos: true } };
     return await thrown(client.chat.completions.create(endless, { timeout: 300 }));
+  },
+
+  // Three turns of which only the new input is sent.
+  async responses() {
+    const turns = [];
+    for (const input of ["My name is Ada.", "I live by the sea.", "What is my name?"]) {
+      turns.push(await client.responses.create({ ...response, input, previous_response_id: turns.at(-1)?.id }));
+    }
+    const last = turns.at(-1);
+    const fetched = await client.responses.retrieve(last.id);
+    const items = await collect(await client.responses.inputItems.list(last.id, { order: "asc" }));
+    await client.responses.delete(last.id);
+    return { turns, fetched, items, deleted: await thrown(client.responses.retrieve(last.id)) };
+  },
+
+  async responses_stream() {
+    const events = await collect(await client.responses.create({ ...response, input: "Tell me of the sea.", stream: true }));
+    return { events, whole: await client.responses.retrieve(events.at(-1).response.id) };
+  },
+
+  // An earlier response is continued twice, at the same time.
+  async responses_fork() {
+    const first = await client.responses.create({ ...response, input: "My name is Ada." });
+    const then = (input) => client.responses.create({ ...response, input, previous_response_id: first.id });
+    return { first, both: await Promise.all([then("I live by the sea."), then("I live in the hills.")]) };
+  },
+
+  async conversations() {
+    const made = await client.conversations.create({
+      items: [{ type: "message", role: "user", content: "My name is Ada." }],
+      metadata: { topic: "names" },
+    });
+    const reply = await client.responses.create({ ...response, input: "What is my name?", conversation: made.id });
+    const items = await collect(await client.conversations.items.list(made.id, { order: "asc" }));
+    const updated = await client.conversations.update(made.id, { metadata: { topic: "seas" } });
+    const removed = await client.conversations.delete(made.id);
+    return { made, reply, items, updated, removed, gone: await thrown(client.conversations.retrieve(made.id)) };
+  },
+
+  async structured() {
+    const schema = {
+      type: "object",
+      properties: {
+        city: { enum: ["Paris", "Rome"] },
+        people: { type: "integer", minimum: 1, maximum: 99 },
+        tags: { type: "array", items: { type: "string", maxLength: 4 }, maxItems: 2 },
+      },
+      required: ["city", "people", "tags"],
+      additionalProperties: false,
+    };
+    const format = { type: "json_schema", json_schema: { name: "place", strict: true, schema } };
+    const request = { model: "tiny", temperature: 1, max_tokens: 200, messages, response_format: format };
+    const answers = [];
+    for (let seed = 1; seed <= 5; ++seed) answers.push(await client.chat.completions.create({ ...request, seed }));
+    const runner = client.chat.completions.stream({ ...request, seed: 1 });
+    const unserved = { ...format, json_schema: { name: "x", schema: { type: "array", uniqueItems: true } } };
+    return {
+      answers,
+      streamed: await runner.finalContent(),
+      refused: await thrown(client.chat.completions.create({ ...request, response_format: unserved })),
+    };
+  },
+
+  async tools() {
+    const parameters = {
+      type: "object",
+      properties: { city: { enum: ["Paris", "Rome"] }, days: { type: "integer", minimum: 1, maximum: 9 } },
+      required: ["city", "days"],
+      additionalProperties: false,
+    };
+    const tools = [
+      { type: "function", function: { name: "weather", description: "The weather of some days", parameters } },
+      { type: "function", function: { name: "now", parameters: { type: "object", properties: {}, additionalProperties: false } } },
+    ];
+    const request = { model: "tiny", temperature: 1, seed: 1, max_tokens: 200, messages, tools, parallel_tool_calls: false };
+    const named = { ...request, tool_choice: { type: "function", function: { name: "weather" } } };
+    const one = await client.chat.completions.create(named);
+    const runner = client.chat.completions.stream(named);
+    const call = one.choices[0].message.tool_calls[0];
+    // The result goes back, and the model says something about it.
+    const after = await client.chat.completions.create({
+      ...request,
+      tool_choice: "none",
+      messages: [...messages, one.choices[0].message, { role: "tool", tool_call_id: call.id, content: '{"sky":"clear"}' }],
+    });
+    return {
+      one,
+      streamed: await runner.finalChatCompletion(),
+      required: await client.chat.completions.create({ ...request, tool_choice: "required" }),
+      after,
+      refused: await thrown(client.chat.completions.create({ ...request, tool_choice: { type: "function", function: { name: "nobody" } } })),
+    };
   },
 };
 
