@@ -25,7 +25,7 @@ class Receipts(unittest.TestCase):
         """Its tier and reason, after a look at everything that holds for each."""
         self.assertEqual("length", reply.reason, reply.last)
         usage = reply.usage
-        self.assertEqual({"prompt_tokens", "reused_tokens", "recomputed_tokens", "completion_tokens", "tier", "reuse_reason",
+        self.assertEqual({"prompt_tokens", "reused_tokens", "recomputed_tokens", "completion_tokens", "reasoning_tokens", "tier", "reuse_reason",
                           "restore_ms", "queue_ms", "ttft_ms", "tokens_per_s", "seed", "dropped_turns", "dropped_tokens"}, set(usage))
         self.assertEqual(usage["prompt_tokens"], usage["reused_tokens"] + usage["recomputed_tokens"], usage)
         self.assertGreater(usage["recomputed_tokens"], 0, "the last token is always computed")

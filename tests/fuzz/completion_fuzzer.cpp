@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check(kind, request->generate);
     return 0;
   }
-  const wire::RejectedCompletion& rejected = request.error();
+  const wire::RejectedBody& rejected = request.error();
   UMA_CHECK(!rejected.error.message.empty());
   UMA_CHECK(is_utf8(wire::error_json(rejected.error, 400, rejected.field)));
   return 0;
