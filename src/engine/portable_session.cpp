@@ -9,6 +9,7 @@
 #include "kv/portable_state.h"
 #include "kv/session_file.h"
 #include "llm/detokenizer.h"
+#include "wire/generate_fields.h"
 
 namespace uma::engine {
 namespace {
@@ -30,7 +31,7 @@ std::size_t text_bytes(const kv::SessionFile& file) {
   constexpr std::size_t kPerMessage = 16;
   std::size_t total = file.text.size();
   for (const std::vector<ChatMessage>* messages : {&file.record.messages, &file.record.pending_messages}) {
-    for (const ChatMessage& message : *messages) total += kPerMessage + message.content.size();
+    for (const ChatMessage& message : *messages) total += kPerMessage + message.content.size() + message.extra.size();
   }
   return total;
 }
@@ -40,6 +41,8 @@ Expected<kv::SessionRecord> retokenized(const capability::ChatFormat& format, kv
   kv::SessionRecord& old = file.record;
   kv::SessionRecord made;
   static_cast<kv::SessionHead&>(made) = old;
+  made.tools = old.tools;
+  made.template_arguments = old.template_arguments;
   made.n_keep = made.turns_dropped = 0;  // numbers of its tokens and turns, which it begins anew
   if (made.mode != SessionMode::chat) {
     if (file.text.empty()) return made;
@@ -122,6 +125,12 @@ Expected<ImportedRecord> import_record(const capability::ChatFormat& format, con
   const Bytes bytes = read_conversation(in);
   auto file = kv::decode_session_file(bytes);
   if (!file) return std::unexpected(file.error());
+  const auto is_fine = [](ChatMessage& message) { return wire::normalize_extra(message); };
+  if (!std::ranges::all_of(file->record.messages, is_fine) || !std::ranges::all_of(file->record.pending_messages, is_fine) ||
+      !wire::normalize_context(file->record.tools, file->record.template_arguments)) {
+    return fail(ErrorCode::proto_field,
+                "the session file cannot be used: a call of a tool, its result or a tool is impossible");
+  }
   const bool has_state = in.left() > 0;
   if (file->vocabulary == vocabulary_of(model)) {
     const auto is_known = [size = model.vocab().size()](Token token) { return token < size; };

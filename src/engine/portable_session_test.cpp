@@ -69,6 +69,33 @@ TEST(PortableSession, TheSameVocabularyKeepsEveryToken) {
   }
 }
 
+// It is written into answers as it is.
+TEST(PortableSession, WhatMessagesHaveBesideIsWhatARequestMayHave) {
+  const FakeModel model({.has_chat_template = true});
+  const auto imported_with = [&](const std::string& extra, const std::string& tools = "", const std::string& arguments = "") {
+    kv::SessionRecord record = conversation(model, SessionMode::chat);
+    record.messages.back().extra = extra;
+    record.tools = tools;
+    record.template_arguments = arguments;
+    return import_record(format_of(model), file_of(export_record(model, record)), 0);
+  };
+  const std::string call = R"({"id":"1","type":"function","function":{"name":"f","arguments":"{}"}})";
+  const auto kept = imported_with(R"({ "tool_calls": [)" + call + R"(], "reasoning_content": "hm", "other": 1 })",
+                                  R"([{"type":"function","function":{"name":"f"}}])", R"({"enable_thinking":false})");
+  ASSERT_TRUE(kept) << kept.error().message;
+  EXPECT_EQ(kept->record.messages.back().extra, R"({"reasoning_content":"hm","tool_calls":[)" + call + "]}");
+  EXPECT_EQ(kept->record.template_arguments, R"({"enable_thinking":false})");
+  for (const char* extra : {"{", "[]", "1", "{}}", R"({"tool_calls":{}})", R"({"tool_calls":[1]})",
+                            R"({"reasoning_content":1})", R"({"tool_calls":[{"id":"1","function":{"name":"a b"}}]})"}) {
+    const auto refused = imported_with(extra);
+    ASSERT_FALSE(refused) << extra;
+    EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
+  }
+  EXPECT_FALSE(imported_with("", "[1]"));
+  EXPECT_FALSE(imported_with("", "", R"({"messages":[]})"));
+  EXPECT_FALSE(imported_with("", "", "["));
+}
+
 TEST(PortableSession, AnotherTemplateIsAnotherVocabulary) {
   const FakeModel model({.has_chat_template = true});
   const FakeModel other({.has_chat_template = false});

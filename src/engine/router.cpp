@@ -761,12 +761,6 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
       if (!found) return reply(std::unexpected(found.error()));
       const Session& exported = **found;
       if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
-      const auto has_extra = [](const ChatMessage& message) { return !message.extra.empty(); };
-      if (std::ranges::any_of(exported.record->messages, has_extra) ||
-          std::ranges::any_of(exported.record->pending_messages, has_extra)) {
-        return reply(fail(ErrorCode::model_capability,
-                          "a file of this version cannot hold the calls of tools and the thoughts of this session"));
-      }
       ExportedSession made{.info = info_of(exported), .file = {}};
       if (!with_kv) return export_conversation(exported.record, std::move(made), std::move(reply));
       auto then = [this, record = exported.record, made = std::move(made), reply = std::move(reply)]() mutable {

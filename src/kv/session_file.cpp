@@ -75,10 +75,11 @@ class Reader {
   std::vector<ChatMessage> take_messages(std::size_t count) {
     std::vector<ChatMessage> messages;
     for (std::size_t i = 0; i < count && !is_short_; ++i) {
-      const auto role_bytes = take_number<std::uint32_t>();
-      const auto content_bytes = take_number<std::uint32_t>();
-      std::string role = take_text(role_bytes);
-      messages.push_back({std::move(role), take_text(content_bytes)});
+      const auto role = take_number<std::uint32_t>();
+      const auto content = take_number<std::uint32_t>();
+      const auto extra = take_number<std::uint32_t>();
+      // In braces they are taken in this order.
+      messages.push_back(ChatMessage{take_text(role), take_text(content), take_text(extra)});
     }
     return messages;
   }
@@ -96,7 +97,7 @@ bool is_name(std::string_view text, std::size_t bytes_max) {
 
 bool are_messages(std::span<const ChatMessage> messages) {
   return std::ranges::all_of(messages, [](const ChatMessage& message) {
-    return std::ranges::contains(kRoles, std::string_view(message.role)) && is_utf8(message.content);
+    return std::ranges::contains(kRoles, std::string_view(message.role)) && is_utf8(message.content) && is_utf8(message.extra);
   });
 }
 
@@ -137,15 +138,16 @@ Bytes encode_session_file(const SessionFile& file) {
   add_number(out, file.vocabulary.low);
   add_number(out, file.vocabulary.high);
   add_number(out, record.created_s);
-  for (const std::size_t size :
-       {record.name.size(), record.model.size(), file.text.size(), record.turns.size(), record.chain.size(),
-        record.pending.size(), record.messages.size(), record.pending_messages.size()}) {
+  for (const std::size_t size : {record.name.size(), record.model.size(), file.text.size(), record.turns.size(),
+                                 record.chain.size(), record.pending.size(), record.messages.size(),
+                                 record.pending_messages.size(), record.tools.size(), record.template_arguments.size()}) {
     add_number(out, as_u32(size));
   }
   add_number(out, static_cast<std::uint32_t>(record.on_full));
   add_number(out, record.n_keep);
   add_number(out, record.turns_dropped);
-  for (const std::string* text : {&record.name, &record.model, &file.text}) add_all(out, std::span<const char>(*text));
+  for (const std::string* text : {&record.name, &record.model, &file.text, &record.tools, &record.template_arguments})
+    add_all(out, std::span<const char>(*text));
   for (const Turn& turn : record.turns) {
     for (const std::int32_t offset : {turn.tokens_begin, turn.reply_begin, turn.messages_begin}) add_number(out, offset);
   }
@@ -154,7 +156,9 @@ Bytes encode_session_file(const SessionFile& file) {
     for (const ChatMessage& message : *messages) {
       add_number(out, as_u32(message.role.size()));
       add_number(out, as_u32(message.content.size()));
-      for (const std::string* text : {&message.role, &message.content}) add_all(out, std::span<const char>(*text));
+      add_number(out, as_u32(message.extra.size()));
+      for (const std::string* text : {&message.role, &message.content, &message.extra})
+        add_all(out, std::span<const char>(*text));
     }
   }
   UMA_CHECK(out.size() + kChecksumBytes <= std::numeric_limits<std::uint32_t>::max());
@@ -195,15 +199,17 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   file.vocabulary.low = in.take_number<std::uint64_t>();
   file.vocabulary.high = in.take_number<std::uint64_t>();
   record.created_s = in.take_number<std::int64_t>();
-  std::array<std::uint32_t, 8> counts{};
+  std::array<std::uint32_t, 10> counts{};
   for (std::uint32_t& count : counts) count = in.take_number<std::uint32_t>();
-  const auto [name, model, text, turns, tokens, pending, messages, pending_messages] = counts;
+  const auto [name, model, text, turns, tokens, pending, messages, pending_messages, tools, template_arguments] = counts;
   const auto on_full = in.take_number<std::uint32_t>();
   record.n_keep = in.take_number<std::int32_t>();
   record.turns_dropped = in.take_number<std::int32_t>();
   record.name = in.take_text(name);
   record.model = in.take_text(model);
   file.text = in.take_text(text);
+  record.tools = in.take_text(tools);
+  record.template_arguments = in.take_text(template_arguments);
   record.turns = in.take_all<Turn>(turns);
   record.chain = in.take_all<Token>(tokens);
   record.pending = in.take_all<Token>(pending);
@@ -218,7 +224,8 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
     return refused("what it does when it is full is impossible");
   record.on_full = static_cast<OnFull>(on_full);
   if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return refused("its name is impossible");
-  if (!is_utf8(file.text) || !are_messages(record.messages) || !are_messages(record.pending_messages)) {
+  if (!is_utf8(file.text) || !is_utf8(record.tools) || !is_utf8(record.template_arguments) || !are_messages(record.messages) ||
+      !are_messages(record.pending_messages)) {
     return refused("a text in it is not UTF-8, or a role is unknown");
   }
   const auto is_token = [](Token token) { return token >= 0; };

@@ -24,7 +24,9 @@ SessionFile chat_file() {
                      {"user", "caf\xc3\xa9"},
                      {"assistant", std::string("nul\0 inside", 11)},
                      {"user", "b"},
-                     {"assistant", "c"}};
+                     {"assistant", "c", R"({"reasoning_content":"hm"})"}};
+  record.tools = "[]";
+  record.template_arguments = R"({"enable_thinking":true})";
   record.pending_messages = {{"user", "d"}};
   record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0},
                   {.tokens_begin = 4, .reply_begin = 8, .messages_begin = 3}};
@@ -108,12 +110,14 @@ TEST(SessionFile, ItsBytesAreThoseOfTheDescription) {
   EXPECT_EQ(number(20), 1u);
   EXPECT_EQ(number(28), 2u);
   EXPECT_EQ(number(36), 1'700'000'000u);
-  for (std::size_t i = 0; const std::uint32_t count : {4u, 4u, 0u, 2u, 8u, 2u, 5u, 1u}) EXPECT_EQ(number(44 + 4 * i++), count);
-  EXPECT_EQ(std::memcmp(bytes.data() + 88, "taletiny", 8), 0);
-  EXPECT_EQ(number(96 + 12), 4u) << "where the second turn begins";
+  for (std::size_t i = 0; const std::uint32_t count : {4u, 4u, 0u, 2u, 8u, 2u, 5u, 1u, 2u, 24u}) {
+    EXPECT_EQ(number(44 + 4 * i++), count);
+  }
+  EXPECT_EQ(std::memcmp(bytes.data() + 96, R"(taletiny[]{"enable_thinking":true})", 34), 0);
+  EXPECT_EQ(number(130 + 12), 4u) << "where the second turn begins";
   const Bytes cut = encode_session_file(cut_file());
   for (std::size_t i = 0; const std::uint32_t value : {1u, 2u, 2u}) {
-    EXPECT_EQ(std::memcmp(cut.data() + 76 + 4 * i++, &value, sizeof value), 0);
+    EXPECT_EQ(std::memcmp(cut.data() + 84 + 4 * i++, &value, sizeof value), 0);
   }
 }
 
@@ -194,7 +198,7 @@ TEST(SessionFile, RefusesForgedContent) {
 TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
   const Bytes whole = encode_session_file(chat_file());
   Random random(1);
-  for (std::size_t at = 12; at < 88; ++at) {
+  for (std::size_t at = 12; at < 96; ++at) {
     for (int round = 0; round < 20; ++round) {
       Bytes changed = whole;
       changed[at] = static_cast<std::byte>(random.next_below(256));
@@ -204,7 +208,7 @@ TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
     }
   }
   Bytes huge = whole;
-  for (std::size_t at = 44; at < 76; ++at) huge[at] = std::byte{0xff};
+  for (std::size_t at = 44; at < 84; ++at) huge[at] = std::byte{0xff};
   seal(huge);
   EXPECT_EQ(refusal(huge), "the session file cannot be used: its lengths do not add up");
 }

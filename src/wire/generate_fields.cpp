@@ -271,6 +271,30 @@ std::vector<ChatMessage> messages_field(FieldReader& fields) {
   return messages;
 }
 
+bool normalize_extra(ChatMessage& message) {
+  if (message.extra.empty()) return true;
+  boost::system::error_code problem;
+  const json::value given = parse_json(message.extra, {}, problem);
+  if (problem || !given.is_object()) return false;
+  FieldReader fields(given.get_object());
+  message.extra = extra_fields(fields, message.role);
+  return fields.ok();
+}
+
+bool normalize_context(std::string& tools, std::string& template_arguments_text) {
+  boost::system::error_code problem;
+  json::object given;
+  if (!tools.empty()) given["tools"] = parse_json(tools, {}, problem);
+  if (problem) return false;
+  if (!template_arguments_text.empty()) given["chat_template_kwargs"] = parse_json(template_arguments_text, {}, problem);
+  if (problem) return false;
+  FieldReader fields(given);
+  const ChatOptions options = chat_options(fields);
+  tools = options.tools;
+  template_arguments_text = options.template_arguments;
+  return fields.ok();
+}
+
 ChatOptions chat_options(FieldReader& fields) {
   ChatOptions options;
   read_tools(fields, options);

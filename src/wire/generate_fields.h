@@ -16,6 +16,10 @@ namespace uma::wire {
 
 // Empty where "messages" is absent; an empty array is a failure. Calls of tools and thoughts are kept (ChatMessage::extra).
 [[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields);
+// Of a message that comes in a file: writes its extra fields as messages_field() does. False: they could be no request's.
+[[nodiscard]] bool normalize_extra(ChatMessage& message);
+// Likewise of ChatOptions::tools and template_arguments.
+[[nodiscard]] bool normalize_context(std::string& tools, std::string& template_arguments);
 // A string, or an array of them.
 [[nodiscard]] std::vector<std::string> stop_field(FieldReader& fields);
 // temperature, top_p, penalties, seed and logit_bias; an absent field leaves its value as it is.

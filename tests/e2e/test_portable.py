@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import uma
+from test_tools import CALL, HISTORY, WEATHER
 
 OPTIONS = {"max_tokens": 12, "ignore_eos": True}
 PART_BYTES = 300_000
@@ -52,6 +53,18 @@ class Portable(uma.DaemonTest):
     def said(self, session):
         detail = self.client.session(session)
         return {name: detail[name] for name in ("mode", "tokens", "pending_tokens", "turns", "messages", "text") if name in detail}
+
+    def test_tools_calls_and_thoughts_travel(self):
+        session = self.client.create_session(mode="chat")
+        options = {"tools": [WEATHER], "max_tokens": 4, "ignore_eos": True}
+        self.client.generate(messages=HISTORY, session_id=session, **options)
+        copy = import_file(self.client, export(self.client, session))["session_id"]
+        self.assertEqual(self.said(session), self.said(copy))
+        self.assertEqual([CALL], self.client.session(copy)["messages"][1]["tool_calls"])
+        question = [{"role": "user", "content": "And now?"}]
+        first, second = (self.client.generate(messages=question, session_id=each, **options) for each in (session, copy))
+        self.assertEqual(first.usage["prompt_tokens"], second.usage["prompt_tokens"])
+        self.assertEqual("length", second.reason)
 
     def test_a_copy_is_the_same_and_goes_on_alike(self):
         for mode in ("chat", "text"):
