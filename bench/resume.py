@@ -65,9 +65,9 @@ def run_round(model, threads, seed):
             for length in LENGTHS:
                 session = sessions[length] = client.create_session(mode="text")
                 figures.ask(client, session, length, "computed", f"{seed} {length} " + "word " * length)
-                figures.ask(client, session, length, "hot", "and")
+                figures.ask(client, session, length, "hot", " and")
                 push_out(client, seed * 100_000 + length)
-                figures.ask(client, session, length, "warm", "and")
+                figures.ask(client, session, length, "warm", " and")
                 push_out(client, seed * 100_000 + length + 50_000)
         if daemon.terminate() != 0:
             sys.exit(f"resume: umad ended badly:\n{daemon.log()}")
@@ -76,7 +76,7 @@ def run_round(model, threads, seed):
         with daemon.client(600) as client:
             client.generate("a first request", max_tokens=4)
             for length in LENGTHS:
-                figures.ask(client, sessions[length], length, "cold", "and")
+                figures.ask(client, sessions[length], length, "cold", " and")
     return figures.ttft_ms
 
 
