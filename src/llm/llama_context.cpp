@@ -211,7 +211,6 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
       has_states_(has_states(model_.get())),
       window_(shape.can_truncate ? 0 : llama_model_n_swa(model_.get())),
-      has_one_cache_(shape.checks_states),
       streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
       scratch_(shape.is_unified ? shape.sequences : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
@@ -310,7 +309,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
     const std::size_t size = llama_state_seq_get_size(context_, source);
     // The empty streams that the library writes behind the cells are to come before them.
     const std::size_t streams_behind =
-        has_one_cache_ && !shape_.is_unified ? streams_ - 1 - static_cast<std::size_t>(sequence) : 0;
+        has_one_cache() && !shape_.is_unified ? streams_ - 1 - static_cast<std::size_t>(sequence) : 0;
     const std::size_t offset = streams_behind * kWord;
     bytes.resize(offset + size);
     const std::size_t written =
@@ -329,7 +328,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
 }
 
 std::span<const std::byte> LlamaContext::fit_state(Bytes& bytes) const {
-  return has_one_cache_ && !shape_.is_unified ? with_streams(bytes, streams_) : std::span<const std::byte>(bytes);
+  return has_one_cache() && !shape_.is_unified ? with_streams(bytes, streams_) : std::span<const std::byte>(bytes);
 }
 
 Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
@@ -337,7 +336,7 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   UMA_CHECK(begin == 0 || knows_pieces());
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
-    if (has_one_cache_ && !has_positions(state, begin, end)) {
+    if (has_one_cache() && !has_positions(state, begin, end)) {
       return fail(ErrorCode::runtime_decode, "the stored state has other positions");
     }
     const std::int32_t target = begin == 0 ? sequence : scratch_;

@@ -40,6 +40,8 @@ class LlamaContext final : public Context {
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
+  // Of all layers, for keys and values: what is in its states can be told.
+  [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
   [[nodiscard]] bool knows_pieces() const { return shape_.is_unified && shape_.can_truncate; }
 
   std::shared_ptr<llama_model> model_;
@@ -49,7 +51,6 @@ class LlamaContext final : public Context {
   std::int32_t vocabulary_;
   bool has_states_;          // of the past, in some layers at least, instead of tokens
   std::int32_t window_;      // tokens that some layers see, the last one included; 0: all
-  bool has_one_cache_;       // of all layers, for keys and values
   std::uint32_t streams_;    // parts of the cache that each have cells of their own: one per sequence, or one in all
   std::int32_t scratch_;     // a sequence of our own in a unified context, through which pieces of state pass
   bool is_shifted_ = false;  // keys are to be turned by the next decode

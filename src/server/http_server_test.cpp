@@ -118,16 +118,9 @@ class HttpClient {
     return taken;
   }
   bool receive() {
-    pollfd state{.fd = fd_.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&state, 1, kPatienceMs) != 1) {
-      ADD_FAILURE() << "no answer";
-      return false;
-    }
-    char buffer[65'536];
-    const ssize_t size = ::recv(fd_.get(), buffer, sizeof(buffer), 0);
-    if (size <= 0) return false;
-    in_.append(buffer, static_cast<std::size_t>(size));
-    return true;
+    const std::string received = receive_some(fd_.get());
+    in_ += received;
+    return !received.empty();
   }
 
   UniqueFd fd_;

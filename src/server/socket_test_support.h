@@ -50,6 +50,18 @@ inline UniqueFd connect_to(const std::string& path) {
   return fd;
 }
 
+// What comes next; empty where the socket is at its end, and, with a failure, where nothing comes.
+inline std::string receive_some(int fd) {
+  pollfd state{.fd = fd, .events = POLLIN, .revents = 0};
+  if (::poll(&state, 1, kPatienceMs) != 1) {
+    ADD_FAILURE() << "no answer";
+    return "";
+  }
+  char buffer[65'536];
+  const ssize_t size = ::recv(fd, buffer, sizeof(buffer), 0);
+  return size <= 0 ? "" : std::string(buffer, static_cast<std::size_t>(size));
+}
+
 // All waits are bounded; what does not come is a test failure.
 class TestClient {
  public:
@@ -94,16 +106,9 @@ class TestClient {
 
  private:
   bool receive_bytes() {
-    pollfd state{.fd = fd_.get(), .events = POLLIN, .revents = 0};
-    if (::poll(&state, 1, kPatienceMs) != 1) {
-      ADD_FAILURE() << "no answer";
-      return false;
-    }
-    char buffer[65'536];
-    const ssize_t size = ::recv(fd_.get(), buffer, sizeof(buffer), 0);
-    if (size <= 0) return false;
-    reader_.append({buffer, static_cast<std::size_t>(size)});
-    return true;
+    const std::string received = receive_some(fd_.get());
+    reader_.append(received);
+    return !received.empty();
   }
 
   UniqueFd fd_;
