@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/memory_info.h"
+#include "base/text.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
 #include "engine/worker_source.h"
@@ -127,12 +128,6 @@ std::string join(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
-}
-
-std::string readable_bytes(std::uint64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMiB;
-  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
 }
 
 void log_start(const Config& config) {
