@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/memory_info.h"
+#include "base/text.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
 #include "kv/catalog.h"
