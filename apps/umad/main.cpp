@@ -241,6 +241,7 @@ class Daemon {
 engine::EngineOptions Daemon::engine_options() {
   engine::EngineOptions options;
   options.limits = config_.limits;
+  options.threads = config_.threads > 0 ? config_.threads : usable_physical_cores();
   options.tick_ms = config_.tick_ms;
   options.target_ttft_ms = config_.target_ttft_ms;
   options.target_tbt_ms = config_.target_tbt_ms;

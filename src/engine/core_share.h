@@ -1,37 +1,66 @@
-// How the two lanes of a worker share its compute threads. While both work each has its part of them, and all while the other
-// idles. A call keeps the threads it began with: where those of both would be more than there are, as when a stream begins
-// beside a prompt that had all of them, the lanes take turns. The decode lane then closes the gate that the prefill lane's
-// computation passes between its steps. Any thread.
+// How workers share the machine's cores, and the two lanes of a worker its compute threads. While both work each has its part
+// of them, and all while the other idles. A call keeps the threads it began with: where those of both would be more than there
+// are, as when a stream begins beside a prompt that had all of them, the lanes take turns. The decode lane then closes the gate
+// that the prefill lane's computation passes between its steps. Any thread.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/gate.h"
 
 namespace uma::engine {
 
+// How many workers of the daemon compute now, of whatever model. Any thread.
+class BusyWorkers {
+ public:
+  // `threads`: that all of them together may compute with.
+  explicit BusyWorkers(std::int32_t threads) : threads_(threads) {}
+
+  // One begins to, or, with -1, has ended.
+  void note(std::int32_t change) { count_.fetch_add(change); }
+  // Of the `wanted` ones of a worker those that it has now: an equal part of all, where that is less, and at least one.
+  [[nodiscard]] std::int32_t part_of(std::int32_t wanted) const {
+    return std::clamp(threads_ / std::max(1, count_.load()), 1, wanted);
+  }
+
+ private:
+  const std::int32_t threads_;
+  std::atomic<std::int32_t> count_{0};
+};
+
 class CoreShare {
  public:
   // `beside_prefill` of the `threads` stay with the decode lane while prompts are computed; 0: the lanes always take turns,
-  // each with all threads.
-  CoreShare(std::int32_t threads, std::int32_t beside_prefill) : beside_wanted_(beside_prefill) { set_threads(threads); }
+  // each with all threads. `workers`: of the daemon, shared by all of them; null: there is no other.
+  CoreShare(std::int32_t threads, std::int32_t beside_prefill, std::shared_ptr<BusyWorkers> workers = nullptr)
+      : beside_wanted_(beside_prefill), workers_(std::move(workers)), threads_(threads) {}
+  ~CoreShare() { note_busy(-busy_parts_.load()); }
+  CoreShare(const CoreShare&) = delete;
+  CoreShare& operator=(const CoreShare&) = delete;
 
   // Of the decode lane's thread. Calls from now on share `threads` >= 1.
-  void set_threads(std::int32_t threads) {
-    threads_.store(threads);
-    beside_prefill_.store(std::clamp(beside_wanted_, 0, threads - 1));
-  }
+  void set_threads(std::int32_t threads) { threads_.store(threads); }
 
   [[nodiscard]] Gate& gate() { return gate_; }
 
-  void prefill_job_sent() { prefill_jobs_.fetch_add(1); }
-  void prefill_job_ended() { prefill_jobs_.fetch_sub(1); }
+  void prefill_job_sent() {
+    prefill_jobs_.fetch_add(1);
+    note_busy(1);
+  }
+  void prefill_job_ended() {
+    prefill_jobs_.fetch_sub(1);
+    note_busy(-1);
+  }
   [[nodiscard]] bool prefill_is_busy() const { return prefill_jobs_.load() > 0; }
   // A call of the prefill lane with this many threads begins, or, with 0, has ended.
   void set_prefill_call(std::int32_t threads) { prefill_call_threads_.store(threads); }
-  void set_decode_busy(bool busy) { decode_busy_.store(busy); }
+  void set_decode_busy(bool busy) {
+    if (decode_busy_.exchange(busy) != busy) note_busy(busy ? 1 : -1);
+  }
   [[nodiscard]] bool decode_is_busy() const { return decode_busy_.load() || handovers_.load() > 0; }
   // A finished prompt is on its way to the decode lane, which is about to work: until it was taken the lane counts as busy.
   void handover_sent() { handovers_.fetch_add(1); }
@@ -39,22 +68,38 @@ class CoreShare {
 
   // Whether the decode lane must close the gate around its calls.
   [[nodiscard]] bool takes_turns() const {
-    const std::int32_t beside = beside_prefill_.load();
-    return prefill_is_busy() && (beside == 0 || prefill_call_threads_.load() + beside > threads_.load());
+    const std::int32_t threads = fair_threads();
+    const std::int32_t beside = beside_prefill(threads);
+    return prefill_is_busy() && (beside == 0 || prefill_call_threads_.load() + beside > threads);
   }
   [[nodiscard]] std::int32_t decode_threads() const {
-    const std::int32_t beside = beside_prefill_.load();
-    return beside > 0 && prefill_is_busy() ? beside : threads_.load();
+    const std::int32_t threads = fair_threads();
+    const std::int32_t beside = beside_prefill(threads);
+    return beside > 0 && prefill_is_busy() ? beside : threads;
   }
   [[nodiscard]] std::int32_t prefill_threads() const {
-    const std::int32_t beside = beside_prefill_.load();
-    return beside > 0 && decode_is_busy() ? std::max(1, threads_.load() - beside) : threads_.load();
+    const std::int32_t threads = fair_threads();
+    const std::int32_t beside = beside_prefill(threads);
+    return beside > 0 && decode_is_busy() ? std::max(1, threads - beside) : threads;
   }
 
  private:
+  // While others compute each has an equal part of the threads.
+  [[nodiscard]] std::int32_t fair_threads() const {
+    return workers_ == nullptr ? threads_.load() : workers_->part_of(threads_.load());
+  }
+  [[nodiscard]] std::int32_t beside_prefill(std::int32_t threads) const { return std::clamp(beside_wanted_, 0, threads - 1); }
+  // So many more of its lanes' works are under way.
+  void note_busy(std::int32_t change) {
+    const std::int32_t before = busy_parts_.fetch_add(change);
+    if (workers_ == nullptr || (before > 0) == (before + change > 0)) return;
+    workers_->note(before > 0 ? -1 : 1);
+  }
+
   const std::int32_t beside_wanted_;
-  std::atomic<std::int32_t> threads_{1};
-  std::atomic<std::int32_t> beside_prefill_{0};
+  const std::shared_ptr<BusyWorkers> workers_;
+  std::atomic<std::int32_t> busy_parts_{0};
+  std::atomic<std::int32_t> threads_;
   Gate gate_;
   std::atomic<std::int32_t> prefill_jobs_{0};
   std::atomic<std::int32_t> prefill_call_threads_{0};

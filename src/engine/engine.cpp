@@ -210,6 +210,7 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
                         .policy = options_.policy,
                         .is_reproducible = options_.is_reproducible,
                         .speculates = options_.speculates,
+                        .workers = busy_workers_,
                         .stats = loaded.stats[i],
                         .store = &store_,
                         .eviction = options_.store.eviction,

@@ -29,6 +29,7 @@ namespace uma::engine {
 
 struct EngineOptions {
   Limits limits;
+  std::int32_t threads = 1;  // compute threads of all workers together
   double tick_ms = 30;
   double target_ttft_ms = 0;  // 0: none
   double target_tbt_ms = 0;   // 0: automatic
@@ -119,6 +120,8 @@ class Engine final : public Service, private WorkerHost {
   const TimePoint started_at_;
   const std::unique_ptr<WorkerSource> source_;
   const std::unique_ptr<kv::Catalog> catalog_;
+
+  const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // shared by all lanes
 
   kv::StateStore store_;
   Preparer preparer_;

@@ -40,7 +40,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
       shared_stats_(options_.stats != nullptr ? options_.stats : std::make_shared<LaneStats>()),
-      cores_(options.threads, options.threads_beside_prefill),
+      cores_(options.threads, options.threads_beside_prefill, options.workers),
       bandwidth_(options.bmt_budget_gbps * 1e9) {
   stats_.threads.set(options.threads);
   if (prefill_context == nullptr) return;

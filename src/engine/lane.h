@@ -137,8 +137,9 @@ struct LaneOptions {
   sched::PolicyOptions policy;
   // Calls are made so that a request's logits are the same bits whoever shares the context (docs/decisions/0014).
   bool is_reproducible = false;
-  bool speculates = true;                      // where guesses pay; the text is the same
-  std::shared_ptr<LaneStats> stats = nullptr;  // of a worker that was here before; null: they begin at zero
+  bool speculates = true;                          // where guesses pay; the text is the same
+  std::shared_ptr<BusyWorkers> workers = nullptr;  // of the daemon, with which it shares the threads; null: there are no others
+  std::shared_ptr<LaneStats> stats = nullptr;      // of a worker that was here before; null: they begin at zero
   // Where states go that leave the context; it outlives the lane. Null: they are dropped, and requests share nothing.
   kv::StateStore* store = nullptr;
   std::int32_t stored_tokens_min = 64;                    // shorter states are not worth storing
