@@ -36,8 +36,11 @@ enum class Lanes : std::uint8_t { automatic, split, turns, off };
 enum class Reproducible : std::uint8_t { off, on, strict };
 
 struct Config {
-  std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
-  std::string draft_model;         // named like `model`; guesses tokens for it where speculates is set; empty: none
+  std::string model;        // a GGUF file, or a name in the models folder; empty: the model that ships with umad
+  std::string draft_model;  // named like `model`; guesses tokens for it where speculates is set; empty: none
+  std::string projector;    // named likewise; reads images for `model`; empty: none
+  std::vector<std::string> vision_allowed_dirs;        // of images that are named by a path; empty: none
+  std::uint64_t vision_cache_bytes_max = 128ul << 20;  // of images that were encoded
   std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
   std::string data_dir;            // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
   std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: from the model

@@ -100,6 +100,11 @@ Expected<std::string> choose_draft_model(const Config& config) {
   return find_named(config, config.draft_model, shipped_with_us());
 }
 
+// The projector's file; empty: there is none.
+Expected<std::string> choose_projector(const Config& config) {
+  return config.projector.empty() ? std::string() : find_named(config, config.projector, shipped_with_us());
+}
+
 // What was measured of this model on this machine; where that cannot be read, the log says why.
 std::optional<Profile> find_profile(const Config& config, const std::string& model_path) {
   const auto identity = llm::model_identity(model_path);
@@ -173,10 +178,12 @@ kv::StoreOptions store_options(const Config& config) {
 
 class Daemon {
  public:
-  Daemon(const Config& config, std::string model_path, std::string draft_path, std::unique_ptr<kv::Catalog> catalog)
+  Daemon(const Config& config, std::string model_path, std::string draft_path, std::string projector_path,
+         std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
+        projector_path_(std::move(projector_path)),
         compute_(choose_compute_here(config, model_path_)),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
@@ -199,7 +206,8 @@ class Daemon {
 
   const Config& config_;
   const std::string model_path_;
-  const std::string draft_path_;  // empty: none
+  const std::string draft_path_;      // empty: none
+  const std::string projector_path_;  // empty: none
   const Compute compute_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
@@ -224,6 +232,9 @@ engine::EngineOptions Daemon::engine_options() {
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
   options.store = store_options(config_);
+  options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
+                    .cache_bytes_max = config_.vision_cache_bytes_max,
+                    .folder = config_.data_dir + "/images"};
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }
@@ -232,6 +243,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
   engine::FixedModelOptions options;
   options.path = model_path_;
   options.draft_path = draft_path_;
+  options.projector_path = projector_path_;
   options.workers = config_.workers;
   options.context = compute_.context;
   options.replicates = config_.replicates_weights;
@@ -416,12 +428,17 @@ int run_umad(const Config& config) {
     log_error("draft model: {}", draft_path.error().message);
     return 1;
   }
+  auto projector_path = choose_projector(config);
+  if (!projector_path) {
+    log_error("projector: {}", projector_path.error().message);
+    return 1;
+  }
   auto catalog = kv::SqliteCatalog::open(config.data_dir + "/catalog.db");
   if (!catalog) {
     log_error("catalog {}", catalog.error().message);
     return 1;
   }
-  return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*catalog)).run();
+  return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*projector_path), std::move(*catalog)).run();
 }
 
 // `umad key new NAME`: a key for a client, and the line that lets it in.

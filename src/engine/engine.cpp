@@ -189,6 +189,11 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
       lanes.push_back(lane.get());
       workers_.push_back({std::move(lane), {}});
     }
+    if (loaded->projector) {
+      vision_ = std::make_shared<Vision>(std::move(loaded->projector), options_.vision, clock_);
+      vision_thread_ = std::thread([vision = vision_] { run_vision(*vision); });
+      model_info_.reads_images = true;
+    }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       workers_[i].threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
       if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
@@ -196,7 +201,7 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
       }
     }
     told = model_info_;
-    router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
+    router_.post([this, model = loaded->model, lanes, vision = vision_] { router_.on_loaded(model, lanes, vision); });
   }
   if (options_.on_loaded) options_.on_loaded(told);
 }
@@ -209,6 +214,14 @@ void Engine::run_store() {
     }
   } while (store_.wait());
   store_.save_all(clock_.now() + kSaveLimit);
+}
+
+void Engine::run_vision(Vision& vision) {
+  set_thread_name("uma-vision");
+  do {
+    while (vision.step()) {
+    }
+  } while (vision.wait());
 }
 
 void Engine::run_lane(Lane& lane, std::size_t index) {
@@ -244,8 +257,10 @@ void Engine::stop() {
       worker.lane->close();
       std::ranges::move(worker.threads, std::back_inserter(threads));
     }
+    if (vision_) vision_->close();
   }
   for (std::thread& thread : threads) thread.join();
+  if (vision_thread_.joinable()) vision_thread_.join();
   store_.close();
   if (store_thread_.joinable()) store_thread_.join();
   preparer_.close();
@@ -362,6 +377,12 @@ void Engine::import_session(TenantId tenant, ImportRequest request, Reply<Import
   });
 }
 
+void Engine::embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  router_.post([this, request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embed_images(std::move(request), std::move(reply));
+  });
+}
+
 // --- What is known without asking anybody
 // ---------------------------------------------------------------------------------------
 
@@ -451,6 +472,13 @@ MetricsSnapshot Engine::metrics() const {
                                 .cells_total = shape.cells,
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
+  }
+  if (vision_) {
+    const VisionStats& vision = vision_->stats();
+    snapshot.images_encoded_total = vision.images_encoded_total.value();
+    snapshot.image_cache_hits_total = vision.cache_hits_total.value();
+    snapshot.image_cache_bytes = vision.cache_bytes.value();
+    snapshot.image_encode_ms_avg = mean(vision.encode.sum_ms(), vision.encode.count());
   }
   const kv::StoreStats& stored = store_.stats();
   snapshot.warm_sessions += stored.warm_states.value();

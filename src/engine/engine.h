@@ -17,6 +17,7 @@
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
+#include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/cold_store.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   bool is_reproducible = false;             // LaneOptions
   bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
   kv::StoreOptions store;                   // of states that no context holds
+  VisionOptions vision;                     // where the model has a projector
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
@@ -74,6 +76,7 @@ class Engine final : public Service {
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
+  void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
@@ -88,6 +91,7 @@ class Engine final : public Service {
   void on_loaded(Expected<LoadedWorkers> loaded);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
   void run_store();
+  static void run_vision(Vision& vision);
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
 
@@ -109,11 +113,13 @@ class Engine final : public Service {
   std::thread preparer_thread_;
   std::thread store_thread_;  // begins when the model is loaded
   std::thread catalog_thread_;
+  std::thread vision_thread_;  // begins when the model is loaded, if it has a projector
 
   // Workers are added once, when the model is loaded.
   mutable Mutex workers_mutex_;
   std::vector<Worker> workers_ GUARDED_BY(workers_mutex_);
   ModelInfo model_info_ GUARDED_BY(workers_mutex_);
+  std::shared_ptr<Vision> vision_ GUARDED_BY(workers_mutex_);  // shared with the router; null: the model reads no images
 };
 
 }  // namespace uma::engine

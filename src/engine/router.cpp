@@ -83,9 +83,10 @@ void Router::when_loaded(Command command) {
   }
 }
 
-void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
+void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes, std::shared_ptr<Vision> vision) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   model_ = std::move(model);
+  vision_ = std::move(vision);
   chat_ = std::make_shared<const capability::ChatFormat>(model_);
   lanes_ = std::move(lanes);
   loaded_at_ = clock_.now();
@@ -893,6 +894,40 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
   if (store_.states_of(id).tier != Tier::none) return ImportedKv::kept;
   log_info("session {}: its KV is left out: there is no room for it", id.value);
   return ImportedKv::refused;
+}
+
+// --- Images
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Whether the model reads images, and there is room for these to wait.
+Expected<Unit> Router::check_images(std::span<const ImageSource* const> images) const {
+  if (vision_ == nullptr) {
+    return fail(ErrorCode::model_capability,
+                std::format("\"{}\" reads no images: start umad with --mmproj and its projector", options_.model_name));
+  }
+  std::size_t bytes = static_cast<std::size_t>(vision_->stats().waiting_bytes.value());
+  for (const ImageSource* image : images) bytes += image->text.size();
+  if (bytes > options_.limits.queue_bytes_max) {
+    return fail(ErrorCode::limit_wait,
+                std::format("images that wait hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
+                            options_.limits.queue_bytes_max));
+  }
+  return Unit{};
+}
+
+void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  if (draining_) return reply(fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests"));
+  const TimePoint received = clock_.now();
+  when_loaded([this, received, request = std::move(request), reply = std::move(reply)]() mutable {
+    if (auto known = check_model(request.model); !known) return reply(std::unexpected(known.error()));
+    std::vector<const ImageSource*> images;
+    for (const ImageSource& image : request.images) images.push_back(&image);
+    if (auto fits = check_images(images); !fits) return reply(std::unexpected(fits.error()));
+    const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
+    const TimePoint deadline =
+        deadline_ms > 0 ? std::max(received, loaded_at_) + std::chrono::milliseconds(deadline_ms) : kNever;
+    vision_->embed(std::move(request), deadline, std::move(reply));
+  });
 }
 
 // --- Generations

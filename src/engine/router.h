@@ -35,6 +35,7 @@
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
+#include "engine/vision.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "llm/grammar.h"
@@ -76,7 +77,8 @@ class Router {
   bool wait();
 
   // Requests wait until one of these two is called.
-  void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
+  // `vision`: what reads images for the model; null: it reads none.
+  void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes, std::shared_ptr<Vision> vision = nullptr);
   void on_load_failed(Error error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(double progress);
@@ -105,6 +107,7 @@ class Router {
   void forget_response(const TenantId& tenant, const std::string& session, const std::string& response, Reply<Unit> reply);
   void export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
+  void embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply);
 
   // For the simulator: every session's invariants hold.
   void check_invariants() const;
@@ -196,6 +199,7 @@ class Router {
                     Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
+  [[nodiscard]] Expected<Unit> check_images(std::span<const ImageSource* const> images) const;
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
@@ -241,6 +245,7 @@ class Router {
   std::shared_ptr<const llm::Model> model_;
   std::shared_ptr<const capability::ChatFormat> chat_;  // shared with the preparer's jobs
   std::vector<Lane*> lanes_;
+  std::shared_ptr<Vision> vision_;  // shared with its thread; null: the model reads no images
   TimePoint loaded_at_{};
   std::optional<Error> load_error_;
   std::vector<Command> waiting_for_model_;

@@ -1,5 +1,6 @@
 #include "engine/worker_source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -78,6 +79,12 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
     if (options_.lanes && options_.context.sequences > 1) {
       worker.prefill = make_prefill_context(*model, options_.context, *worker.decode);
     }
+  }
+  if (!options_.projector_path.empty()) {
+    // Beside streams: half of a worker's threads are left to them.
+    auto projector = loaded.model->load_projector(options_.projector_path, std::max(1, options_.context.threads / 2));
+    if (!projector) return std::unexpected(projector.error());
+    loaded.projector = std::move(*projector);
   }
   if (!drafts) return loaded;
   auto draft = load_model(options_.draft_path, loaded.copies, true);

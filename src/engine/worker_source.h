@@ -24,7 +24,8 @@ struct WorkerContexts {
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
-  std::int32_t copies = 1;  // of the weights in memory: one, or one per worker, which its contexts keep alive
+  std::unique_ptr<llm::Projector> projector;  // that reads images for it; null: there is none
+  std::int32_t copies = 1;                    // of the weights in memory: one, or one per worker, which its contexts keep alive
 };
 
 class WorkerSource {
@@ -43,7 +44,8 @@ class WorkerSource {
 
 struct FixedModelOptions {
   std::string path;
-  std::string draft_path;  // of a draft model, whose weights all workers share; empty: none
+  std::string draft_path;        // of a draft model, whose weights all workers share; empty: none
+  std::string projector_path{};  // of what reads images; empty: none
   std::int32_t workers = 1;
   llm::ContextOptions context;  // of each worker; threads: of each worker
   bool replicates = false;      // every worker computes on weights of its own, in memory of its own

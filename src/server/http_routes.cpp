@@ -11,6 +11,7 @@ using enum boost::beast::http::verb;
 // Where two paths fit, the first one counts.
 constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion},
+    HttpRoute{post, "/v1/images/embeddings", handlers::embed_images, /*takes_file=*/true},
     HttpRoute{post, "/v1/completions", handlers::create_completion},
     HttpRoute{post, "/v1/responses", handlers::create_response},
     HttpRoute{get, "/v1/responses/{id}", handlers::get_response},

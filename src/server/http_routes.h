@@ -20,7 +20,7 @@ struct HttpRoute {
   boost::beast::http::verb method;
   std::string_view path;  // a part in braces stands for any one
   HttpHandler handler;
-  bool takes_file = false;  // its body is a session's file, else JSON
+  bool takes_file = false;  // its body is, or has in it, a file: a session's, or images
 };
 
 struct RouteMatch {
@@ -54,6 +54,9 @@ Answer update_conversation(HttpConnection& connection, const HttpRequest& reques
 Answer delete_conversation(HttpConnection& connection, const HttpRequest& request);
 Answer create_conversation_items(HttpConnection& connection, const HttpRequest& request);
 Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
+
+// http_images.cpp
+Answer embed_images(HttpConnection& connection, const HttpRequest& request);
 
 // http_sessions.cpp
 Answer create_session(HttpConnection& connection, const HttpRequest& request);

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "wire/field_reader.h"
 #include "wire/generate_fields.h"
+#include "wire/image_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -195,6 +196,10 @@ RequestBody decode_import_data(FieldReader& fields) {
   return request;
 }
 
+RequestBody decode_embed_image(FieldReader& fields) {
+  return embed_images_fields(fields);
+}
+
 template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
   return BodyT{};
@@ -205,7 +210,7 @@ struct TypeDecoder {
   RequestBody (*decode)(FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 18> kDecoders = {{
+constexpr std::array<TypeDecoder, 19> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -221,13 +226,13 @@ constexpr std::array<TypeDecoder, 18> kDecoders = {{
     {"export_session", decode_export_session},
     {"import_session", decode_import_session},
     {"import_data", decode_import_data},
+    {"embed_image", decode_embed_image},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
 }};
 
-constexpr std::array<std::string_view, 5> kCapabilityTypes = {"embed", "rerank", "embed_image", "describe_image",
-                                                              "generate_image"};
+constexpr std::array<std::string_view, 4> kCapabilityTypes = {"embed", "rerank", "describe_image", "generate_image"};
 constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {

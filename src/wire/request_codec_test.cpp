@@ -113,7 +113,12 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
       {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
       {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
-      {R"("type":"embed_image")", "E_MODEL_003 this version serves text generation only, embed_image comes later"},
+      {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"embed_image","data":"a","path":"b")",
+       "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"embed_image","images":[])", "E_PROTO_003 field \"images\" holds 0 images, 1 to 64 are taken"},
+      {R"("type":"embed_image","images":[{"data":"a"},7])", "E_PROTO_003 field \"images[1]\" must be an object"},
+      {R"("type":"embed_image","images":[{"path":""}])", "E_PROTO_003 field \"images[0].path\" must not be empty"},
       {R"("type":"describe_image")", "E_MODEL_003 this version serves text generation only, describe_image comes later"},
       {R"("type":"generate_image")", "E_MODEL_003 this version serves text generation only, generate_image comes later"},
   });
