@@ -11,6 +11,7 @@
 #include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "capability/message_images.h"
 
 namespace uma::engine {
 namespace {
@@ -74,6 +75,13 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
               preparer_, clock) {
   sessions_at_start_ = router_.session_ids();
+  if (!options_.vision.folder.empty()) {
+    std::unordered_set<std::string> images;
+    for (const std::string& extra : catalog_->load_image_extras()) {
+      for (std::string& id : capability::image_ids(extra)) images.insert(std::move(id));
+    }
+    remove_other_images(options_.vision.folder, images);
+  }
   model_info_.name = source_->model_name();
 }
 
@@ -155,6 +163,11 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     model_info_.workers = static_cast<std::int32_t>(loaded->workers.size());
     model_info_.has_chat_template = !facts.chat_template.empty();
     model_info_.kv_layout = shape.is_unified ? "unified" : "split";
+    if (loaded->projector) {
+      vision_ = std::make_shared<Vision>(std::move(loaded->projector), options_.vision, clock_);
+      vision_thread_ = std::thread([vision = vision_] { run_vision(*vision); });
+      model_info_.reads_images = true;
+    }
     for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
       LaneOptions options{.index = static_cast<std::int32_t>(i),
                           .threads = options_.threads_per_worker,
@@ -173,8 +186,15 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
                           .store = &store_,
                           .eviction = options_.store.eviction,
                           .others_busy = nullptr,
+                          .encode = nullptr,
                           .guess = nullptr,
                           .on_logits = nullptr};
+      if (vision_) {
+        options.encode = [vision = vision_](const std::string& image,
+                                            std::move_only_function<void(Expected<EncodedPtr>)> then) {
+          vision->post([vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+        };
+      }
       if (options.threads > 1) {
         options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
       }
@@ -188,11 +208,6 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
       }
       lanes.push_back(lane.get());
       workers_.push_back({std::move(lane), {}});
-    }
-    if (loaded->projector) {
-      vision_ = std::make_shared<Vision>(std::move(loaded->projector), options_.vision, clock_);
-      vision_thread_ = std::thread([vision = vision_] { run_vision(*vision); });
-      model_info_.reads_images = true;
     }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       workers_[i].threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });

@@ -8,6 +8,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "capability/message_images.h"
+#include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -87,7 +89,15 @@ void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane
   UMA_CHECK(model != nullptr && !lanes.empty());
   model_ = std::move(model);
   vision_ = std::move(vision);
-  chat_ = std::make_shared<const capability::ChatFormat>(model_);
+  capability::ImageTokens images = nullptr;
+  if (vision_) {
+    images = [seen = vision_](const std::string& id) -> Expected<std::vector<Token>> {
+      const auto image = seen->find(id);
+      if (!image) return std::unexpected(image.error());
+      return (*image)->tokens;
+    };
+  }
+  chat_ = std::make_shared<const capability::ChatFormat>(model_, std::move(images));
   lanes_ = std::move(lanes);
   loaded_at_ = clock_.now();
   std::size_t next = 0;
@@ -211,7 +221,9 @@ Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_
 
 // Whether the model that is loaded is the session's. Its name may stand for another file by now: then the tokens tell.
 Expected<Unit> Router::check_record(const kv::SessionRecord& record) const {
-  const auto is_known = [size = model_->vocab().size()](Token token) { return token >= 0 && token < size; };
+  const auto is_known = [size = model_->vocab().size(), sees = vision_ != nullptr](Token token) {
+    return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
+  };
   const bool is_same_name = record.model == options_.model_name;
   if (is_same_name && std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known))
     return Unit{};
@@ -501,6 +513,7 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
     if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
     const Session* used = find_session(tenant, request.session);
     if (used != nullptr && used->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
+    if (!request.input.images.empty()) return read_images(std::move(tenant), std::move(request), std::move(reply));
     const std::string name = request.session;
     with_session(tenant, name,
                  [this, request = std::move(request), reply = std::move(reply)](Expected<Session*> found) mutable {
@@ -762,6 +775,10 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
       if (!found) return reply(std::unexpected(found.error()));
       const Session& exported = **found;
       if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
+      if (std::ranges::any_of(exported.record->chain, llm::is_image_token) ||
+          std::ranges::any_of(exported.record->pending, llm::is_image_token)) {
+        return reply(fail(ErrorCode::model_capability, "the session has images, which a session file cannot have"));
+      }
       ExportedSession made{.info = info_of(exported), .file = {}};
       if (!with_kv) return export_conversation(exported.record, std::move(made), std::move(reply));
       auto then = [this, record = exported.record, made = std::move(made), reply = std::move(reply)]() mutable {
@@ -899,14 +916,13 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
 // --- Images
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Whether the model reads images, and there is room for these to wait.
-Expected<Unit> Router::check_images(std::span<const ImageSource* const> images) const {
+// Whether the model reads images, and there is room for so many bytes of them to wait.
+Expected<Unit> Router::check_images(std::size_t bytes) const {
   if (vision_ == nullptr) {
     return fail(ErrorCode::model_capability,
                 std::format("\"{}\" reads no images: start umad with --mmproj and its projector", options_.model_name));
   }
-  std::size_t bytes = static_cast<std::size_t>(vision_->stats().waiting_bytes.value());
-  for (const ImageSource* image : images) bytes += image->text.size();
+  bytes += static_cast<std::size_t>(vision_->stats().waiting_bytes.value());
   if (bytes > options_.limits.queue_bytes_max) {
     return fail(ErrorCode::limit_wait,
                 std::format("images that wait hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
@@ -920,9 +936,9 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
   const TimePoint received = clock_.now();
   when_loaded([this, received, request = std::move(request), reply = std::move(reply)]() mutable {
     if (auto known = check_model(request.model); !known) return reply(std::unexpected(known.error()));
-    std::vector<const ImageSource*> images;
-    for (const ImageSource& image : request.images) images.push_back(&image);
-    if (auto fits = check_images(images); !fits) return reply(std::unexpected(fits.error()));
+    std::size_t bytes = 0;
+    for (const ImageSource& image : request.images) bytes += image.text.size();
+    if (auto fits = check_images(bytes); !fits) return reply(std::unexpected(fits.error()));
     const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
     const TimePoint deadline =
         deadline_ms > 0 ? std::max(received, loaded_at_) + std::chrono::milliseconds(deadline_ms) : kNever;
@@ -1039,19 +1055,76 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-    if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
-      return begin_generation(id, tenant, std::move(request));
-    // Before anything of the request is done: a grammar that is none changes nothing.
-    preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
-      auto grammar = compile_grammar(*chat, request.options);
-      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
-        const auto found = requests_.find(id);
-        if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, grammar.error());
-        found->second.grammar = std::move(*grammar);
-        begin_generation(id, tenant, std::move(request));
-      });
+    if (!request.input.images.empty()) return read_images(id, tenant, std::move(request));
+    prepare_generation(id, tenant, std::move(request));
+  });
+}
+
+// Likewise, then appends the input.
+void Router::read_images(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
+  if (find_session(tenant, request.session) == nullptr) return reply(std::unexpected(unknown_session(request.session)));
+  std::size_t bytes = 0;
+  for (const InputImage& image : request.input.images) bytes += image.source.text.size();
+  if (auto fits = check_images(bytes); !fits) return reply(std::unexpected(fits.error()));
+  vision_->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
+  vision_->post([this, vision = vision_, tenant = std::move(tenant), bytes, request = std::move(request),
+                 reply = std::move(reply)]() mutable {
+    auto images = take_images(*vision, request.input, true);
+    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
+    post([this, tenant = std::move(tenant), request = std::move(request), images = std::move(images),
+          reply = std::move(reply)]() mutable {
+      if (!images) return reply(std::unexpected(images.error()));
+      append_input(std::move(tenant), std::move(request), std::move(reply));
+    });
+  });
+}
+
+// Reads the images of the request's messages, away from whoever needs no images.
+void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  const bool is_of_session = !request.session.empty();
+  if (is_of_session && find_session(tenant, request.session) == nullptr) return refuse(id, unknown_session(request.session));
+  std::size_t bytes = 0;
+  for (const InputImage& image : request.input.images) bytes += image.source.text.size();
+  if (auto fits = check_images(bytes); !fits) return refuse(id, fits.error());
+  vision_->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
+  vision_->post([this, vision = vision_, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
+    auto images = take_images(*vision, request.input, is_of_session);
+    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
+    post([this, id, tenant = std::move(tenant), request = std::move(request), images = std::move(images)]() mutable {
+      const auto found = requests_.find(id);
+      if (found == requests_.end()) return;  // cancelled meanwhile
+      if (!images) return refuse(id, images.error());
+      found->second.images = std::move(*images);
+      prepare_generation(id, tenant, std::move(request));
+    });
+  });
+}
+
+// The images among these tokens, which are of the record.
+Expected<std::vector<ImageRun>> Router::images_of(const kv::SessionRecord& record, std::span<const Token> tokens) const {
+  if (vision_ == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
+  std::vector<std::string> ids;
+  for (const auto* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      for (capability::MessageImage& image : capability::images_of(message)) ids.push_back(std::move(image.id));
+    }
+  }
+  return find_image_runs(tokens, ids, vision_->identity());
+}
+
+void Router::prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
+  if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
+    return begin_generation(id, tenant, std::move(request));
+  // Before anything of the request is done: a grammar that is none changes nothing.
+  preparer_.post([this, id, tenant, chat = chat_, request = std::move(request)]() mutable {
+    auto grammar = compile_grammar(*chat, request.options);
+    post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
+      const auto found = requests_.find(id);
+      if (found == requests_.end()) return;  // cancelled meanwhile
+      if (!grammar) return refuse(id, grammar.error());
+      found->second.grammar = std::move(*grammar);
+      begin_generation(id, tenant, std::move(request));
     });
   });
 }
@@ -1080,8 +1153,11 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
       if (!request.input.messages.empty()) {
         for (std::string& stop : capability::chat_stop_strings(*model_)) request.options.stop.push_back(std::move(stop));
       }
+      auto images = images_of(*record, record->pending);
+      if (!images) return refuse(id, images.error());
       const std::size_t lane = least_loaded_lane();
       Task task = make_task(id, open->second, request, std::move(record->pending));
+      task.images = std::move(*images);
       if (!request.input.messages.empty()) read_reply(task, request.options.chat);
       send(std::move(task), lane);
     });
@@ -1167,6 +1243,10 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   }
   if (auto fits = check_record_fits(record, record.pending.size()); !fits) return fits;
   if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
+  std::vector<Token> tokens = record.chain;
+  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
+  auto images = images_of(record, tokens);
+  if (!images) return std::unexpected(images.error());
   session.running = id;
   wake(session);
   touch(session);
@@ -1175,9 +1255,8 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   if (record.mode == SessionMode::chat) {
     for (std::string& stop : capability::chat_stop_strings(*model_)) adjusted.options.stop.push_back(std::move(stop));
   }
-  std::vector<Token> tokens = record.chain;
-  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
+  task.images = std::move(*images);
   // A reply that goes on is not read from its beginning: it is content.
   if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(task, request.options.chat);
   task.session = record.id;

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -32,6 +33,7 @@
 #include "core/request.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "engine/image_runs.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
@@ -158,6 +160,7 @@ class Router {
     TimePoint deadline = kNever;  // of waiting for another reply of its session
     bool wants_progress = false;
     std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
+    std::vector<ImagePtr> images;                 // that came with it
     std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
@@ -199,10 +202,14 @@ class Router {
                     Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
-  [[nodiscard]] Expected<Unit> check_images(std::span<const ImageSource* const> images) const;
+  [[nodiscard]] Expected<Unit> check_images(std::size_t bytes) const;
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
   [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
+  void prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
+  void read_images(RequestId id, const TenantId& tenant, GenerateRequest request);
+  void read_images(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
+  [[nodiscard]] Expected<std::vector<ImageRun>> images_of(const kv::SessionRecord& record, std::span<const Token> tokens) const;
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);

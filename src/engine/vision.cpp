@@ -20,6 +20,7 @@
 #include "base/unique_fd.h"
 #include "capability/image_header.h"
 #include "capability/image_source.h"
+#include "capability/message_images.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -139,6 +140,26 @@ Expected<Unit> Vision::keep(const Image& image) const {
   if (written && (!folder.is_open() || ::fsync(folder.get()) != 0)) written = io_error("cannot write", options_.folder, errno);
   if (!written) ::unlink(part.c_str());
   return written;
+}
+
+Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps) {
+  std::vector<ImagePtr> images;
+  std::vector<std::vector<capability::MessageImage>> of_messages(input.messages.size());
+  for (const InputImage& given : input.images) {
+    const auto image = vision.take(given.source);
+    const auto kept = image && keeps ? vision.keep(**image) : Expected<Unit>(Unit{});
+    if (!image || !kept) {
+      const Error& error = image ? kept.error() : image.error();
+      return fail(error.code, std::format("messages[{}]: {}", given.message, error.message));
+    }
+    of_messages[given.message].push_back({.at = given.at, .id = (*image)->id});
+    images.push_back(*image);
+  }
+  for (std::size_t i = 0; i < of_messages.size(); ++i) {
+    if (!of_messages[i].empty()) input.messages[i].extra = capability::images_extra(of_messages[i]);
+  }
+  input.images.clear();
+  return images;
 }
 
 void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted) {

@@ -21,6 +21,7 @@
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/image.h"
+#include "core/request.h"
 #include "core/service.h"
 #include "llm/projector.h"
 
@@ -119,6 +120,10 @@ class Vision {
   Mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const Image>> known_ GUARDED_BY(mutex_);  // that somebody has
 };
+
+// Takes the images of an input and writes them into its messages (capability/message_images.h). `keeps`: they are of a session.
+// Blocks on the disk. Errors: as take() and keep(), with the message.
+[[nodiscard]] Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps);
 
 // Removes the files of `folder` that are no image of `wanted`. For the start, before anything is kept.
 void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted);

@@ -320,7 +320,8 @@ Awaitable<bool> HttpConnection::serve_request() {
     const Error error{ErrorCode::proto_type, std::format("this path takes {}", match.allowed)};
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
-  if (!match.route->takes_file) {
+  const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images);
+  if (!match.route->takes_file && !has_images) {
     body_bytes_max_ = server_.options.limits.max_frame_bytes;
     parser.body_limit(body_bytes_max_);
     parse_problem_ = http::error::body_limit;

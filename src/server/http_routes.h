@@ -20,7 +20,8 @@ struct HttpRoute {
   boost::beast::http::verb method;
   std::string_view path;  // a part in braces stands for any one
   HttpHandler handler;
-  bool takes_file = false;  // its body is, or has in it, a file: a session's, or images
+  bool takes_images = false;  // its body has images in it where a model reads them
+  bool takes_file = false;    // its body is a session's file, else JSON
 };
 
 struct RouteMatch {
