@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "capability/message_images.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -72,7 +73,7 @@ class Images : public ::testing::TestWithParam<bool> {
     lane_.reset();
     router_.reset();
     store_ = std::make_unique<kv::StateStore>(kv::StoreOptions{}, nullptr, clock_);
-    store_->open("fake", true, {});
+    store_->open({});
   }
   // Begins a life: with what the catalog and the folder have kept.
   void serve(bool has_prefill_lane = false) {
@@ -81,8 +82,7 @@ class Images : public ::testing::TestWithParam<bool> {
     options_.clock = &clock_;
     model_ = std::make_shared<FakeModel>(options_);
     RouterOptions router;
-    router.model_name = "fake";
-    router_ = std::make_unique<Router>(router, catalog_, *store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(router, source_, catalog_, *store_, preparer_, clock_);
     vision_ = std::make_shared<Vision>(std::make_unique<testing::FakeProjector>(),
                                        VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .folder = folder_.string()},
                                        clock_);
@@ -102,7 +102,7 @@ class Images : public ::testing::TestWithParam<bool> {
         clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded(model_, {lane_.get()}, vision_);
+    router_->on_loaded("fake", model_, {lane_.get()}, vision_);
   }
 
   bool step(bool sees = true) {
@@ -169,6 +169,7 @@ class Images : public ::testing::TestWithParam<bool> {
   fs::path folder_;
   FakeOptions options_{.cells = 2'048, .sequences = 4, .batch_rows_max = 64, .has_chat_template = true};
   std::shared_ptr<const FakeModel> model_;
+  NamedModels source_;
   kv::MemoryCatalog catalog_;
   std::unique_ptr<kv::StateStore> store_;
   Preparer preparer_;
@@ -179,7 +180,8 @@ class Images : public ::testing::TestWithParam<bool> {
   std::uint64_t last_request_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(Layouts, Images, ::testing::Bool(), [](const auto& info) { return info.param ? "unified" : "split"; });
+INSTANTIATE_TEST_SUITE_P(Layouts, Images, ::testing::Bool(),
+                         [](const auto& layout) { return layout.param ? "unified" : "split"; });
 
 TEST_P(Images, StandInTheChainWhereTheMessageHasThem) {
   const std::string session = begin_session();

@@ -65,8 +65,13 @@ Expected<Unit> write_synced(const std::string& path, std::span<const std::byte> 
 
 }  // namespace
 
-Vision::Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), projector_(std::move(projector)) {}
+Vision::Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock,
+               std::shared_ptr<VisionStats> stats)
+    : options_(std::move(options)), clock_(clock), projector_(std::move(projector)), kept_stats_(std::move(stats)) {}
+
+Vision::~Vision() {
+  stats_.cache_bytes.set(0);
+}
 
 void Vision::close() {
   closed_.store(true);

@@ -64,7 +64,9 @@ class Vision {
  public:
   using Job = std::move_only_function<void()>;
 
-  Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock);
+  Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock,
+         std::shared_ptr<VisionStats> stats = std::make_shared<VisionStats>());
+  ~Vision();
 
   // --- Any thread.
   void post(Job job) { inbox_.push(std::move(job)); }
@@ -81,8 +83,8 @@ class Vision {
   // Replies with a vector for each image, or with what is wrong with one: the mean of its rows, of length 1. Errors: as take();
   // E_LIMIT_003 past the deadline.
   void embed(EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
-  [[nodiscard]] VisionStats& stats() { return stats_; }
-  [[nodiscard]] const VisionStats& stats() const { return stats_; }
+  [[nodiscard]] VisionStats& stats() { return *kept_stats_; }
+  [[nodiscard]] const VisionStats& stats() const { return *kept_stats_; }
 
   // --- Owner thread.
   // Runs one job, if any waits. True when there was one.
@@ -116,7 +118,8 @@ class Vision {
   // Shared.
   Mailbox<Job> inbox_;
   std::atomic<bool> closed_{false};
-  VisionStats stats_;
+  const std::shared_ptr<VisionStats> kept_stats_;  // shared with who counts on when the model is loaded again
+  VisionStats& stats_ = *kept_stats_;
   Mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const Image>> known_ GUARDED_BY(mutex_);  // that somebody has
 };

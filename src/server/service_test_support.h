@@ -131,9 +131,15 @@ class FakeService final : public Service {
     if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
     reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
   }
+  void load_model(std::string model, Reply<Unit> reply) override {
+    if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
+    reply(Unit{});
+  }
+  void unload_model(std::string model, Reply<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";
+    model.state = ModelState::loading;
     return {model};
   }
   MetricsSnapshot metrics() const override {
