@@ -72,7 +72,7 @@ class Images : public ::testing::TestWithParam<bool> {
   void forget_states() {
     lane_.reset();
     router_.reset();
-    store_ = std::make_unique<kv::StateStore>(kv::StoreOptions{}, nullptr, clock_);
+    store_ = std::make_unique<kv::StateStore>(kv::StoreOptions{.warm_bytes_max = 1 << 20}, nullptr, clock_);
     store_->open({});
   }
   // Begins a life: with what the catalog and the folder have kept.
@@ -254,7 +254,7 @@ TEST_P(Images, ALostFileEndsTheReplyAndNothingElse) {
 TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
   const auto stream = start(ask("tell me", {}));
   const auto seeing = start(ask("what?", {'a'}));
-  for (int i = 0; i < 3; ++i) step();
+  step();  // which reads the image
   for (int i = 0; i < 200 && !stream->terminal; ++i) step(false);
   ASSERT_TRUE(stream->terminal) << "its tokens come while nobody encodes";
   EXPECT_FALSE(seeing->terminal);
@@ -264,7 +264,7 @@ TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
 
 TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
   const auto sink = start(ask("what?", {'a'}));
-  for (int i = 0; i < 4; ++i) step();
+  step();  // which reads it
   for (int i = 0; i < 20; ++i) step(false);
   router_->cancel(RequestId{last_request_}, [](const Expected<bool>&) {});
   run();
@@ -273,6 +273,7 @@ TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
 }
 
 TEST_P(Images, AreComputedInThePrefillLaneToo) {
+  options_.row_cost = std::chrono::milliseconds(20);  // long enough to go there
   serve(true);
   const std::string session = begin_session();
   const auto sink = generate(ask(std::string(150, 'q'), {'a', 'b'}, session));
