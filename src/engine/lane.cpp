@@ -452,8 +452,11 @@ void Lane::send_prompts_away() {
   });
 }
 
-// Asks for what is missing of the images that are to be computed, and steps back to where a call can begin.
+// Steps back to where a call can begin, and asks for what is missing of the images that are to be computed.
 void Lane::prepare_images(Sequence& sequence) {
+  const std::int32_t before = size_of(slots_[sequence.slot].tokens);
+  const ImageRun* begun = run_at(sequence.task.images, before);
+  if (begun != nullptr && begun->encoded) (void)cut_slot(sequence.slot, static_cast<std::size_t>(call_begin(*begun, before)));
   const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
   sequence.has_rows = true;
   for (const ImageRun& run : sequence.task.images) {
@@ -464,9 +467,6 @@ void Lane::prepare_images(Sequence& sequence) {
       inbox_.push(EncodedReport{image, std::move(encoded)});
     });
   }
-  const ImageRun* run = run_at(sequence.task.images, cached);
-  if (run == nullptr || !run->encoded) return;
-  (void)cut_slot(sequence.slot, static_cast<std::size_t>(call_begin(*run, cached)));
 }
 
 void Lane::take_encoded(const EncodedReport& report) {

@@ -138,7 +138,9 @@ Expected<Unit> Vision::keep(const Image& image) const {
   if (::stat(path.c_str(), &facts) == 0) return Unit{};  // it was synced before it had this name
   std::error_code problem;
   std::filesystem::create_directories(options_.folder, problem);
-  const std::string part = path + ".part";
+  // Another model's may write the same image.
+  static std::atomic<std::uint64_t> parts{0};
+  const std::string part = std::format("{}.{}.part", path, parts.fetch_add(1));
   auto written = write_synced(part, image.file);
   if (written && ::rename(part.c_str(), path.c_str()) != 0) written = io_error("cannot write", path, errno);
   const UniqueFd folder(::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
