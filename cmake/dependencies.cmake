@@ -11,6 +11,7 @@ pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 find_package(CURL 7.88 REQUIRED)
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(SQLite3 3.37 REQUIRED)
+find_package(ZLIB REQUIRED)
 
 # libllama changes its API with every minor version, so exactly one minor is accepted and every other is refused in a sentence.
 set(UMA_LLAMA_MINOR 0.7)
@@ -24,7 +25,14 @@ if(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
     "install ${UMA_LLAMA_MINOR}, or port src/llm (the only room that sees libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
 endif()
 add_library(uma_llama INTERFACE)
-target_link_libraries(uma_llama INTERFACE llama ggml::ggml)
+# libmtmd, which reads images, comes with libllama, but without a CMake package of its own.
+find_library(UMA_MTMD_LIBRARY mtmd)
+find_path(UMA_MTMD_HEADERS mtmd-helper.h)
+if(NOT UMA_MTMD_LIBRARY OR NOT UMA_MTMD_HEADERS)
+  message(FATAL_ERROR "libmtmd with its headers (mtmd.h, mtmd-helper.h) was not found beside libllama: run script/bootstrap.")
+endif()
+target_link_libraries(uma_llama INTERFACE llama ggml::ggml ${UMA_MTMD_LIBRARY})
+target_include_directories(uma_llama SYSTEM INTERFACE ${UMA_MTMD_HEADERS})
 
 # Boost is used from its headers. JSON is compiled once, in src/wire/boost_json.cpp; Asio once in each program that uses it
 # (src/server/boost_asio.cpp, apps/uma-bench/boost_asio.cpp).

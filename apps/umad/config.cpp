@@ -149,6 +149,13 @@ const std::vector<Setting>& settings() {
        "model to serve: a GGUF file, or the name of one that uma-cli pull fetched (default: uma-tiny, which ships with umad)"},
       {"", "draft_model", store(path(), [](Config& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
        "a small model of the same vocabulary that guesses tokens; needs scheduler.speculation: auto (default: none)"},
+      {"", "projector", store(path(), [](Config& c) -> auto& { return c.projector; }), "UMA_MMPROJ", "--mmproj",
+       "the model's projector, which reads images (default: none)"},
+      {.section = "vision",
+       .key = "allowed_dirs",
+       .apply = store(folders(), [](Config& c) -> auto& { return c.vision_allowed_dirs; }),
+       .takes_list = true},
+      {"vision", "cache_bytes_max", store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.vision_cache_bytes_max; })},
       {.section = "", .key = "models", .apply = store(path(), [](Config& c) -> auto& { return c.models_file; })},
       {.section = "",
        .key = "models_dirs",
@@ -416,7 +423,7 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
+    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_MMPROJ UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
     "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), "
     "UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "

@@ -48,7 +48,10 @@ struct PoolOptions {
 struct Config {
   std::string model;        // a GGUF file, or a name in the models folder; empty: the model that ships with umad
   std::string draft_model;  // named like `model`; guesses tokens for it where speculates is set; empty: none
-  std::string models_dir;   // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
+  std::string projector;    // named likewise; reads images for `model`; empty: none
+  std::vector<std::string> vision_allowed_dirs;        // of images that are named by a path; empty: none
+  std::uint64_t vision_cache_bytes_max = 128ul << 20;  // of images that were encoded
+  std::string models_dir;  // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
   std::string
       models_file;  // models.yaml: what is said of models by name; where no source names it, $XDG_CONFIG_HOME/uma/models.yaml
   std::vector<std::string> models_dirs;  // more folders of models, searched before models_dir

@@ -324,7 +324,7 @@ TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
   ASSERT_EQ(problems.size(), 8U);
   EXPECT_THAT(
       problems[0],
-      HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, models, models_dirs, ipc, n_ctx, slots,"));
+      HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, projector, vision, models, models_dirs, ipc,"));
   EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 1 to 2147483647, got \"many\"");
   EXPECT_THAT(problems[2], HasSubstr("u.yaml:5:3: unknown key \"max_sesions\" in limits; known: max_tokens, max_sessions,"));
   EXPECT_EQ(problems[3], "u.yaml:6:6: ipc: expected keys and values");

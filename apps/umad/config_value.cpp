@@ -202,4 +202,16 @@ Reader<std::vector<std::string>> origins() {
   };
 }
 
+Reader<std::vector<std::string>> folders() {
+  return [](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
+    std::vector<std::string> list;
+    std::istringstream words{std::string(text)};
+    for (std::string folder; words >> folder;) {
+      if (!folder.starts_with('/')) return std::unexpected("absolute paths of folders, without blanks");
+      list.push_back(std::move(folder));
+    }
+    return list;
+  };
+}
+
 }  // namespace uma::umad

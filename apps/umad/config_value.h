@@ -46,5 +46,7 @@ struct HttpAddress {
 [[nodiscard]] bool is_loopback(const HttpAddress& address);
 // Origins of web pages, such as https://chat.example, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> origins();
+// Absolute paths without blanks, with blanks between them.
+[[nodiscard]] Reader<std::vector<std::string>> folders();
 
 }  // namespace uma::umad

@@ -250,6 +250,9 @@ engine::EngineOptions Daemon::engine_options() {
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
   options.store = store_options(config_);
+  options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
+                    .cache_bytes_max = config_.vision_cache_bytes_max,
+                    .folder = config_.data_dir + "/images"};
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }
@@ -283,9 +286,13 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));
+  const std::string projector = card.projector.empty() && is_default ? config.projector : card.projector;
+  const Expected<std::string> projector_path = projector.empty() ? std::string() : find_named(config, projector);
+  if (!projector_path) return fail(ErrorCode::model_load, std::format("projector: {}", projector_path.error().message));
   const Compute compute = choose_compute_here(config, model.path);
   engine::LoadWorkersOptions options;
   options.path = model.path;
+  options.projector_path = *projector_path;
   options.draft_path = *draft_path;
   options.workers = config.workers;
   options.context = compute.context;

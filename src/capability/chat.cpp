@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "base/utf8.h"
 #include "capability/call_grammar.h"
 #include "capability/json_reader.h"
+#include "capability/message_images.h"
 #include "capability/tool_format.h"
 
 namespace uma::capability {
@@ -57,33 +59,43 @@ Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<cons
 
 // --- tokens
 
+Expected<Unit> append_text(const llm::Vocab& vocab, std::string_view text, bool is_template, std::vector<Token>& tokens) {
+  const auto more = vocab.tokenize(text, is_template);
+  if (!more) return std::unexpected(more.error());
+  tokens.insert(tokens.end(), more->begin(), more->end());
+  return Unit{};
+}
+
 // Appends the tokens of a part of a text. Input is tokenized apart from the template's words.
-Expected<Unit> append_tokens(const llm::Vocab& vocab, const jinja::Text& text, std::size_t begin, std::size_t end,
+Expected<Unit> append_tokens(const ChatFormat& format, const jinja::Text& text, std::size_t begin, std::size_t end,
                              std::vector<Token>& tokens) {
   const jinja::Text part = text.part(begin, end);
   const std::string_view bytes = part.bytes();
-  const auto append = [&](std::size_t from, std::size_t to, bool is_template) -> Expected<Unit> {
-    auto more = vocab.tokenize(bytes.substr(from, to - from), is_template);
-    if (!more) return std::unexpected(more.error());
-    tokens.insert(tokens.end(), more->begin(), more->end());
-    return Unit{};
+  const auto append_template = [&](std::size_t from, std::size_t to) {
+    return append_text(format.model().vocab(), bytes.substr(from, to - from), true, tokens);
   };
   std::size_t at = 0;
   for (const jinja::SourceRange& input : part.inputs()) {
-    if (auto done = append(at, input.begin, true); !done) return done;
-    if (auto done = append(input.begin, input.end, false); !done) return done;
+    if (auto done = append_template(at, input.begin); !done) return done;
+    if (auto done = format.append_input(bytes.substr(input.begin, input.end - input.begin), tokens); !done) return done;
     at = input.end;
   }
-  return append(at, bytes.size(), true);
+  return append_template(at, bytes.size());
 }
 
 // As append_tokens, of a part that begins a chain.
-Expected<Unit> append_tokens_at_start(const llm::Vocab& vocab, const jinja::Text& text, std::size_t end,
+Expected<Unit> append_tokens_at_start(const ChatFormat& format, const jinja::Text& text, std::size_t end,
                                       std::vector<Token>& tokens) {
-  if (auto done = append_tokens(vocab, text, 0, end, tokens); !done) return done;
+  const llm::Vocab& vocab = format.model().vocab();
+  if (auto done = append_tokens(format, text, 0, end, tokens); !done) return done;
   // Some templates spell BOS out; it must not stand there twice.
   if (vocab.bos() && (tokens.empty() || tokens.front() != *vocab.bos())) tokens.insert(tokens.begin(), *vocab.bos());
   return Unit{};
+}
+
+std::string new_image_mark() {
+  Random random(random_seed());
+  return std::format("image{:016x}{:016x}", random.next_u64(), random.next_u64());
 }
 
 // --- what the template makes of the past
@@ -101,13 +113,13 @@ std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::siz
 }
 
 // Those of the messages at the beginning that are the system's, with all before them.
-Expected<std::int32_t> count_system_tokens(const llm::Vocab& vocab, const jinja::Text& text,
+Expected<std::int32_t> count_system_tokens(const ChatFormat& format, const jinja::Text& text,
                                            std::span<const ChatMessage> messages) {
   const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
   const auto leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
   const auto last = leading == 0 ? std::nullopt : find_message(text, leading - 1);
   std::vector<Token> tokens;
-  if (auto done = append_tokens_at_start(vocab, text, last ? last->end : 0, tokens); !done)
+  if (auto done = append_tokens_at_start(format, text, last ? last->end : 0, tokens); !done)
     return std::unexpected(done.error());
   return static_cast<std::int32_t>(tokens.size());
 }
@@ -169,14 +181,13 @@ std::optional<std::size_t> delta_begin(const ChatFormat& format, const Conversat
 // one up to the first difference. False where a reply is not found.
 Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full,
                                ChatTokens& result) {
-  const llm::Vocab& vocab = format.model().vocab();
   std::vector<Token>& chain = result.history;
   std::size_t at = 0;
   for (const MessagePlace& reply : conversation.replies) {
     const auto range = find_message(full, reply.message);
     if (!range || range->begin < at) return false;
-    const auto done = at == 0 ? append_tokens_at_start(vocab, full, range->begin, chain)
-                              : append_tokens(vocab, full, at, range->begin, chain);
+    const auto done = at == 0 ? append_tokens_at_start(format, full, range->begin, chain)
+                              : append_tokens(format, full, at, range->begin, chain);
     if (!done) return std::unexpected(done.error());
     const std::size_t begin = chain.size();
     const ChatMessage& message = conversation.messages[reply.message];
@@ -186,14 +197,14 @@ Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& con
                                                   : written == trimmed(format.text_of(said));
     if (is_as_said) {
       chain.insert(chain.end(), said.begin(), said.end());
-    } else if (auto tokens = append_tokens(vocab, full, range->begin, range->end, chain); !tokens) {
+    } else if (auto tokens = append_tokens(format, full, range->begin, range->end, chain); !tokens) {
       return std::unexpected(tokens.error());
     }
     result.replies.push_back({reply.message, begin, chain.size()});
     at = range->end;
   }
   if (at == 0 || result.replies.back().message + 1 != conversation.messages.size()) return false;
-  if (auto done = append_tokens(vocab, full, at, full.size(), result.tokens); !done) return std::unexpected(done.error());
+  if (auto done = append_tokens(format, full, at, full.size(), result.tokens); !done) return std::unexpected(done.error());
   return true;
 }
 
@@ -207,7 +218,8 @@ Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_
   return tokens;
 }
 
-ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model) : model_(std::move(model)) {
+ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images)
+    : images_(std::move(images)), image_mark_(new_image_mark()), model_(std::move(model)) {
   const std::string& source = model_->facts().chat_template;
   if (!source.empty()) {
     auto parsed = ChatTemplate::parse(source);
@@ -229,6 +241,33 @@ ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model) : model_(std::mo
       reply_.marks.emplace_back(tokens->front(), mark);
     }
   }
+}
+
+// Letters and digits, which no template changes.
+std::vector<ChatMessage> ChatFormat::with_image_marks(std::span<const ChatMessage> messages) const {
+  std::vector<ChatMessage> marked(messages.begin(), messages.end());
+  for (ChatMessage& message : marked) {
+    const std::vector<MessageImage> images = images_of(message);
+    if (images.empty()) continue;
+    for (auto image = images.rbegin(); image != images.rend(); ++image)
+      message.content.insert(image->at, image_mark(image->id));
+    message.extra.clear();
+  }
+  return marked;
+}
+
+Expected<Unit> ChatFormat::append_input(std::string_view input, std::vector<Token>& tokens) const {
+  constexpr std::size_t kIdBytes = 64;
+  for (std::size_t mark = input.find(image_mark_); mark != std::string_view::npos; mark = input.find(image_mark_)) {
+    const std::size_t id = mark + image_mark_.size();
+    const auto image = images_ == nullptr ? fail(ErrorCode::model_capability, "the model reads no images")
+                                          : images_(std::string(input.substr(id, kIdBytes)));
+    if (!image) return std::unexpected(image.error());
+    if (auto done = append_text(model_->vocab(), input.substr(0, mark), false, tokens); !done) return done;
+    tokens.insert(tokens.end(), image->begin(), image->end());
+    input.remove_prefix(std::min(input.size(), id + kIdBytes));
+  }
+  return append_text(model_->vocab(), input, false, tokens);
 }
 
 std::string ChatFormat::text_of(std::span<const Token> tokens) const {
@@ -310,6 +349,11 @@ Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage>
 
 Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                         const ChatContext& context) const {
+  std::vector<ChatMessage> marked;
+  if (std::ranges::any_of(messages, [](const ChatMessage& message) { return !images_of(message).empty(); })) {
+    marked = with_image_marks(messages);
+    messages = marked;
+  }
   std::string problem = problem_;
   if (template_) {
     auto text = write_by_template(messages, add_generation_prompt, context);
@@ -330,16 +374,21 @@ Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, b
 
 Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
                                    std::span<const ChatMessage> added) {
-  const llm::Vocab& vocab = format.model().vocab();
   std::vector<ChatMessage> all(conversation.messages.begin(), conversation.messages.end());
   all.insert(all.end(), added.begin(), added.end());
   const auto full = format.write(all, true, context_of(conversation));
   if (!full) return std::unexpected(full.error());
+  for (const ChatMessage& message : added) {
+    for (const MessageImage& image : images_of(message)) {
+      if (full->bytes().contains(format.image_mark(image.id))) continue;
+      return fail(ErrorCode::model_capability, "the model's chat template leaves the image out");
+    }
+  }
 
   ChatTokens result;
   if (!conversation.messages.empty()) {
     if (const auto begin = conversation.is_changed ? std::nullopt : delta_begin(format, conversation, *full)) {
-      if (auto done = append_tokens(vocab, *full, *begin, full->size(), result.tokens); !done)
+      if (auto done = append_tokens(format, *full, *begin, full->size(), result.tokens); !done)
         return std::unexpected(done.error());
       return result;
     }
@@ -349,10 +398,10 @@ Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation&
     result.history_change = *found ? ChatTokens::History::rewritten : ChatTokens::History::lost;
   }
   if (result.history_change != ChatTokens::History::rewritten) {
-    if (auto done = append_tokens_at_start(vocab, *full, full->size(), result.tokens); !done)
+    if (auto done = append_tokens_at_start(format, *full, full->size(), result.tokens); !done)
       return std::unexpected(done.error());
   }
-  const auto system_tokens = count_system_tokens(vocab, *full, all);
+  const auto system_tokens = count_system_tokens(format, *full, all);
   if (!system_tokens) return std::unexpected(system_tokens.error());
   result.system_tokens = *system_tokens;
   return result;

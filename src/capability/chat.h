@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,16 +32,24 @@ struct ChatContext {
   std::string_view template_arguments{};  // ChatOptions
 };
 
+// The tokens that stand for the image with this id (MessageImage::id). Called by any thread; may block on the disk.
+using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string& id)>;
+
 // How one model writes conversations: by its own template; where that cannot be used, by libllama's version of it; ChatML where
 // the model has none.
 class ChatFormat {
  public:
-  explicit ChatFormat(std::shared_ptr<const llm::Model> model);
+  // `images`: null where the model reads none.
+  explicit ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images = nullptr);
 
   [[nodiscard]] const llm::Model& model() const { return *model_; }
   // Errors: E_MODEL_003 when no way to write them is left.
   [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                             const ChatContext& context) const;
+  // Appends the tokens of what users wrote: text, with images where write() has put their marks.
+  [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
+  // What write() puts in the place of an image. Nobody can guess it, so no text of a user is one.
+  [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id; }
   // What to look for in the reply to such a prompt.
   [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
   // GBNF of the replies that the options force (call_grammar.h).
@@ -52,6 +61,10 @@ class ChatFormat {
   [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                         const ChatContext& context) const;
 
+  [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
+
+  const ImageTokens images_;
+  const std::string image_mark_;             // an image's id follows it
   std::shared_ptr<const llm::Model> model_;  // shared: the format is used by jobs that outlive a router's interest in it
   ReplyFormat reply_;                        // all that its replies can have
   bool template_knows_tools_ = false;

@@ -95,6 +95,10 @@ struct MetricsSnapshot {
   double save_ms_avg = 0;                  // out of a context
   double cold_read_ms_avg = 0;
   double cold_write_ms_avg = 0;
+  std::uint64_t images_encoded_total = 0;
+  std::uint64_t image_cache_hits_total = 0;  // images that were needed and still in memory, encoded
+  std::int64_t image_cache_bytes = 0;
+  double image_encode_ms_avg = 0;
   std::int64_t rss_bytes = 0;
   double kv_cache_utilization = 0;  // cells in use of all cells
   ProgressSnapshot progress;

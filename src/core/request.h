@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "core/image.h"
 #include "core/portable_file.h"
 #include "core/sampling_params.h"
 
@@ -57,6 +58,7 @@ struct GenerateOptions {
 struct Input {
   std::string text;
   std::vector<ChatMessage> messages;
+  std::vector<InputImage> images{};  // of the messages, in order; not read yet
 
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty(); }
   [[nodiscard]] std::size_t bytes() const {

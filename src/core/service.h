@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/ids.h"
+#include "core/image.h"
 #include "core/metrics_snapshot.h"
 #include "core/request.h"
 #include "core/session_info.h"
@@ -60,6 +61,9 @@ class Service {
   virtual void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) = 0;
   // A new session from such a file; nothing where any of it is wrong.
   virtual void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) = 0;
+
+  // A vector for each image.
+  virtual void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) = 0;
 
   // Loads a model before anybody needs it; empty: the default one. Replies when it is there, or why not.
   virtual void load_model(std::string model, Reply<Unit> reply) = 0;

@@ -85,6 +85,7 @@ struct ModelInfo {
   std::int32_t slots = 0;
   std::int32_t workers = 0;
   bool has_chat_template = false;
+  bool reads_images = false;
   std::string kv_layout{};  // "split" or "unified"
 };
 

@@ -12,6 +12,7 @@
 #include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "capability/message_images.h"
 
 namespace uma::engine {
 namespace {
@@ -72,7 +73,14 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       source_(std::move(source)),
       catalog_(std::move(catalog)),
       store_(with_busy(options_.store), std::move(cold), clock),
-      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {}
+      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {
+  if (options_.vision.folder.empty()) return;
+  std::unordered_set<std::string> images;
+  for (const std::string& extra : catalog_->load_image_extras()) {
+    for (std::string& id : capability::image_ids(extra)) images.insert(std::move(id));
+  }
+  remove_other_images(options_.vision.folder, images);
+}
 
 // The store is told whether somebody computes.
 kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
@@ -165,10 +173,20 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
   }
   store_is_open_.wait();  // requests of the first moment find what is on disk
   std::shared_ptr<const llm::Model> weights = loaded->model;
+  std::shared_ptr<Vision> vision;
+  if (loaded->projector) vision = make_vision(model, std::move(loaded->projector));
   std::vector<Lane*> lanes = make_workers(model, std::move(*loaded));
-  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes)]() mutable {
-    router_.on_loaded(model, std::move(weights), std::move(lanes));
+  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), vision = std::move(vision)]() mutable {
+    router_.on_loaded(model, std::move(weights), std::move(lanes), std::move(vision));
   });
+}
+
+std::shared_ptr<Vision> Engine::make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector) {
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_[name];
+  loaded.vision = std::make_shared<Vision>(std::move(projector), options_.vision, clock_, loaded.vision_stats);
+  loaded.vision_thread = std::thread([vision = loaded.vision] { run_vision(*vision); });
+  return loaded.vision;
 }
 
 std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers made) {
@@ -190,6 +208,7 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
                  .slots = shape.sequences,
                  .workers = static_cast<std::int32_t>(made.workers.size()),
                  .has_chat_template = !facts.chat_template.empty(),
+                 .reads_images = loaded.vision != nullptr,
                  .kv_layout = shape.is_unified ? "unified" : "split"};
   loaded.model = made.model;
   loaded.reservation = std::move(made.reservation);
@@ -215,8 +234,15 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
                         .store = &store_,
                         .eviction = options_.store.eviction,
                         .others_busy = nullptr,
+                        .encode = nullptr,
                         .guess = nullptr,
                         .on_logits = nullptr};
+    if (loaded.vision) {
+      options.encode = [vision = loaded.vision](const std::string& image,
+                                                std::move_only_function<void(Expected<EncodedPtr>)> then) {
+        vision->post([vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+      };
+    }
     if (options.threads > 1) {
       options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
     }
@@ -251,12 +277,16 @@ void Engine::close_workers(std::span<Worker* const> workers) {
 bool Engine::retire(const std::string& model) {
   if (!ask_router<bool>([this, &model] { return router_.retire(model); })) return false;
   std::vector<Worker> workers;
+  std::shared_ptr<Vision> vision;
+  std::thread vision_thread;
   std::shared_ptr<const llm::Model> weights;
   std::shared_ptr<void> reservation;
   {
     const MutexLock lock(models_mutex_);
     Loaded& loaded = models_.at(model);
     workers = std::exchange(loaded.workers, {});
+    vision = std::exchange(loaded.vision, nullptr);
+    vision_thread = std::exchange(loaded.vision_thread, {});
     weights = std::exchange(loaded.model, nullptr);
     reservation = std::exchange(loaded.reservation, nullptr);
     loaded.info = {.name = model, .state = ModelState::unloaded};
@@ -264,7 +294,12 @@ bool Engine::retire(const std::string& model) {
   std::vector<Worker*> closing;
   for (Worker& worker : workers) closing.push_back(&worker);
   close_workers(closing);
+  if (vision) {
+    vision->close();
+    vision_thread.join();
+  }
   workers.clear();
+  vision.reset();
   weights.reset();
   reservation.reset();
   router_.post([this, model] { router_.on_retired(model); });
@@ -297,6 +332,14 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.save_all(clock_.now() + kSaveLimit);
 }
 
+void Engine::run_vision(Vision& vision) {
+  set_thread_name("uma-vision");
+  do {
+    while (vision.step()) {
+    }
+  } while (vision.wait());
+}
+
 void Engine::run_lane(Lane& lane, std::size_t index) {
   set_thread_name(std::format("uma-lane-{}", index).c_str());
   for (;;) {
@@ -324,14 +367,19 @@ void Engine::stop() {
   started_ = false;
   source_->stop();
   std::vector<Worker*> workers;
+  std::vector<std::thread> vision_threads;
   {
     const MutexLock lock(models_mutex_);
     for (auto& [name, loaded] : models_) {
       for (Worker& worker : loaded.workers) workers.push_back(&worker);
+      if (!loaded.vision) continue;
+      loaded.vision->close();
+      vision_threads.push_back(std::move(loaded.vision_thread));
     }
   }
   // Nobody adds or removes any more; metrics are still read.
   close_workers(workers);
+  for (std::thread& thread : vision_threads) thread.join();
   store_.close();
   store_thread_.join();
   preparer_.close();
@@ -430,6 +478,12 @@ void Engine::forget_response(TenantId tenant, std::string session, std::string r
                 reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
 }
 
+void Engine::embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  router_.post([this, request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embed_images(std::move(request), std::move(reply));
+  });
+}
+
 void Engine::load_model(std::string model, Reply<Unit> reply) {
   router_.post(
       [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });
@@ -477,8 +531,8 @@ std::vector<ModelInfo> Engine::models() const {
 
 MetricsSnapshot Engine::metrics() const {
   MetricsSnapshot snapshot;
-  Merged inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, warm_restore, cold_restore, save,
-      handover;
+  Merged image_encode, inter_token, ttft, queue_wait, decode_call, prefill_call, sampling, restore, warm_restore, cold_restore,
+      save, handover;
   std::uint64_t decode_ticks = 0;
   std::uint64_t decode_rows = 0;
   double bytes_moved = 0;
@@ -556,11 +610,17 @@ MetricsSnapshot Engine::metrics() const {
   {
     const MutexLock lock(models_mutex_);
     for (const auto& [name, loaded] : models_) {
+      const VisionStats& vision = *loaded.vision_stats;
+      snapshot.images_encoded_total += vision.images_encoded_total.value();
+      snapshot.image_cache_hits_total += vision.cache_hits_total.value();
+      snapshot.image_cache_bytes += vision.cache_bytes.value();
+      image_encode.add(vision.encode);
       for (std::size_t i = 0; i < loaded.stats.size(); ++i) {
         add(name, *loaded.stats[i], i < loaded.workers.size() ? loaded.workers[i].lane->shape() : llm::ContextShape());
       }
     }
   }
+  snapshot.image_encode_ms_avg = image_encode.mean_ms();
   const kv::StoreStats& stored = store_.stats();
   snapshot.warm_sessions += stored.warm_states.value();
   snapshot.warm_bytes += stored.warm_bytes.value();

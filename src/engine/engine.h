@@ -20,6 +20,7 @@
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
+#include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/cold_store.h"
@@ -38,6 +39,7 @@ struct EngineOptions {
   bool is_reproducible = false;  // LaneOptions
   bool speculates = false;       // guesses tokens from a sequence's own text where that pays
   kv::StoreOptions store;        // of states that no context holds
+  VisionOptions vision;          // of models that have a projector
   std::string preload;           // a model that is loaded at the start; empty: the default one
   // Called once, when that model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
@@ -77,6 +79,7 @@ class Engine final : public Service, private WorkerHost {
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
+  void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
   void load_model(std::string model, Reply<Unit> reply) override;
   void unload_model(std::string model, Reply<Unit> reply) override;
   [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
@@ -95,6 +98,9 @@ class Engine final : public Service, private WorkerHost {
     std::shared_ptr<const llm::Model> model;  // null: not loaded
     std::shared_ptr<void> reservation;        // of its memory, by the source
     std::vector<Worker> workers;
+    std::shared_ptr<Vision> vision;  // shared with its thread and the router; null: it reads no images
+    std::thread vision_thread;
+    std::shared_ptr<VisionStats> vision_stats = std::make_shared<VisionStats>();
     std::vector<std::shared_ptr<LaneStats>> stats;  // of each worker there ever was; shared with its lane
   };
 
@@ -105,12 +111,14 @@ class Engine final : public Service, private WorkerHost {
   void limit_stored(std::uint64_t bytes_max) override;
   [[nodiscard]] bool retire(const std::string& model) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
+  [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
   static void close_workers(std::span<Worker* const> workers);
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
   void run_store(const std::unordered_set<SessionId>& sessions);
+  static void run_vision(Vision& vision);
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "engine/lane_internal.h"
 #include "engine/state_transfer.h"
+#include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -97,10 +98,12 @@ StepOutcome Lane::step() {
     build_views(now);
   }
   send_prompts_away();
-  cores_.set_decode_busy(!views_.empty());
+  Sequence* image = stop_at_images();
+  cores_.set_decode_busy(!views_.empty() || image != nullptr);
   if (!views_.empty()) watch_load(now);
   const bool takes_turn = cores_.takes_turns();
-  if (const auto until = waits_until(now, takes_turn)) {
+  const auto until = waits_until(now, takes_turn);
+  if (until && image == nullptr) {
     update_gauges();
     return {.did_work = has_loaded, .wake = std::min(*until, next_wake())};
   }
@@ -110,17 +113,25 @@ StepOutcome Lane::step() {
   limits.tick_ms = tick_target_ms();
   limits.fixed_grid = options_.is_reproducible;
   limits.serves_background = stats_.ticks_total.value() % kBackgroundEvery == 0;
+  if (until) views_.clear();
   sched::plan_batch(views_, step_model_, limits, chunk_size_, plan_);
-  if (!plan_.is_empty() && make_room()) {
+  std::int64_t rows = 0;
+  for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
+  for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
+  if (!plan_.is_empty() && make_room(rows)) {
     const Turn turn(*this, takes_turn);
     stats_.ticks_total.add();
     if (!plan_.decode.empty()) run_decode();
     if (!plan_.prefill.empty()) run_prefill();
     turn_at_ = clock_.now() + from_ms(prefill_turn_ms());
   }
+  if (image != nullptr && image->state == Sequence::State::running) {
+    const Turn turn(*this, takes_turn);
+    run_image(*image);
+  }
   remove_finished();
   update_gauges();
-  return {.did_work = has_loaded || !plan_.is_empty(), .wake = next_wake()};
+  return {.did_work = has_loaded || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
 }
 
 // Reasons to leave what could be computed for a little later. Takes out of views_ whose turn it is not.
@@ -157,6 +168,8 @@ void Lane::take_commands() {
       saved->then();
     } else if (auto* report = std::get_if<PrefillReport>(&command)) {
       take_report(std::move(*report));
+    } else if (const auto* encoded = std::get_if<EncodedReport>(&command)) {
+      take_encoded(*encoded);
     } else {
       take_fetched(std::move(std::get<FetchReport>(command)));
     }
@@ -379,13 +392,10 @@ void Lane::report_queued(Sequence& sequence, std::int64_t position) {
                     .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
 }
 
-// Makes sure that the cells of the plan exist: drops idle sessions' caches, then swaps sequences out, which changes the plan
-// and is seen as false: the next step plans anew.
-bool Lane::make_room() {
+// Makes sure that the cells of so many rows exist: drops idle sessions' caches, then swaps sequences out, which changes the
+// plan and is seen as false: the next step plans anew.
+bool Lane::make_room(std::int64_t rows) {
   if (!shape().is_unified) return true;
-  std::int64_t rows = 0;
-  for (const sched::PlanRow& row : plan_.decode) rows += row.tokens_count;
-  for (const sched::PlanRow& row : plan_.prefill) rows += row.tokens_count;
   while (cells_used() + cells_arriving() + rows > shape().cells) {
     if (free_unused_cells()) continue;
     Sequence* victim = choose_victim();
@@ -402,8 +412,9 @@ bool Lane::make_room() {
 void Lane::build_views(TimePoint now) {
   views_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const Sequence& sequence = *sequences_[i];
+    Sequence& sequence = *sequences_[i];
     if (sequence.state != Sequence::State::running || sequence.is_elsewhere()) continue;
+    if (!sequence.task.images.empty()) prepare_images(sequence);
     const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
     const std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
@@ -434,11 +445,114 @@ void Lane::send_prompts_away() {
   };
   std::erase_if(views_, [&](const sched::SequenceView& view) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
-    if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays) return false;
+    if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.stays || !sequence.has_rows) return false;
     const double ms = step_model_.prefill_ms(view.pending_tokens, view.cached_tokens);
     if (ms == 0 ? view.pending_tokens <= sched::kFastChunk : ms <= std::max(stay_ms, 0.0) + moves_ms(view)) return false;
     return send_away(sequence);
   });
+}
+
+// Steps back to where a call can begin, and asks for what is missing of the images that are to be computed.
+void Lane::prepare_images(Sequence& sequence) {
+  const std::int32_t before = size_of(slots_[sequence.slot].tokens);
+  const ImageRun* begun = run_at(sequence.task.images, before);
+  if (begun != nullptr && begun->encoded) (void)cut_slot(sequence.slot, static_cast<std::size_t>(call_begin(*begun, before)));
+  const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
+  sequence.has_rows = true;
+  for (const ImageRun& run : sequence.task.images) {
+    if (run.end() <= cached || run.encoded) continue;
+    sequence.has_rows = false;
+    if (!encoding_.insert(run.image).second) continue;
+    options_.encode(run.image, [this, image = run.image](Expected<EncodedPtr> encoded) {
+      inbox_.push(EncodedReport{image, std::move(encoded)});
+    });
+  }
+}
+
+void Lane::take_encoded(const EncodedReport& report) {
+  encoding_.erase(report.image);
+  for (const SequencePtr& pointer : sequences_) {
+    Sequence& sequence = *pointer;
+    if (sequence.state == Sequence::State::finished) continue;
+    std::optional<Error> error;
+    for (ImageRun& run : sequence.task.images) {
+      if (run.image != report.image) continue;
+      const auto fits = report.encoded ? check_encoded(run, **report.encoded, shape().image_rows_max)
+                                       : Expected<Unit>(std::unexpected(report.encoded.error()));
+      if (fits) {
+        run.encoded = *report.encoded;
+      } else {
+        error = fits.error();
+      }
+    }
+    // Who has no slot yet may need nothing of it, and asks again.
+    const bool waits_for_it = sequence.state == Sequence::State::running && !sequence.is_elsewhere() && !sequence.has_rows;
+    if (error && waits_for_it) finish(sequence, FinishReason::error, std::move(*error));
+  }
+}
+
+// Text and images do not share a call: what is planned ends before the next image. Returns the first sequence that is at one.
+Lane::Sequence* Lane::stop_at_images() {
+  Sequence* first = nullptr;
+  for (sched::SequenceView& view : views_) {
+    Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
+    const std::int32_t end = text_end(sequence.task.images, view.cached_tokens, size_of(sequence.chain));
+    view.pending_tokens = end - view.cached_tokens;
+    const ImageRun* run = run_at(sequence.task.images, view.cached_tokens);
+    if (first == nullptr && run != nullptr && run->encoded) first = &sequence;
+  }
+  std::erase_if(views_, [](const sched::SequenceView& view) { return view.pending_tokens == 0; });
+  return first;
+}
+
+// Computes the next rows of an image, in a call of their own.
+void Lane::run_image(Sequence& sequence) {
+  const auto index = std::ranges::find(sequences_, &sequence, &SequencePtr::get) - sequences_.begin();
+  const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
+  const ImageRun& run = *run_at(sequence.task.images, cached);
+  const std::int32_t end = call_end(run, cached, shape().image_rows_max);
+  const std::int32_t rows = end - cached;
+  if (!make_room(rows)) return;
+  const auto tokens =
+      std::span<const Token>(sequence.chain).subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(rows));
+  {
+    const MutexLock lock(prefilled_mutex_);
+    prefilled_.push_back(sequence.task.id);
+  }
+  set_threads(cores_.decode_threads());
+  const TimePoint began = clock_.now();
+  const auto status = context_->decode_image({.tokens = tokens,
+                                              .values = rows_of(run, cached, end),
+                                              .position = cached,
+                                              .sequence = static_cast<std::int32_t>(sequence.slot),
+                                              .is_causal = run.encoded->is_causal,
+                                              .wants_logits = end == size_of(sequence.chain)},
+                                             &interrupt_);
+  const TimePoint ended = clock_.now();
+  stats_.note_call_ended(ended, false);
+  {
+    const MutexLock lock(prefilled_mutex_);
+    prefilled_.clear();
+  }
+  stats_.batch_calls_total.add();
+  if (!status) {
+    clear_slot(sequence.slot);
+    return finish(sequence, FinishReason::error, status.error());
+  }
+  if (*status != llm::DecodeStatus::done) {
+    resync_slot(sequence.slot);
+    if (*status == llm::DecodeStatus::no_room) find_room(sequence);
+    return;
+  }
+  log_debug("lane {}: {} rows of an image took {:.2f} ms", options_.index, rows, to_ms(ended - began));
+  stats_.prefill_call.record_ms(to_ms(ended - began));
+  stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
+  const sched::PlanRow row{
+      .index = static_cast<std::int32_t>(index), .slot = static_cast<std::int32_t>(sequence.slot), .tokens_count = rows};
+  note_bytes_moved(std::span(&row, 1), true, began, ended);
+  note_tokens_computed(std::span(&row, 1), began);
+  if (sequence.task.wants_progress) report_progress(sequence, end);
+  if (end == size_of(sequence.chain)) sample_row(sequence, rows - 1, ended);
 }
 
 bool Lane::send_away(Sequence& sequence) {
@@ -446,6 +560,7 @@ bool Lane::send_away(Sequence& sequence) {
   if (slot.was_moved()) return false;
   PrefillJob job{.id = sequence.task.id,
                  .tokens = sequence.chain,
+                 .images = sequence.task.images,
                  .image = std::nullopt,
                  .is_background = sequence.task.is_background,
                  .received = sequence.task.received,
@@ -603,15 +718,19 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
     return true;
   }
   for (const sched::PlanRow& row : plan) resync_slot(sequences_[static_cast<std::size_t>(row.index)]->slot);
-  if (*status == llm::DecodeStatus::no_room && !free_unused_cells()) {
-    if (Sequence* victim = choose_victim()) {
-      swap_out(*victim);
-    } else {
-      finish(*sequences_[static_cast<std::size_t>(plan.front().index)], FinishReason::error,
-             Error{ErrorCode::runtime_decode, "the context has no room for this request, though nothing else is in it"});
-    }
-  }
+  if (*status == llm::DecodeStatus::no_room) find_room(*sequences_[static_cast<std::size_t>(plan.front().index)]);
   return false;
+}
+
+// After a call for the sequence, and others, that had none.
+void Lane::find_room(Sequence& sequence) {
+  if (free_unused_cells()) return;
+  if (Sequence* victim = choose_victim()) {
+    swap_out(*victim);
+  } else {
+    finish(sequence, FinishReason::error,
+           Error{ErrorCode::runtime_decode, "the context has no room for this request, though nothing else is in it"});
+  }
 }
 
 // A failed call says nothing about who is to blame: each sequence is tried alone, and only those that fail again end.
@@ -664,6 +783,8 @@ void Lane::add_drafts() {
     } else {
       sequence.drafter.draft(sequence.chain, std::min(room, std::max(wanted, 1)), sequence.draft);
     }
+    const auto image = std::ranges::find_if(sequence.draft, llm::is_image_token);
+    sequence.draft.erase(image, sequence.draft.end());
     if (wanted == 0 && !sequence.draft.empty()) {
       sequence.draft.clear();
       sequence.draft_control.observe_untried();
@@ -681,7 +802,8 @@ void Lane::add_model_drafts(double token_ms, std::int32_t rows_left) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
     const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
                                         shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
-    if (!sequence.draft.empty() || room <= 0) continue;
+    // The draft model sees no images.
+    if (!sequence.draft.empty() || room <= 0 || !sequence.task.images.empty()) continue;
     sequence.is_models_draft = true;
     candidates_.push_back({.slot = sequence.slot,
                            .chain = sequence.chain,

@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -34,6 +35,7 @@
 #include "engine/cell_ledger.h"
 #include "engine/context_shift.h"
 #include "engine/core_share.h"
+#include "engine/image_runs.h"
 #include "engine/interrupt.h"
 #include "engine/lane_stats.h"
 #include "engine/model_drafter.h"
@@ -60,11 +62,12 @@ namespace uma::engine {
 // One generation, ready to run.
 struct Task {
   RequestId id;
-  SessionId session;            // empty: one-shot
-  SessionId forked_from;        // the session that this one began as a copy of; empty: none
-  std::vector<Token> tokens;    // everything before the first new token; at least one
-  Droppable droppable;          // of them; without it they are fewer than the context's sequence_cells_max
-  std::int32_t tokens_max = 0;  // new ones, >= 1
+  SessionId session;               // empty: one-shot
+  SessionId forked_from;           // the session that this one began as a copy of; empty: none
+  std::vector<Token> tokens;       // everything before the first new token; at least one
+  std::vector<ImageRun> images{};  // among them
+  Droppable droppable;             // of them; without it they are fewer than the context's sequence_cells_max
+  std::int32_t tokens_max = 0;     // new ones, >= 1
   SamplingParams sampling;
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
@@ -123,7 +126,13 @@ struct FetchReport {
   kv::StateId state = 0;
   Expected<kv::ImagePtr> image;
 };
-using LaneCommand = std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport>;
+// An image that a request waits for has been encoded, or could not be.
+struct EncodedReport {
+  std::string image;
+  Expected<EncodedPtr> encoded;
+};
+using LaneCommand =
+    std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport, EncodedReport>;
 
 struct LaneOptions {
   std::int32_t index = 0;                   // of the worker
@@ -146,6 +155,8 @@ struct LaneOptions {
   kv::EvictionOrder eviction = kv::EvictionOrder::value;  // of idle slots
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
+  // Encodes an image on another thread and calls `then` from there. Null: no task has images.
+  std::function<void(const std::string& image, std::move_only_function<void(Expected<EncodedPtr>)> then)> encode = nullptr;
   // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
   // Sees the logits that each token of a request is sampled from; for tests.
@@ -244,6 +255,7 @@ class Lane {
   void save(const SessionId& session);
   void take_report(PrefillReport report);
   void take_fetched(FetchReport report);
+  void take_encoded(const EncodedReport& report);
   void come_home(Sequence& sequence);
   [[nodiscard]] std::optional<TurnDrop> droppable_turns(const Sequence& sequence) const;
   void make_room_in_chains();
@@ -286,12 +298,16 @@ class Lane {
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
   [[nodiscard]] std::int64_t cells_arriving() const;
-  [[nodiscard]] bool make_room();
+  [[nodiscard]] bool make_room(std::int64_t rows);
+  void find_room(Sequence& sequence);
   void swap_out(Sequence& sequence);
   void set_aside(Sequence& sequence, kv::ImagePtr image);
   [[nodiscard]] Sequence* choose_victim();
 
   void build_views(TimePoint now);
+  void prepare_images(Sequence& sequence);
+  [[nodiscard]] Sequence* stop_at_images();
+  void run_image(Sequence& sequence);
   void send_prompts_away();
   [[nodiscard]] bool send_away(Sequence& sequence);
   void take_prompt_back(Sequence& sequence, PrefillReport report);
@@ -367,6 +383,7 @@ class Lane {
   capability::ReplyPieces pieces_;
   std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
   std::vector<ModelDrafter::Candidate> candidates_;
+  std::unordered_set<std::string> encoding_;  // images that were asked for
   std::uint32_t decode_calls_ = 0;
   bool can_take_back_ = true;    // the context can forget the end of a sequence, which a wrong guess needs
   std::int32_t threads_ = 0;     // the context computes with

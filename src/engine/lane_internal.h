@@ -70,6 +70,7 @@ struct Lane::Sequence {
   std::string reply;
   Usage usage;
   bool in_batch = false;  // a token of it has been in a batch
+  bool has_rows = true;   // all images of its that are to be computed are encoded
   bool is_away = false;   // its prompt is being computed in the prefill lane
   bool stays = false;     // it has been there in vain
   std::optional<Arrival> arriving;

@@ -1,5 +1,6 @@
 #include "engine/load_workers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -66,6 +67,12 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     if (options.lanes && options.context.sequences > 1) {
       worker.prefill = make_prefill_context(*model, options.context, *worker.decode);
     }
+  }
+  if (!options.projector_path.empty()) {
+    // Beside streams: half of a worker's threads are left to them.
+    auto projector = loaded.model->load_projector(options.projector_path, std::max(1, options.context.threads / 2));
+    if (!projector) return std::unexpected(projector.error());
+    loaded.projector = std::move(*projector);
   }
   if (!drafts) return loaded;
   auto draft = load_model(options.draft_path, loaded.copies, true);

@@ -15,6 +15,7 @@ namespace uma::engine {
 struct LoadWorkersOptions {
   std::string path;                                     // of a GGUF file
   std::string draft_path;                               // of a draft model, whose weights all workers share; empty: none
+  std::string projector_path{};                         // of what reads images; empty: none
   std::shared_ptr<const llm::Model> weights = nullptr;  // loaded before; null, or with replicated ones, they are read
   std::int32_t workers = 1;
   llm::ContextOptions context;              // of each worker

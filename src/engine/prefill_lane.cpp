@@ -155,10 +155,15 @@ std::int32_t PrefillLane::chunk_rows(const Job& job) const {
 }
 
 void PrefillLane::run_chunk(Job& job) {
-  const std::int32_t rows = std::min(chunk_rows(job), context_->shape().batch_rows_max);
   const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
+  const ImageRun* image = run_at(job.asked.images, job.tokens_done);
+  const std::int32_t end = image != nullptr
+                               ? call_end(*image, job.tokens_done, context_->shape().image_rows_max)
+                               : std::min(job.tokens_done + std::min(chunk_rows(job), context_->shape().batch_rows_max),
+                                          text_end(job.asked.images, job.tokens_done, length));
+  const std::int32_t rows = end - job.tokens_done;
   rows_.clear();
-  for (std::int32_t i = job.tokens_done; i < job.tokens_done + rows; ++i) {
+  for (std::int32_t i = job.tokens_done; i < end && image == nullptr; ++i) {
     rows_.push_back({.token = job.asked.tokens[static_cast<std::size_t>(i)],
                      .position = i,
                      .sequence = 0,
@@ -175,7 +180,17 @@ void PrefillLane::run_chunk(Job& job) {
   cores_.set_prefill_call(threads_);
   const TimePoint began = clock_.now();
   if (job.began == TimePoint{}) job.began = began;
-  const auto status = context_->decode(rows_, &interrupt_);
+  const auto status =
+      image == nullptr ? context_->decode(rows_, &interrupt_)
+                       : context_->decode_image(
+                             {.tokens = std::span<const Token>(job.asked.tokens)
+                                            .subspan(static_cast<std::size_t>(job.tokens_done), static_cast<std::size_t>(rows)),
+                              .values = rows_of(*image, job.tokens_done, end),
+                              .position = job.tokens_done,
+                              .sequence = 0,
+                              .is_causal = image->encoded->is_causal,
+                              .wants_logits = end == length},
+                             &interrupt_);
   const TimePoint ended = clock_.now();
   const double ms = to_ms(ended - began - interrupt_.take_held_up());
   stats_.note_call_ended(ended, false);
@@ -189,6 +204,7 @@ void PrefillLane::run_chunk(Job& job) {
     return fail_job(job, {ErrorCode::runtime_decode, "the prefill context has no room for this prompt"});
   if (*status == llm::DecodeStatus::interrupted) {
     job.tokens_done = std::min(context_->sequence_length(0), length - 1);
+    if (const ImageRun* run = run_at(job.asked.images, job.tokens_done)) job.tokens_done = call_begin(*run, job.tokens_done);
     if (context_->sequence_length(0) > job.tokens_done && !context_->truncate(0, job.tokens_done)) {
       UMA_CHECK(context_->truncate(0, 0));
       job.tokens_done = 0;
@@ -206,15 +222,15 @@ void PrefillLane::run_chunk(Job& job) {
   stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
   job.tokens_done += rows;
   if (job.tokens_done == length) {
-    hand_over(job);
+    hand_over(job, rows - 1);
   } else {
     on_report_(
         {.id = job.asked.id, .tokens_done = job.tokens_done, .began = job.began, .image = {}, .logits = {}, .error = {}});
   }
 }
 
-void PrefillLane::hand_over(Job& job) {
-  const std::span<const float> logits = context_->logits(static_cast<std::int32_t>(rows_.size()) - 1);
+void PrefillLane::hand_over(Job& job, std::int32_t row) {
+  const std::span<const float> logits = context_->logits(row);
   if (logits.empty()) return fail_job(job, {ErrorCode::runtime_decode, "the engine gave no logits for a token"});
   auto image = save_sequence(*context_, 0, job.asked.tokens, pool_);
   if (!image) return fail_job(job, image.error());

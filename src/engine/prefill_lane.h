@@ -18,6 +18,7 @@
 #include "base/mailbox.h"
 #include "core/ids.h"
 #include "engine/core_share.h"
+#include "engine/image_runs.h"
 #include "engine/interrupt.h"
 #include "engine/lane_stats.h"
 #include "kv/state_image.h"
@@ -35,6 +36,7 @@ struct StepOutcome {
 struct PrefillJob {
   RequestId id;
   std::vector<Token> tokens;            // the whole chain
+  std::vector<ImageRun> images{};       // among them; those that are not in the state are encoded
   std::optional<kv::StateImage> image;  // of its beginning
   bool is_background = false;
   TimePoint received{};
@@ -102,7 +104,7 @@ class PrefillLane {
   void set_resident(Job* job);
   void run_chunk(Job& job);
   [[nodiscard]] std::int32_t chunk_rows(const Job& job) const;
-  void hand_over(Job& job);
+  void hand_over(Job& job, std::int32_t row);
   void fail_job(Job& job, Error error);
   void remove(const Job& job);
 

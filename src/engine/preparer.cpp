@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "capability/json_schema.h"
+#include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -54,6 +55,12 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
                                           .is_changed = is_changed},
                                          record.pending_messages);
   if (!added) return std::unexpected(added.error());
+  const bool has_images =
+      std::ranges::any_of(added->tokens, llm::is_image_token) || std::ranges::any_of(record.chain, llm::is_image_token);
+  if (has_images && record.on_full == OnFull::shift) {
+    return fail(ErrorCode::proto_field,
+                "a session that drops turns when its context is full takes no images: use on_full error");
+  }
   using History = capability::ChatTokens::History;
   if (added->history_change == History::rewritten && record.turns_dropped > 0) {
     // Which of these tokens stand for the turns that were dropped cannot be told any more.

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "capability/message_images.h"
+#include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
@@ -137,13 +139,23 @@ void Router::load_model(const std::string& name, Reply<Unit> reply) {
   });
 }
 
-void Router::on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
+void Router::on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
+                       std::shared_ptr<Vision> vision) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   Served& served = served_[name];
   served.name = name;
   served.state = Served::State::ready;
   served.model = std::move(model);
-  served.chat = std::make_shared<const capability::ChatFormat>(served.model);
+  served.vision = std::move(vision);
+  capability::ImageTokens images = nullptr;
+  if (served.vision) {
+    images = [seen = served.vision](const std::string& id) -> Expected<std::vector<Token>> {
+      const auto image = seen->find(id);
+      if (!image) return std::unexpected(image.error());
+      return (*image)->tokens;
+    };
+  }
+  served.chat = std::make_shared<const capability::ChatFormat>(served.model, std::move(images));
   served.lanes = std::move(lanes);
   served.loaded_at = clock_.now();
   std::size_t next = 0;
@@ -217,6 +229,7 @@ bool Router::retire(const std::string& name) {
   served.state = Served::State::leaving;
   served.lanes.clear();
   served.chat.reset();
+  served.vision.reset();
   served.model.reset();
   return true;
 }
@@ -345,7 +358,9 @@ Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_
 
 // Whether the model is the session's. Its name may stand for another file by now: then the tokens tell.
 Expected<Unit> Router::check_record(const Served& served, const kv::SessionRecord& record) {
-  const auto is_known = [size = served.model->vocab().size()](Token token) { return token >= 0 && token < size; };
+  const auto is_known = [size = served.model->vocab().size(), sees = served.vision != nullptr](Token token) {
+    return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
+  };
   if (std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known)) return Unit{};
   return fail(ErrorCode::model_unknown,
               std::format("session \"{}\" is of another model \"{}\" than the one that is served now: it goes on when its own "
@@ -653,6 +668,8 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
                   const Session* used = find_session(tenant, request.session);
                   if (used != nullptr && used->running != RequestId{})
                     return reply(std::unexpected(busy_session(request.session)));
+                  if (!request.input.images.empty())
+                    return read_images(std::move(*use), std::move(tenant), std::move(request), std::move(reply));
                   const std::string session_name = request.session;
                   with_session(tenant, session_name,
                                [this, use = std::move(*use), request = std::move(request),
@@ -926,6 +943,10 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
           if (!found) return reply(std::unexpected(found.error()));
           const Session& exported = **found;
           if (auto known = check_record(*use, *exported.record); !known) return reply(std::unexpected(known.error()));
+          if (std::ranges::any_of(exported.record->chain, llm::is_image_token) ||
+              std::ranges::any_of(exported.record->pending, llm::is_image_token)) {
+            return reply(fail(ErrorCode::model_capability, "the session has images, which a session file cannot have"));
+          }
           ExportedSession made{.info = info_of(exported), .file = {}};
           if (!with_kv) return export_conversation(std::move(use), exported.record, std::move(made), std::move(reply));
           Lane& lane = *use->lanes[exported.lane];
@@ -1067,6 +1088,96 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
   if (store_.states_of(id).tier != Tier::none) return ImportedKv::kept;
   log_info("session {}: its KV is left out: there is no room for it", id.value);
   return ImportedKv::refused;
+}
+
+// --- Images
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Whether the model reads images, and there is room for so many bytes of them to wait.
+Expected<Unit> Router::check_images(const Served& served, std::size_t bytes) const {
+  if (served.vision == nullptr) {
+    return fail(ErrorCode::model_capability,
+                std::format("\"{}\" reads no images: start umad with --mmproj and its projector", served.name));
+  }
+  bytes += static_cast<std::size_t>(served.vision->stats().waiting_bytes.value());
+  if (bytes > options_.limits.queue_bytes_max) {
+    return fail(ErrorCode::limit_wait,
+                std::format("images that wait hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
+                            options_.limits.queue_bytes_max));
+  }
+  return Unit{};
+}
+
+void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  if (draining_) return reply(fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests"));
+  const TimePoint received = clock_.now();
+  const std::string name = request.model;
+  with_model(name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    std::size_t bytes = 0;
+    for (const ImageSource& image : request.images) bytes += image.text.size();
+    if (auto fits = check_images(**use, bytes); !fits) return reply(std::unexpected(fits.error()));
+    const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
+    const TimePoint deadline =
+        deadline_ms > 0 ? std::max(received, (*use)->loaded_at) + std::chrono::milliseconds(deadline_ms) : kNever;
+    const std::shared_ptr<Vision> vision = (*use)->vision;
+    vision->embed(
+        std::move(request), deadline,
+        [use = std::move(*use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable { reply(std::move(made)); });
+  });
+}
+
+// Reads the images of the request's messages, away from whoever needs no images.
+void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest request) {
+  const Served& served = *requests_.at(id).use;
+  const bool is_of_session = !request.session.empty();
+  std::size_t bytes = 0;
+  for (const InputImage& image : request.input.images) bytes += image.source.text.size();
+  if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
+  served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
+  served.vision->post([this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
+    auto images = take_images(*vision, request.input, is_of_session);
+    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
+    post([this, id, tenant = std::move(tenant), request = std::move(request), images = std::move(images)]() mutable {
+      const auto found = requests_.find(id);
+      if (found == requests_.end()) return;  // cancelled meanwhile
+      if (!images) return refuse(id, images.error());
+      found->second.images = std::move(*images);
+      prepare_generation(id, tenant, std::move(request));
+    });
+  });
+}
+
+// Likewise, then appends the input.
+void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
+  std::size_t bytes = 0;
+  for (const InputImage& image : request.input.images) bytes += image.source.text.size();
+  if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
+  const std::shared_ptr<Vision> vision = use->vision;
+  vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
+  vision->post([this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
+                reply = std::move(reply)]() mutable {
+    auto images = take_images(*vision, request.input, true);
+    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
+    post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request), images = std::move(images),
+          reply = std::move(reply)]() mutable {
+      if (!images) return reply(std::unexpected(images.error()));
+      append_input(std::move(tenant), std::move(request), std::move(reply));
+    });
+  });
+}
+
+// The images among these tokens, which are of the record.
+Expected<std::vector<ImageRun>> Router::images_of(const Served& served, const kv::SessionRecord& record,
+                                                  std::span<const Token> tokens) {
+  if (served.vision == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
+  std::vector<std::string> ids;
+  for (const auto* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      for (capability::MessageImage& image : capability::images_of(message)) ids.push_back(std::move(image.id));
+    }
+  }
+  return find_image_runs(tokens, ids, served.vision->identity());
 }
 
 // --- Generations
@@ -1222,11 +1333,16 @@ void Router::begin_with_model(RequestId id, const TenantId& tenant, GenerateRequ
         id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                  token, model.vocab().size() - 1)});
   }
+  if (!request.input.images.empty()) return read_images(id, tenant, std::move(request));
+  prepare_generation(id, tenant, std::move(request));
+}
+
+void Router::prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
   const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
   if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
     return begin_generation(id, tenant, std::move(request));
   // Before anything of the request is done: a grammar that is none changes nothing.
-  preparer_.post([this, id, tenant, chat = open.use->chat, request = std::move(request)]() mutable {
+  preparer_.post([this, id, tenant, chat = requests_.at(id).use->chat, request = std::move(request)]() mutable {
     auto grammar = compile_grammar(*chat, request.options);
     post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
       const auto still = requests_.find(id);
@@ -1266,8 +1382,11 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
             for (std::string& stop : capability::chat_stop_strings(*served.model))
               request.options.stop.push_back(std::move(stop));
           }
+          auto images = images_of(served, *record, record->pending);
+          if (!images) return refuse(id, images.error());
           Lane& lane = *served.lanes[least_loaded_lane(served)];
           Task task = make_task(id, open->second, request, std::move(record->pending));
+          task.images = std::move(*images);
           if (!request.input.messages.empty()) read_reply(served, task, request.options.chat);
           send(std::move(task), lane);
         });
@@ -1356,6 +1475,10 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   const Served& served = *requests_.at(id).use;
   if (auto fits = check_record_fits(served, record, record.pending.size()); !fits) return fits;
   if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
+  std::vector<Token> tokens = record.chain;
+  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
+  auto images = images_of(served, record, tokens);
+  if (!images) return std::unexpected(images.error());
   session.running = id;
   wake(session);
   touch(session);
@@ -1364,9 +1487,8 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   if (record.mode == SessionMode::chat) {
     for (std::string& stop : capability::chat_stop_strings(*served.model)) adjusted.options.stop.push_back(std::move(stop));
   }
-  std::vector<Token> tokens = record.chain;
-  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
+  task.images = std::move(*images);
   // A reply that goes on is not read from its beginning: it is content.
   if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(served, task, request.options.chat);
   task.session = record.id;

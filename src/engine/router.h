@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,9 +35,11 @@
 #include "core/request.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "engine/image_runs.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
+#include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
@@ -81,7 +84,9 @@ class Router {
   // Loads the model, as a request for it would. Replies when it is there, or why not.
   void load_model(const std::string& name, Reply<Unit> reply);
   // What wants a model that the source was asked for waits until one of these two is called.
-  void on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
+  // `vision`: what reads images for the model; null: it reads none.
+  void on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
+                 std::shared_ptr<Vision> vision = nullptr);
   void on_load_failed(const std::string& name, const Error& error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(const std::string& name, double progress);
@@ -117,6 +122,7 @@ class Router {
   void forget_response(const TenantId& tenant, const std::string& session, const std::string& response, Reply<Unit> reply);
   void export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
+  void embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply);
 
   // For the simulator: every session's invariants hold.
   void check_invariants() const;
@@ -190,6 +196,7 @@ class Router {
     std::shared_ptr<const llm::Model> model;             // shared with the lanes and the preparer's jobs; ready: not null
     std::shared_ptr<const capability::ChatFormat> chat;  // likewise
     std::vector<Lane*> lanes;                            // ready: at least one
+    std::shared_ptr<Vision> vision;                      // shared with its thread; null: it reads no images
     TimePoint loaded_at{};
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer
@@ -213,6 +220,7 @@ class Router {
     std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
     std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
+    std::vector<ImagePtr> images;                 // that came with it
     ModelUse use;                                 // from when the model is there
     Lane* lane = nullptr;                         // it is there; null: with the router or the preparer
   };
@@ -260,11 +268,17 @@ class Router {
                     std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
+  [[nodiscard]] Expected<Unit> check_images(const Served& served, std::size_t bytes) const;
+  void read_images(RequestId id, const TenantId& tenant, GenerateRequest request);
+  void read_images(ModelUse use, TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
+  [[nodiscard]] static Expected<std::vector<ImageRun>> images_of(const Served& served, const kv::SessionRecord& record,
+                                                                 std::span<const Token> tokens);
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
   [[nodiscard]] static Expected<Unit> check_fits(const Served& served, std::size_t known, std::size_t added);
   [[nodiscard]] static Expected<Unit> check_record_fits(const Served& served, const kv::SessionRecord& record,
                                                         std::size_t added);
   void begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use);
+  void prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);

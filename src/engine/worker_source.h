@@ -25,6 +25,7 @@ struct WorkerContexts {
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
+  std::unique_ptr<llm::Projector> projector{};  // that reads images for it; null: there is none
   std::int32_t copies = 1;                  // of the weights in memory: one, or one per worker, which its contexts keep alive
   std::int32_t threads = 1;                 // compute threads of each worker
   std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns

@@ -38,11 +38,26 @@ std::size_t bytes_of(const SessionRecord& record) {
   return total;
 }
 
+void add_image_extras(const SessionRecord& record, std::vector<std::string>& extras) {
+  for (const auto* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      if (message.extra.contains("\"images\"")) extras.push_back(message.extra);
+    }
+  }
+}
+
 std::vector<SessionSummary> MemoryCatalog::load() {
   const MutexLock lock(mutex_);
   std::vector<SessionSummary> summaries;
   for (const auto& [id, record] : records_) summaries.push_back(summary_of(*record));
   return summaries;
+}
+
+std::vector<std::string> MemoryCatalog::load_image_extras() {
+  const MutexLock lock(mutex_);
+  std::vector<std::string> extras;
+  for (const auto& [id, record] : records_) add_image_extras(*record, extras);
+  return extras;
 }
 
 void MemoryCatalog::commit(RecordPtr record, RecordPtr before, Done done) {

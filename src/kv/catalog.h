@@ -74,6 +74,8 @@ struct SessionSummary : SessionHead {
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
 // Of memory that the record takes, about.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
+// Adds those of its messages that have images.
+void add_image_extras(const SessionRecord& record, std::vector<std::string>& extras);
 
 class Catalog {
  public:
@@ -83,6 +85,9 @@ class Catalog {
   virtual ~Catalog() = default;
   // What is kept at the start. REQUIRES: called once, before anything else.
   [[nodiscard]] virtual std::vector<SessionSummary> load() = 0;
+
+  // ChatMessage::extra of the messages that have images, as they were at the start. REQUIRES: as load().
+  [[nodiscard]] virtual std::vector<std::string> load_image_extras() { return {}; }
 
   // Any thread. Changes take effect in the order they came, and `done` is called once, from any thread, when one is kept or has
   // failed; a failed one changes nothing. After close() all three drop what they are given.
@@ -105,6 +110,7 @@ class Catalog {
 class MemoryCatalog : public Catalog {
  public:
   [[nodiscard]] std::vector<SessionSummary> load() override;
+  [[nodiscard]] std::vector<std::string> load_image_extras() override;
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;

@@ -235,6 +235,7 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
       return std::unexpected(SqlError{SQLITE_CORRUPT, std::format("the session with key {} is damaged", key)});
     }
     loaded_.push_back(summary_of(*stored->record));
+    add_image_extras(*stored->record, image_extras_);
   }
   return Unit{};
 }

@@ -21,12 +21,6 @@ constexpr std::int32_t kDefaultSequenceCells = 4096;
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
-// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
-std::shared_mutex& library_mutex() {
-  static std::shared_mutex mutex;
-  return mutex;
-}
-
 ggml_type cache_type(KvType type) {
   return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
 }
@@ -132,6 +126,11 @@ bool ask_monitor(void* data) {
 
 }  // namespace
 
+std::shared_mutex& library_mutex() {
+  static std::shared_mutex mutex;
+  return mutex;
+}
+
 bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens) {
   return cells / sequences < std::min<std::int64_t>(train_tokens, kSplitSequenceCellsMin);
 }
@@ -198,6 +197,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
+    shape.image_rows_max = std::min(shape.batch_rows_max, shape.ubatch_rows_max);
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
     // A window as long as the context never leaves anything out.
@@ -266,11 +266,16 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
     batch_.seq_id[i][0] = row.sequence;
     batch_.logits[i] = static_cast<std::int8_t>(row.wants_logits);
   }
+  return run(batch_, monitor, false);
+}
+
+Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
   const std::shared_lock lock(library_mutex());
   // The library asks the monitor while it turns keys too, but does not notice an end there, which leaves some of them unturned.
   monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
+  if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
-    const std::int32_t result = llama_decode(context_, batch_);
+    const std::int32_t result = llama_decode(context_, batch);
     switch (result) {
       case 0:
         return DecodeStatus::done;
@@ -280,16 +285,36 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
         return DecodeStatus::interrupted;
       default:
         return fail(ErrorCode::runtime_decode,
-                    std::format("libllama failed to decode a batch of {} tokens (code {})", rows.size(), result));
+                    std::format("libllama failed to decode a batch of {} tokens (code {})", batch.n_tokens, result));
     }
   });
+  if (sees_ahead) llama_set_causal_attn(context_, true);
   monitor_.store(nullptr, std::memory_order_release);
   if (status) is_shifted_ = false;
   // A computation that ended early leaves states half changed, and the library takes their sequences for longer than they are.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
-    for (const BatchRow& row : rows) llama_memory_seq_rm(memory(), row.sequence, -1, -1);
+    for (std::int32_t i = 0; i < batch.n_tokens; ++i) llama_memory_seq_rm(memory(), batch.seq_id[i][0], -1, -1);
   }
   return status;
+}
+
+Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMonitor* monitor) {
+  const std::size_t count = rows.tokens.size();
+  const auto width = static_cast<std::size_t>(llama_model_n_embd_inp(model_.get()));
+  UMA_CHECK(count > 0 && count <= static_cast<std::size_t>(shape_.image_rows_max) && rows.values.size() == count * width);
+  UMA_CHECK(rows.sequence >= 0 && rows.sequence < shape_.sequences);
+  // The arrays of batch_, which has tokens; one of both kinds is refused by the library.
+  llama_batch batch = batch_;
+  batch.n_tokens = static_cast<std::int32_t>(count);
+  batch.token = nullptr;
+  batch.embd = const_cast<float*>(rows.values.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    batch.pos[i] = rows.position + static_cast<std::int32_t>(i);
+    batch.n_seq_id[i] = 1;
+    batch.seq_id[i][0] = rows.sequence;
+    batch.logits[i] = static_cast<std::int8_t>(rows.wants_logits && i + 1 == count);
+  }
+  return run(batch, monitor, !rows.is_causal);
 }
 
 std::span<float> LlamaContext::logits(std::int32_t row) {

@@ -33,6 +33,7 @@ class LlamaContext final : public Context {
   [[nodiscard]] const ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
   [[nodiscard]] Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) override;
+  [[nodiscard]] Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
@@ -47,6 +48,8 @@ class LlamaContext final : public Context {
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
+  // `sees_ahead`: every row sees all of the batch.
+  [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
   // Of all layers, for keys and values: what is in its states can be told.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }

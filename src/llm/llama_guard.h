@@ -5,11 +5,15 @@
 #include <exception>
 #include <format>
 #include <new>
+#include <shared_mutex>
 #include <utility>
 
 #include "core/error.h"
 
 namespace uma::llm {
+
+// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
+std::shared_mutex& library_mutex();
 
 // Runs `call`, which returns an Expected; an exception becomes an error with `code` that says what was being done.
 template <class Call>

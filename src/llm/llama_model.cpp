@@ -21,6 +21,7 @@
 #include "llm/llama_context.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
+#include "llm/llama_projector.h"
 #include "llm/llama_vocab.h"
 
 namespace uma::llm {
@@ -113,6 +114,9 @@ class LlamaModel final : public Model {
   const Vocab& vocab() const override { return *vocab_; }
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
     return LlamaContext::create(model_, facts_.identity, options);
+  }
+  Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, std::int32_t threads) const override {
+    return load_llama_projector(path, model_, threads);
   }
   Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
 

@@ -17,6 +17,7 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "llm/piece_order.h"
+#include "llm/projector.h"
 
 namespace uma::llm {
 
@@ -64,6 +65,7 @@ struct ContextShape {
   std::int32_t batch_rows_max = 0;   // rows of one decode call
   std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
+  std::int32_t image_rows_max = 0;   // rows of one decode_image call
   std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
   bool is_unified = false;           // one pool of cells, against equal parts
   bool has_flash_attention = false;
@@ -82,6 +84,16 @@ struct BatchRow {
   std::int32_t position = 0;
   std::int32_t sequence = 0;
   bool wants_logits = false;
+};
+
+// Rows of an image, of one sequence, at consecutive positions that continue it.
+struct ImageRows {
+  std::span<const Token> tokens;  // that stand for them in the chain
+  std::span<const float> values;  // Projector::encode
+  std::int32_t position = 0;      // of the first
+  std::int32_t sequence = 0;
+  bool is_causal = true;      // false: each sees all of them
+  bool wants_logits = false;  // of the last
 };
 
 // Asked between the steps of a computation, by one of the library's threads. May wait, which holds the computation up.
@@ -110,6 +122,8 @@ class Context {
   // 1 <= rows.size() <= batch_rows_max. A `monitor` may end the computation early; null: nobody does. Errors: E_RUNTIME_001,
   // after which the length of every sequence in the batch must be asked again.
   [[nodiscard]] virtual Expected<DecodeStatus> decode(std::span<const BatchRow> rows, CallMonitor* monitor) = 0;
+  // As decode(), of 1 to shape().image_rows_max rows.
+  [[nodiscard]] virtual Expected<DecodeStatus> decode_image(const ImageRows& rows, CallMonitor* monitor) = 0;
   // The logits of row `row` (its index in the last decode call; it asked for them), one per vocabulary entry, in the library's
   // own buffer: valid and writable until the next decode. Empty when the library has none.
   [[nodiscard]] virtual std::span<float> logits(std::int32_t row) = 0;
@@ -165,6 +179,9 @@ class Model {
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   [[nodiscard]] virtual const Vocab& vocab() const = 0;
   [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
+  // Loads the file that reads images for this model; computes with `threads`. Errors: E_MODEL_002.
+  [[nodiscard]] virtual Expected<std::unique_ptr<Projector>> load_projector(const std::string& path,
+                                                                            std::int32_t threads) const = 0;
   // Formats messages with the model's own template where the library knows it, with ChatML where the model has none.
   // Errors: E_MODEL_003 for a template that the library does not know.
   [[nodiscard]] virtual Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,

@@ -143,6 +143,10 @@ void ClientRequests::run(const std::string& id, GenerateRequest request) {
   in_flight.generation = service_.generate(tenant_, std::move(request), std::move(sink));
 }
 
+void ClientRequests::run(const std::string& id, EmbedImagesRequest request) {
+  service_.embed_images(tenant_, std::move(request), reply_to<ImageEmbeddings>(id, wire::append_embeddings));
+}
+
 void ClientRequests::run(const std::string& id, CreateSessionRequest request) {
   service_.create_session(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session));
 }

@@ -52,6 +52,7 @@ class ClientRequests {
 
   // One function per type of request; `id` is the client's.
   void run(const std::string& id, GenerateRequest request);
+  void run(const std::string& id, EmbedImagesRequest request);
   void run(const std::string& id, CreateSessionRequest request);
   void run(const std::string& id, AppendRequest request);
   void run(const std::string& id, wire::CancelRequest request);

@@ -313,14 +313,15 @@ Awaitable<bool> HttpConnection::serve_request() {
   if (match.route == nullptr && match.allowed.empty()) {
     const Error error{ErrorCode::proto_type,
                       "no such path: this version serves /v1/chat/completions, /v1/completions, /v1/responses, "
-                      "/v1/conversations, /v1/sessions, /v1/models, /health, /ready and /metrics"};
+                      "/v1/conversations, /v1/images/embeddings, /v1/sessions, /v1/models, /health, /ready and /metrics"};
     co_return co_await respond_error(404, error, may_stay);
   }
   if (match.route == nullptr) {
     const Error error{ErrorCode::proto_type, std::format("this path takes {}", match.allowed)};
     co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
   }
-  if (!match.route->takes_file) {
+  const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images);
+  if (!match.route->takes_file && !has_images) {
     body_bytes_max_ = server_.options.limits.max_frame_bytes;
     parser.body_limit(body_bytes_max_);
     parse_problem_ = http::error::body_limit;

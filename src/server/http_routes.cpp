@@ -10,7 +10,8 @@ using enum boost::beast::http::verb;
 
 // Where two paths fit, the first one counts.
 constexpr std::array kRoutes = {
-    HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion},
+    HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion, /*takes_images=*/true},
+    HttpRoute{post, "/v1/images/embeddings", handlers::embed_images, /*takes_images=*/true},
     HttpRoute{post, "/v1/completions", handlers::create_completion},
     HttpRoute{post, "/v1/responses", handlers::create_response},
     HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
@@ -25,7 +26,7 @@ constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/conversations/{id}/items", handlers::create_conversation_items},
     HttpRoute{get, "/v1/sessions", handlers::list_sessions},
     HttpRoute{post, "/v1/sessions", handlers::create_session},
-    HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_file=*/true},
+    HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_images=*/false, /*takes_file=*/true},
     HttpRoute{get, "/v1/sessions/{id}", handlers::get_session},
     HttpRoute{delete_, "/v1/sessions/{id}", handlers::end_session},
     HttpRoute{post, "/v1/sessions/{id}/fork", handlers::fork_session},

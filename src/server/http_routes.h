@@ -20,7 +20,8 @@ struct HttpRoute {
   boost::beast::http::verb method;
   std::string_view path;  // a part in braces stands for any one
   HttpHandler handler;
-  bool takes_file = false;  // its body is a session's file, else JSON
+  bool takes_images = false;  // its body has images in it where a model reads them
+  bool takes_file = false;    // its body is a session's file, else JSON
 };
 
 struct RouteMatch {
@@ -54,6 +55,9 @@ Answer update_conversation(HttpConnection& connection, const HttpRequest& reques
 Answer delete_conversation(HttpConnection& connection, const HttpRequest& request);
 Answer create_conversation_items(HttpConnection& connection, const HttpRequest& request);
 Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
+
+// http_images.cpp
+Answer embed_images(HttpConnection& connection, const HttpRequest& request);
 
 // http_sessions.cpp
 Answer create_session(HttpConnection& connection, const HttpRequest& request);

@@ -126,6 +126,11 @@ class FakeService final : public Service {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
+  // A vector of two numbers for each image.
+  void embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
+    if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
+    reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
+  }
   void load_model(std::string model, Reply<Unit> reply) override {
     if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
     reply(Unit{});

@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "base/sha256.h"
+#include "llm/image_tokens.h"
 
 namespace uma::testing {
 namespace {
@@ -38,6 +40,11 @@ std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions&
   return logits;
 }
 
+// Whole numbers up to here are exact.
+float fake_row_value(Token token) {
+  return static_cast<float>(token % (1 << 24));
+}
+
 }  // namespace
 
 FakeContext::FakeContext(const FakeOptions& options)
@@ -47,6 +54,7 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
   shape_.batch_rows_max = options_.batch_rows_max;
   shape_.ubatch_rows_max = options_.batch_rows_max;
+  shape_.image_rows_max = options_.batch_rows_max;
   shape_.logits_rows_max = std::min(options_.batch_rows_max, options_.sequences + 8);
   shape_.is_unified = options_.unified;
   shape_.can_truncate = options_.can_truncate;
@@ -100,6 +108,20 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     for (const llm::BatchRow& row : rows) (void)truncate(row.sequence, 0);
   }
   return llm::DecodeStatus::interrupted;
+}
+
+Expected<llm::DecodeStatus> FakeContext::decode_image(const llm::ImageRows& rows, llm::CallMonitor* monitor) {
+  UMA_CHECK(!rows.tokens.empty() && rows.tokens.size() <= static_cast<std::size_t>(shape_.image_rows_max));
+  const std::size_t width = rows.values.size() / rows.tokens.size();
+  std::vector<llm::BatchRow> batch;
+  for (std::size_t i = 0; i < rows.tokens.size(); ++i) {
+    UMA_CHECK(rows.values[i * width] == fake_row_value(rows.tokens[i]));
+    batch.push_back({.token = rows.tokens[i],
+                     .position = rows.position + static_cast<std::int32_t>(i),
+                     .sequence = rows.sequence,
+                     .wants_logits = rows.wants_logits && i + 1 == rows.tokens.size()});
+  }
+  return decode(batch, monitor);
 }
 
 std::span<float> FakeContext::logits(std::int32_t row) {
@@ -229,6 +251,25 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
 
 Expected<std::unique_ptr<llm::Context>> FakeModel::new_context(const llm::ContextOptions&) const {
   return std::make_unique<FakeContext>(options_);
+}
+
+Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path, std::int32_t) const {
+  return fail(ErrorCode::model_load, path + ": a fake model has no files");
+}
+
+Expected<llm::ImageLayout> FakeProjector::layout(std::span<const std::byte>) const {
+  return llm::ImageLayout{.tokens = {'[', kNoToken, kNoToken, kNoToken, ',', kNoToken, kNoToken, ']'}, .pieces = {3, 2}};
+}
+
+Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> image) {
+  Sha256 hash;
+  hash.add({reinterpret_cast<const char*>(image.data()), image.size()});
+  std::vector<float> rows;
+  for (std::int32_t row = 0; row < 5; ++row) {
+    rows.push_back(fake_row_value(llm::image_token(hash.hex(), facts_.identity, row)));
+    rows.push_back(1);
+  }
+  return rows;
 }
 
 Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -57,6 +57,8 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
   [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) override;
+  // The rows must be those that a FakeProjector makes for these tokens.
+  [[nodiscard]] Expected<llm::DecodeStatus> decode_image(const llm::ImageRows& rows, llm::CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
   [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
@@ -96,6 +98,19 @@ class FakeContext final : public llm::Context {
   std::map<std::int32_t, std::vector<float>> logits_;
 };
 
+// Reads any bytes as an image of two pieces, of three rows and two, with marks around them: [ rows , rows ]. Each row has its
+// image token in it (llm/image_tokens.h; the hash is SHA-256), so that a context sees when it gets another's.
+class FakeProjector final : public llm::Projector {
+ public:
+  FakeProjector() { facts_ = {.identity = "fake projector", .row_width = 2, .is_causal = false}; }
+  [[nodiscard]] const llm::ProjectorFacts& facts() const override { return facts_; }
+  [[nodiscard]] Expected<llm::ImageLayout> layout(std::span<const std::byte> image) const override;
+  [[nodiscard]] Expected<std::vector<float>> encode(std::span<const std::byte> image) override;
+
+ private:
+  llm::ProjectorFacts facts_;
+};
+
 class FakeVocab final : public llm::Vocab {
  public:
   FakeVocab();
@@ -121,6 +136,8 @@ class FakeModel final : public llm::Model {
   [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
   // Takes shape and faults from the FakeOptions, not from `options`.
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
+  [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
+                                                                         std::int32_t threads) const override;
   [[nodiscard]] Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,
                                                           bool add_generation_prompt) const override;
 

@@ -5,6 +5,7 @@
 
 #include "base/base64.h"
 #include "wire/frame.h"
+#include "wire/image_fields.h"
 #include "wire/json_writer.h"
 
 namespace uma::wire {
@@ -196,6 +197,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("slots", model.slots);
   object.field("workers", model.workers);
   object.field("has_chat_template", model.has_chat_template);
+  object.field("reads_images", model.reads_images);
   object.field("kv_layout", model.kv_layout);
   object.close();
 }
@@ -274,6 +276,10 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("save_ms_avg", metrics.save_ms_avg);
   object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);
   object.field("cold_write_ms_avg", metrics.cold_write_ms_avg);
+  object.field("images_encoded_total", metrics.images_encoded_total);
+  object.field("image_cache_hits_total", metrics.image_cache_hits_total);
+  object.field("image_cache_bytes", metrics.image_cache_bytes);
+  object.field("image_encode_ms_avg", metrics.image_encode_ms_avg);
   object.field("rss_bytes", metrics.rss_bytes);
   object.field("kv_cache_utilization", metrics.kv_cache_utilization);
   append_progress_fields(object, metrics.progress);
@@ -362,6 +368,11 @@ void append_error(std::string& out, const FrameHead& head, const Error& error) {
     object.field("code", code_name(error.code));
     object.field("message", error.message);
   });
+}
+
+void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbeddings& embeddings) {
+  append_reply(out, head, "embedding",
+               [&](ObjectWriter& object) { append_vectors(object.begin("embeddings"), embeddings.embeddings); });
 }
 
 void append_ack(std::string& out, const FrameHead& head) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/event.h"
+#include "core/image.h"
 #include "core/metrics_snapshot.h"
 #include "core/session_info.h"
 #include "wire/json_writer.h"
@@ -46,6 +47,7 @@ void append_received_ack(std::string& out, const FrameHead& head, std::size_t by
 void append_imported(std::string& out, const FrameHead& head, const ImportedSession& session);
 void append_models(std::string& out, const FrameHead& head, std::span<const ModelInfo> models);
 void append_metrics(std::string& out, const FrameHead& head, const MetricsSnapshot& metrics);
+void append_embeddings(std::string& out, const FrameHead& head, const ImageEmbeddings& embeddings);
 void append_pong(std::string& out, const FrameHead& head);
 
 // What a session is, alone, without a frame; likewise with what was said in it, those of a list, and one that was imported.

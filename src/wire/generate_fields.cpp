@@ -12,6 +12,7 @@
 #include <boost/json/value.hpp>
 
 #include "base/utf8.h"
+#include "wire/image_fields.h"
 #include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
@@ -26,21 +27,45 @@ constexpr TextBytes kCallIdBytes{1, 256};  // of a call
 constexpr std::size_t kToolsMax = 128;
 constexpr std::size_t kCallsMax = 128;  // of one message
 
-// OpenAI's two forms of a message's content: a string, or an array of {type: "text", text}.
-std::string content_field(FieldReader& message) {
+// The image of a part of a content: {type: "image_url", image_url: {url}} as OpenAI has it, or {type: "image"} with path, data
+// or url. Nothing where the part is another one, or wrong.
+std::optional<ImageSource> image_part(FieldReader& part) {
+  const std::string type = part.text("type").value_or("");
+  if (type == "image") return image_field(part);
+  const json::value* address = part.find("image_url");
+  if (type != "image_url" || address == nullptr) return std::nullopt;
+  if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
+  FieldReader inner(address->get_object(), part.path() + "image_url.");
+  ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
+  if (!inner.ok()) part.fail_as(inner);
+  return image;
+}
+
+// OpenAI's two forms of a message's content: a string, or an array of {type: "text", text} and, of a user, images.
+std::string content_field(FieldReader& message, bool is_users, std::size_t index, std::vector<InputImage>& images) {
   const json::value* content = message.find("content");
   if (content == nullptr || !content->is_array()) return message.required_text("content");
   std::string text;
-  for (const json::value& part : content->get_array()) {
-    const json::object* object = part.if_object();
+  for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
+    const json::object* object = content->get_array()[i].if_object();
     const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
     const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    if (type == nullptr || *type != "text" || part_text == nullptr) {
-      message.fail_field("content",
-                         R"(must be a string or an array of {"type": "text", "text": ...}: this version reads only text)");
+    if (type != nullptr && *type == "text" && part_text != nullptr) {
+      text += message.checked_text("content", *part_text, {}).value_or("");
+      continue;
+    }
+    std::optional<ImageSource> image;
+    if (object != nullptr && is_users) {
+      FieldReader part(*object, std::format("{}content[{}].", message.path(), i));
+      image = image_part(part);
+      if (!part.ok()) message.fail_as(part);
+    }
+    if (!image) {
+      message.fail_field("content", R"(must be a string or an array of {"type": "text", "text": ...})"
+                                    R"( and, of a user, {"type": "image_url", "image_url": {"url": ...}})");
       return "";
     }
-    text += message.checked_text("content", *part_text, {}).value_or("");
+    images.push_back({.message = index, .at = text.size(), .source = std::move(*image)});
   }
   return text;
 }
@@ -132,12 +157,13 @@ std::string extra_fields(FieldReader& message, std::string_view role) {
   return extra == "{}" ? "" : extra;
 }
 
-ChatMessage read_message(FieldReader& fields) {
+ChatMessage read_message(FieldReader& fields, std::size_t index, std::vector<InputImage>& images) {
   ChatMessage message;
   message.role = role_field(fields);
   message.extra = extra_fields(fields, message.role);
   const bool may_be_silent = message.role == "assistant" && !message.extra.empty();
-  if (fields.find("content") != nullptr || !may_be_silent) message.content = content_field(fields);
+  if (fields.find("content") != nullptr || !may_be_silent)
+    message.content = content_field(fields, message.role == "user", index, images);
   return message;
 }
 
@@ -254,7 +280,7 @@ RequestClass class_field(FieldReader& fields) {
 
 }  // namespace
 
-std::vector<ChatMessage> messages_field(FieldReader& fields) {
+std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputImage>& images) {
   std::vector<ChatMessage> messages;
   const json::array* array = fields.array("messages");
   if (array == nullptr) return messages;
@@ -266,7 +292,10 @@ std::vector<ChatMessage> messages_field(FieldReader& fields) {
       break;
     }
     inside(fields, *object, std::format("messages[{}].", i),
-           [&](FieldReader& message) { messages.push_back(read_message(message)); });
+           [&](FieldReader& message) { messages.push_back(read_message(message, i, images)); });
+  }
+  if (images.size() > kImagesPerRequestMax) {
+    fields.fail_field("messages", std::format("hold {} images, at most {} are taken", images.size(), kImagesPerRequestMax));
   }
   return messages;
 }

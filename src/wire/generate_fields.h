@@ -14,8 +14,9 @@
 
 namespace uma::wire {
 
-// Empty where "messages" is absent; an empty array is a failure. Calls of tools and thoughts are kept (ChatMessage::extra).
-[[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields);
+// Empty where "messages" is absent; an empty array is a failure. Calls of tools and thoughts are kept (ChatMessage::extra), and
+// the images of users in `images`.
+[[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputImage>& images);
 // Of a message that comes in a file: writes its extra fields as messages_field() does. False: they could be no request's.
 [[nodiscard]] bool normalize_extra(ChatMessage& message);
 // Likewise of ChatOptions::tools and template_arguments.

@@ -82,7 +82,7 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   if (kind == CompletionKind::chat) {
     if (fields.find("messages") == nullptr) fields.fail_field("messages", "is required");
-    generate.input.messages = messages_field(fields);
+    generate.input.messages = messages_field(fields, generate.input.images);
     generate.options.chat = chat_options(fields);
     generate.options.chat.splits_reasoning = true;
   } else {

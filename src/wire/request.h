@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "core/error.h"
+#include "core/image.h"
 #include "core/request.h"
 
 namespace uma::wire {
@@ -63,9 +64,9 @@ struct PingRequest {};
 
 // generate, generate_stream and regenerate are all a core GenerateRequest.
 using RequestBody =
-    std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest, ForkSessionRequest,
-                 RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest, ExportSessionRequest,
-                 ImportSessionRequest, ImportDataRequest, ModelsRequest, MetricsRequest, PingRequest>;
+    std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
+                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
+                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "wire/field_reader.h"
 #include "wire/generate_fields.h"
+#include "wire/image_fields.h"
 
 namespace uma::wire {
 namespace {
@@ -39,7 +40,7 @@ Input input_fields(FieldReader& fields, std::string_view text_name, bool require
   if (has_text && has_messages) fields.fail_field(text_name, "and field \"messages\" exclude each other");
   if (required && !has_text && !has_messages) fields.fail_field(text_name, "or field \"messages\" is required");
   input.text = fields.text(text_name, {.min = required ? 1u : 0u}).value_or("");
-  input.messages = messages_field(fields);
+  input.messages = messages_field(fields, input.images);
   return input;
 }
 
@@ -195,6 +196,20 @@ RequestBody decode_import_data(FieldReader& fields) {
   return request;
 }
 
+// A one-shot chat about one image.
+RequestBody decode_describe_image(FieldReader& fields) {
+  GenerateRequest request;
+  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.input.images.push_back({.message = 0, .at = 0, .source = image_field(fields)});
+  request.input.messages.push_back({.role = "user", .content = fields.required_text("query", {.min = 1})});
+  request.options = option_fields(fields);
+  return request;
+}
+
+RequestBody decode_embed_image(FieldReader& fields) {
+  return embed_images_fields(fields);
+}
+
 template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
   return BodyT{};
@@ -205,7 +220,7 @@ struct TypeDecoder {
   RequestBody (*decode)(FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 18> kDecoders = {{
+constexpr std::array<TypeDecoder, 20> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -221,13 +236,14 @@ constexpr std::array<TypeDecoder, 18> kDecoders = {{
     {"export_session", decode_export_session},
     {"import_session", decode_import_session},
     {"import_data", decode_import_data},
+    {"embed_image", decode_embed_image},
+    {"describe_image", decode_describe_image},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
 }};
 
-constexpr std::array<std::string_view, 5> kCapabilityTypes = {"embed", "rerank", "embed_image", "describe_image",
-                                                              "generate_image"};
+constexpr std::array<std::string_view, 3> kCapabilityTypes = {"embed", "rerank", "generate_image"};
 constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {

@@ -113,8 +113,15 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
       {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
       {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
-      {R"("type":"embed_image")", "E_MODEL_003 this version serves text generation only, embed_image comes later"},
-      {R"("type":"describe_image")", "E_MODEL_003 this version serves text generation only, describe_image comes later"},
+      {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"embed_image","data":"a","path":"b")",
+       "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"embed_image","images":[])", "E_PROTO_003 field \"images\" holds 0 images, 1 to 64 are taken"},
+      {R"("type":"embed_image","images":[{"data":"a"},7])", "E_PROTO_003 field \"images[1]\" must be an object"},
+      {R"("type":"embed_image","images":[{"path":""}])", "E_PROTO_003 field \"images[0].path\" must not be empty"},
+      {R"("type":"describe_image","query":"what?")",
+       "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"describe_image","data":"a")", "E_PROTO_003 field \"query\" is required"},
       {R"("type":"generate_image")", "E_MODEL_003 this version serves text generation only, generate_image comes later"},
   });
 }
@@ -164,7 +171,8 @@ TEST(DecodeRequest, ReadsMessagesInBothForms) {
 }
 
 TEST(DecodeRequest, RefusesBadInput) {
-  const std::string parts = R"( must be a string or an array of {"type": "text", "text": ...}: this version reads only text)";
+  const std::string parts =
+      R"( must be a string or an array of {"type": "text", "text": ...} and, of a user, {"type": "image_url", "image_url": {"url": ...}})";
   expect_refusals({
       {R"("type":"generate")", "E_PROTO_003 field \"prompt\" or field \"messages\" is required"},
       {R"("prompt":"")", "E_PROTO_003 field \"prompt\" must not be empty"},
@@ -187,6 +195,38 @@ TEST(DecodeRequest, RefusesBadInput) {
       {"\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}]",
        "E_PROTO_003 field \"messages[0].content\" is not valid UTF-8"},
   });
+}
+
+TEST(DecodeRequest, ImagesStandAmongTheTextOfUsers) {
+  const auto request = decode_request(
+      R"({"id":"1","messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"one"},)"
+      R"({"type":"image_url","image_url":{"url":"data:image/png;base64,AA=="}},{"type":"text","text":"two"},)"
+      R"({"type":"image","path":"/a/b.png"},{"type":"image_url","image_url":"file:///c.png"},)"
+      R"({"type":"image","url":"http://d"}]}]})");
+  ASSERT_TRUE(request) << request.error().error.message;
+  const Input& input = std::get<GenerateRequest>(request->body).input;
+  EXPECT_EQ(input.messages.at(1).content, "onetwo");
+  ASSERT_EQ(input.images.size(), 4u);
+  using Kind = ImageSource::Kind;
+  const auto is = [&](std::size_t i, std::size_t at, Kind kind, const char* text) {
+    EXPECT_EQ(input.images[i].message, 1u) << i;
+    EXPECT_EQ(input.images[i].at, at) << i;
+    EXPECT_EQ(input.images[i].source.kind, kind) << i;
+    EXPECT_EQ(input.images[i].source.text, text) << i;
+  };
+  is(0, 3, Kind::data, "data:image/png;base64,AA==");
+  is(1, 6, Kind::path, "/a/b.png");
+  is(2, 6, Kind::path, "/c.png");
+  is(3, 6, Kind::url, "http://d");
+}
+
+TEST(DecodeRequest, ADescriptionIsAChatAboutOneImage) {
+  const auto request = decode_request(R"({"id":"1","type":"describe_image","data":"AA==","query":"what?","max_tokens":3})");
+  ASSERT_TRUE(request) << request.error().error.message;
+  const auto& generate = std::get<GenerateRequest>(request->body);
+  EXPECT_EQ(generate.input.messages, (std::vector<ChatMessage>{{"user", "what?"}}));
+  ASSERT_EQ(generate.input.images.size(), 1u);
+  EXPECT_EQ(generate.options.max_tokens, 3);
 }
 
 TEST(DecodeRequest, InputMayBeMissingOnlyWithASession) {

@@ -41,6 +41,12 @@ void check_id(std::string_view id) {
 void check_input(const Input& input) {
   check_text(input.text);
   UMA_CHECK(input.text.empty() || input.messages.empty());
+  std::size_t last = 0;
+  for (const InputImage& image : input.images) {
+    UMA_CHECK(image.message >= last && image.message < input.messages.size());
+    last = image.message;
+    UMA_CHECK(image.at <= input.messages[last].content.size() && input.messages[last].role == "user");
+  }
   for (const ChatMessage& message : input.messages) {
     UMA_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool");
     check_text(message.content);
@@ -77,6 +83,16 @@ void check(const GenerateRequest& request) {
   }
   UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
   UMA_CHECK(options.timeout_ms >= 0 && options.timeout_ms <= wire::kTimeMsMax);
+}
+
+void check(const EmbedImagesRequest& request) {
+  check_name(request.model, wire::kModelBytesMax);
+  UMA_CHECK(!request.images.empty() && request.images.size() <= kImagesPerRequestMax);
+  for (const ImageSource& image : request.images) {
+    UMA_CHECK(!image.text.empty() || image.kind == ImageSource::Kind::path);
+    check_text(image.text);
+  }
+  UMA_CHECK(request.deadline_ms.value_or(0) >= 0 && request.deadline_ms.value_or(0) <= wire::kTimeMsMax);
 }
 
 void check(const CreateSessionRequest& request) {

@@ -55,6 +55,9 @@ class Machine::PricedContext final : public llm::Context {
     machine_.on_call(call);
     return status;
   }
+  [[nodiscard]] Expected<llm::DecodeStatus> decode_image(const llm::ImageRows& rows, llm::CallMonitor* monitor) override {
+    return inner_.decode_image(rows, monitor);
+  }
   [[nodiscard]] std::span<float> logits(std::int32_t row) override { return inner_.logits(row); }
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override { return inner_.sequence_length(sequence); }
   [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override {

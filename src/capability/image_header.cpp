@@ -1,0 +1,226 @@
+#include "capability/image_header.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <zlib.h>
+
+namespace uma::capability {
+namespace {
+
+using File = std::span<const std::byte>;
+
+std::uint32_t byte_at(File file, std::size_t at) {
+  return std::to_integer<std::uint32_t>(file[at]);
+}
+std::uint32_t big16(File file, std::size_t at) {
+  return byte_at(file, at) << 8 | byte_at(file, at + 1);
+}
+std::uint32_t big32(File file, std::size_t at) {
+  return big16(file, at) << 16 | big16(file, at + 2);
+}
+std::uint32_t little16(File file, std::size_t at) {
+  return byte_at(file, at + 1) << 8 | byte_at(file, at);
+}
+std::uint32_t little32(File file, std::size_t at) {
+  return little16(file, at + 2) << 16 | little16(file, at);
+}
+
+bool begins_with(File file, std::string_view magic) {
+  return file.size() >= magic.size() && std::ranges::equal(file.first(magic.size()), magic, [](std::byte left, char right) {
+           return left == static_cast<std::byte>(right);
+         });
+}
+
+std::unexpected<Error> refuse(std::string_view why) {
+  return fail(ErrorCode::proto_field, std::format("the image cannot be read: {}", why));
+}
+
+std::unexpected<Error> refuse_cut_off() {
+  return refuse("its file is not whole");
+}
+
+Expected<ImageHeader> check_size(ImageKind kind, std::int64_t width, std::int64_t height) {
+  if (width < 1 || height < 1) return refuse("it has no pixels");
+  if (width > kImageSideMax || height > kImageSideMax || width * height > kImagePixelsMax) {
+    return refuse(std::format("it has {} x {} pixels, at most {} on a side and {} in all are taken", width, height,
+                              kImageSideMax, kImagePixelsMax));
+  }
+  return ImageHeader{.kind = kind, .width = width, .height = height};
+}
+
+// --- PNG (ISO 15948): a signature, then chunks: length, type, data, CRC
+
+constexpr std::size_t kPngSignature = 8;
+constexpr std::size_t kPngChunk = 12;  // without its data
+
+// Unpacks what the IDAT chunks have together and forgets it; a decoder would keep all of it, however small the picture is.
+class PngData {
+ public:
+  PngData() { is_open_ = ::inflateInit(&stream_) == Z_OK; }
+  ~PngData() {
+    if (is_open_) ::inflateEnd(&stream_);
+  }
+  PngData(const PngData&) = delete;
+
+  // False: it is damaged, or there is more than `bytes_max` of it.
+  bool add(File data, std::uint64_t bytes_max) {
+    if (!is_open_) return false;
+    stream_.next_in = const_cast<Bytef*>(reinterpret_cast<const Bytef*>(data.data()));
+    stream_.avail_in = static_cast<uInt>(data.size());
+    while (stream_.avail_in > 0 && !is_whole_) {
+      std::array<Bytef, 32'768> unpacked;
+      stream_.next_out = unpacked.data();
+      stream_.avail_out = unpacked.size();
+      const int status = ::inflate(&stream_, Z_NO_FLUSH);
+      if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) return false;
+      const std::size_t count = unpacked.size() - stream_.avail_out;
+      bytes_ += count;
+      if (bytes_ > bytes_max) return false;
+      is_whole_ = status == Z_STREAM_END;
+      if (count == 0 && status == Z_BUF_ERROR) return true;  // needs more input
+    }
+    return true;
+  }
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
+
+ private:
+  z_stream stream_{};
+  bool is_open_ = false;
+  bool is_whole_ = false;
+  std::uint64_t bytes_ = 0;
+};
+
+std::uint64_t png_channels(std::uint32_t color_type) {
+  switch (color_type) {
+    case 0:
+    case 3:
+      return 1;
+    case 4:
+      return 2;
+    case 2:
+      return 3;
+    case 6:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+Expected<ImageHeader> check_png(File file) {
+  constexpr std::size_t kHeaderData = 13;
+  if (file.size() < kPngSignature + kPngChunk + kHeaderData) return refuse_cut_off();
+  const File first = file.subspan(kPngSignature);
+  if (big32(first, 0) != kHeaderData || !begins_with(first.subspan(4), "IHDR")) return refuse("a PNG file begins otherwise");
+  const auto header = check_size(ImageKind::png, big32(first, 8), big32(first, 12));
+  if (!header) return header;
+  const std::uint32_t depth = byte_at(first, 16);
+  const std::uint64_t channels = png_channels(byte_at(first, 17));
+  if (channels == 0 || depth == 0 || depth > 16) return refuse("its PNG header makes no sense");
+  const auto rows = static_cast<std::uint64_t>(header->height);
+  const std::uint64_t row_bytes = (static_cast<std::uint64_t>(header->width) * channels * depth + 7) / 8 + 1;
+  // An interlaced picture comes as seven smaller ones, whose rows are rounded up.
+  const std::uint64_t unpacked_max = 2 * rows * row_bytes + 65'536;
+  PngData data;
+  std::size_t at = kPngSignature;
+  while (file.size() - at >= kPngChunk) {
+    const std::uint32_t length = big32(file, at);
+    if (length > file.size() - at - kPngChunk) return refuse_cut_off();
+    const File chunk = file.subspan(at + 4);
+    if (begins_with(chunk, "IEND")) return data.is_whole() ? header : refuse_cut_off();
+    if (begins_with(chunk, "IDAT") && !data.add(chunk.subspan(4, length), unpacked_max)) {
+      return refuse("its data is damaged, or more than its picture has");
+    }
+    at += kPngChunk + length;
+  }
+  return refuse_cut_off();
+}
+
+// --- JPEG (ISO 10918-1): markers FF xx, most with a length and data behind them
+
+Expected<ImageHeader> check_jpeg(File file) {
+  constexpr std::int64_t kScanPixelsMax = std::int64_t{1} << 30;  // each scan is work for all of them
+  std::optional<ImageHeader> header;
+  std::int64_t scans = 0;
+  std::size_t at = 2;
+  while (at + 4 <= file.size()) {
+    if (byte_at(file, at) != 0xFF) return refuse("it is a damaged JPEG file");
+    const std::uint32_t marker = byte_at(file, at + 1);
+    if (marker == 0xFF) {  // filled up
+      ++at;
+      continue;
+    }
+    const std::uint32_t length = big16(file, at + 2);
+    if (length < 2 || length > file.size() - at - 2) return refuse_cut_off();
+    const bool is_frame = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+    if (is_frame) {
+      if (header || length < 8) return refuse("it is a damaged JPEG file");
+      if (marker > 0xC2) return refuse("it is a JPEG file of a rare kind (lossless or arithmetic)");
+      const auto size = check_size(ImageKind::jpeg, big16(file, at + 7), big16(file, at + 5));
+      if (!size) return size;
+      header = *size;
+    }
+    at += 2 + length;
+    if (marker != 0xDA) continue;
+    if (!header) return refuse("it is a damaged JPEG file");
+    if (++scans * header->width * header->height > kScanPixelsMax) return refuse("its JPEG file has too many scans");
+    // Behind the head of a scan comes its data, in which FF is followed by 0 or a restart marker.
+    while (at + 2 <= file.size()) {
+      const std::uint32_t next = byte_at(file, at + 1);
+      if (byte_at(file, at) == 0xFF && next != 0 && next != 0xFF && (next < 0xD0 || next > 0xD7)) break;
+      ++at;
+    }
+    if (at + 2 <= file.size() && byte_at(file, at + 1) == 0xD9) return *header;
+  }
+  return refuse_cut_off();
+}
+
+// --- BMP: a file header of 14 bytes, then one of 40 or more
+
+Expected<ImageHeader> check_bmp(File file) {
+  if (file.size() < 54) return refuse_cut_off();
+  if (little32(file, 14) < 40) return refuse("it is a BMP file of an old kind");
+  const auto width = static_cast<std::int32_t>(little32(file, 18));
+  const auto height = static_cast<std::int32_t>(little32(file, 22));
+  if (height == std::numeric_limits<std::int32_t>::min()) return refuse("it has no pixels");
+  const auto header = check_size(ImageKind::bmp, width, height < 0 ? -height : height);
+  if (!header) return header;
+  const std::uint32_t depth = little16(file, 28);
+  if (depth != 1 && depth != 4 && depth != 8 && depth != 16 && depth != 24 && depth != 32) {
+    return refuse("its BMP header makes no sense");
+  }
+  const std::uint32_t compression = little32(file, 30);
+  if (compression != 0 && compression != 3) return refuse("it is a packed BMP file");
+  const std::uint64_t row_bytes = (static_cast<std::uint64_t>(header->width) * depth + 31) / 32 * 4;
+  const std::uint64_t data = little32(file, 10);
+  if (data < 54 || data + row_bytes * static_cast<std::uint64_t>(header->height) > file.size()) return refuse_cut_off();
+  return header;
+}
+
+// --- GIF: of an animation the first picture is read
+
+Expected<ImageHeader> check_gif(File file) {
+  constexpr std::size_t kHeader = 13;
+  if (file.size() < kHeader + 1) return refuse_cut_off();
+  if (file.back() != std::byte{0x3B}) return refuse_cut_off();
+  return check_size(ImageKind::gif, little16(file, 6), little16(file, 8));
+}
+
+}  // namespace
+
+Expected<ImageHeader> check_image(File file) {
+  if (file.size() > kImageBytesMax) {
+    return refuse(std::format("its file has {} bytes, at most {} are taken", file.size(), kImageBytesMax));
+  }
+  if (begins_with(file, "\x89PNG\r\n\x1a\n")) return check_png(file);
+  if (begins_with(file, "\xFF\xD8\xFF")) return check_jpeg(file);
+  if (begins_with(file, "BM")) return check_bmp(file);
+  if (begins_with(file, "GIF87a") || begins_with(file, "GIF89a")) return check_gif(file);
+  return refuse("its file is none of PNG, JPEG, BMP and GIF");
+}
+
+}  // namespace uma::capability

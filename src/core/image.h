@@ -1,0 +1,41 @@
+// Images as clients send them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace uma {
+
+inline constexpr std::size_t kImagesPerRequestMax = 64;
+
+struct ImageSource {
+  enum class Kind : std::uint8_t {
+    path,  // of a file of the daemon's machine
+    data,  // base64, alone or as a data: URI
+    url,
+  };
+  Kind kind = Kind::data;
+  std::string text;
+};
+
+// An image among the messages of an input.
+struct InputImage {
+  std::size_t message = 0;  // its index
+  std::size_t at = 0;       // the image stands before this byte of the message's content
+  ImageSource source;
+};
+
+struct EmbedImagesRequest {
+  std::string model;  // empty: the default model
+  std::vector<ImageSource> images;
+  std::optional<std::int64_t> deadline_ms;  // until all are done; absent: limits.deadline_ms; 0: none
+};
+
+struct ImageEmbeddings {
+  std::vector<std::vector<float>> embeddings;  // of length 1, in the order of the images
+};
+
+}  // namespace uma

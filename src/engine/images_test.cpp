@@ -1,0 +1,373 @@
+// Chats with images through router, vision and lane, on a projector whose rows say which token they stand for.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/base64.h"
+#include "base/log.h"
+#include "capability/message_images.h"
+#include "engine/router.h"
+#include "engine/worker_source_test_support.h"
+#include "llm/image_tokens.h"
+#include "testing/fake_model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::engine {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::fake_continuation;
+using testing::FakeContext;
+using testing::FakeModel;
+using testing::FakeOptions;
+
+const TenantId kTenant{"test"};
+
+// A BMP file of one pixel of this colour.
+ImageSource picture(char colour) {
+  std::string file(58, '\0');
+  file[0] = 'B';
+  file[1] = 'M';
+  file[10] = 54;
+  file[14] = 40;
+  file[18] = 1;
+  file[22] = 1;
+  file[28] = 24;
+  file[54] = colour;
+  std::string text;
+  append_base64(text, std::as_bytes(std::span(file)));
+  return {.kind = ImageSource::Kind::data, .text = text};
+}
+
+class Sink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    if (const auto* token = std::get_if<TokenEvent>(&event)) tokens.push_back(token->token);
+    if (is_terminal(event)) terminal = event;
+    return true;
+  }
+  [[nodiscard]] const EosEvent& eos() const { return std::get<EosEvent>(*terminal); }
+  [[nodiscard]] const Error& error() const { return std::get<FailureEvent>(*terminal).error; }
+
+  std::vector<Token> tokens;
+  std::optional<Event> terminal;
+};
+
+class Images : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    init_log(LogLevel::error);
+    folder_ = fs::temp_directory_path() / ("uma-images-test-" + std::to_string(::getpid()));
+    options_.unified = GetParam();
+    forget_states();
+    serve();
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void forget_states() {
+    lane_.reset();
+    router_.reset();
+    store_ = std::make_unique<kv::StateStore>(kv::StoreOptions{.warm_bytes_max = 1 << 20}, nullptr, clock_);
+    store_->open({});
+  }
+  // Begins a life: with what the catalog and the folder have kept.
+  void serve(bool has_prefill_lane = false) {
+    router_.reset();
+    lane_.reset();
+    options_.clock = &clock_;
+    model_ = std::make_shared<FakeModel>(options_);
+    RouterOptions router;
+    router_ = std::make_unique<Router>(router, source_, catalog_, *store_, preparer_, clock_);
+    vision_ = std::make_shared<Vision>(std::make_unique<testing::FakeProjector>(),
+                                       VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .folder = folder_.string()},
+                                       clock_);
+    LaneOptions lane;
+    lane.store = store_.get();
+    lane.stored_tokens_min = 1;
+    lane.encode = [vision = vision_](const std::string& image, std::move_only_function<void(Expected<EncodedPtr>)> then) {
+      vision->post([vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+    };
+    auto context = std::make_unique<FakeContext>(options_);
+    context_ = context.get();
+    FakeOptions alone = options_;
+    alone.sequences = 1;
+    alone.cells = options_.unified ? options_.cells : options_.cells / options_.sequences;
+    lane_ = std::make_unique<Lane>(
+        std::move(lane), std::move(context), has_prefill_lane ? std::make_unique<FakeContext>(alone) : nullptr, model_->vocab(),
+        clock_, [this](TaskResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        });
+    router_->on_loaded("fake", model_, {lane_.get()}, vision_);
+  }
+
+  bool step(bool sees = true) {
+    bool worked = router_->step();
+    worked |= preparer_.step();
+    if (sees) worked |= vision_->step();
+    worked |= lane_->step().did_work;
+    lane_->check_invariants();
+    if (PrefillLane* prefill = lane_->prefill_lane()) worked |= prefill->step().did_work;
+    worked |= store_->step();
+    router_->check_invariants();
+    return worked;
+  }
+  void run() {
+    for (int quiet = 0; quiet < 3;) {
+      quiet = step() ? 0 : quiet + 1;
+      clock_.advance(std::chrono::milliseconds(1));
+    }
+  }
+
+  static GenerateRequest ask(const std::string& question, std::vector<char> colours, const std::string& session = "") {
+    GenerateRequest request;
+    request.session = session;
+    request.input.messages = {{"user", question}};
+    for (const char colour : colours) {
+      request.input.images.push_back({.message = 0, .at = request.input.images.size(), .source = picture(colour)});
+    }
+    request.options.max_tokens = 6;
+    return request;
+  }
+  std::shared_ptr<Sink> start(GenerateRequest request) {
+    auto sink = std::make_shared<Sink>();
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    return sink;
+  }
+  std::shared_ptr<Sink> generate(GenerateRequest request) {
+    auto sink = start(std::move(request));
+    run();
+    EXPECT_TRUE(sink->terminal);
+    return sink;
+  }
+  std::string begin_session(OnFull on_full = OnFull::error) {
+    std::string id;
+    CreateSessionRequest request;
+    request.mode = SessionMode::chat;
+    request.on_full = on_full;
+    router_->create_session(kTenant, request, [&](Expected<SessionInfo> made) { id = made.value().id.value; });
+    run();
+    return id;
+  }
+  [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
+  // What the chain says was generated is what the model says after the rest of it.
+  void expect_true_to_the_model(const std::string& session, const Sink& sink) const {
+    const std::vector<Token>& chain = kept(session)->chain;
+    const std::size_t said = sink.tokens.size();
+    ASSERT_GE(chain.size(), said);
+    const std::vector<Token> before(chain.begin(), chain.end() - static_cast<std::ptrdiff_t>(said));
+    EXPECT_EQ(sink.tokens, fake_continuation(options_, before, static_cast<std::int32_t>(said)));
+  }
+  // Since the life began.
+  [[nodiscard]] std::uint64_t encoded() const { return vision_->stats().images_encoded_total.value(); }
+
+  testing::SimClock clock_;
+  fs::path folder_;
+  FakeOptions options_{.cells = 2'048, .sequences = 4, .batch_rows_max = 64, .has_chat_template = true};
+  std::shared_ptr<const FakeModel> model_;
+  NamedModels source_;
+  kv::MemoryCatalog catalog_;
+  std::unique_ptr<kv::StateStore> store_;
+  Preparer preparer_;
+  std::shared_ptr<Vision> vision_;
+  std::unique_ptr<Router> router_;
+  std::unique_ptr<Lane> lane_;
+  FakeContext* context_ = nullptr;
+  std::uint64_t last_request_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, Images, ::testing::Bool(),
+                         [](const auto& layout) { return layout.param ? "unified" : "split"; });
+
+TEST_P(Images, StandInTheChainWhereTheMessageHasThem) {
+  const std::string session = begin_session();
+  const auto sink = generate(ask("xy", {'a', 'b'}, session));
+  ASSERT_EQ(sink->eos().reason, FinishReason::length);
+  expect_true_to_the_model(session, *sink);
+  const std::vector<Token>& chain = kept(session)->chain;
+  EXPECT_EQ(std::ranges::count_if(chain, llm::is_image_token), 10);
+  // <|im_start|>user\n[aaa,aa]x[bbb,bb]y
+  const auto first = std::ranges::find(chain, '[') - chain.begin();
+  EXPECT_EQ(chain[static_cast<std::size_t>(first) + 8], 'x');
+  EXPECT_EQ(chain[static_cast<std::size_t>(first) + 9], '[');
+  EXPECT_EQ(chain[static_cast<std::size_t>(first) + 17], 'y');
+  EXPECT_EQ(encoded(), 2u);
+  EXPECT_TRUE(kept(session)->messages[0].extra.contains("\"sha256\""));
+  EXPECT_EQ(kept(session)->messages[0].content, "xy");
+}
+
+TEST_P(Images, OfAOneShotRequestLeaveNothing) {
+  const auto sink = generate(ask("what?", {'a'}));
+  EXPECT_EQ(sink->tokens.size(), 6u);
+  EXPECT_NE(sink->tokens, generate(ask("what?", {'b'}))->tokens);
+  EXPECT_EQ(sink->tokens, generate(ask("what?", {'a'}))->tokens);
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_P(Images, AreNotEncodedWhereTheirKvIsFound) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  const auto second = generate(ask("two", {}, session));
+  EXPECT_GT(second->eos().usage.reused_tokens, 8);
+  expect_true_to_the_model(session, *second);
+  EXPECT_EQ(encoded(), 1u);
+}
+
+TEST_P(Images, ASessionResumesAfterARestartWithoutEncodingAgain) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  lane_->close();
+  lane_->cancel_all();  // what is cached goes to the store
+  serve();
+  const auto second = generate(ask("two", {}, session));
+  EXPECT_EQ(second->eos().usage.tier, Tier::warm);
+  expect_true_to_the_model(session, *second);
+  EXPECT_EQ(encoded(), 0u);
+}
+
+TEST_P(Images, ASessionWhoseKvIsGoneIsComputedFromTheKeptFile) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  forget_states();
+  serve();
+  const auto second = generate(ask("two", {}, session));
+  EXPECT_EQ(second->eos().usage.reused_tokens, 0);
+  expect_true_to_the_model(session, *second);
+  EXPECT_EQ(encoded(), 1u);
+}
+
+TEST_P(Images, ALostFileEndsTheReplyAndNothingElse) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  forget_states();
+  serve();
+  fs::remove_all(folder_);
+  const auto second = generate(ask("two", {}, session));
+  EXPECT_EQ(second->error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(generate(ask("else", {}))->tokens.size(), 6u);
+}
+
+TEST_P(Images, BeingEncodedDoNotHoldUpStreams) {
+  const auto stream = start(ask("tell me", {}));
+  const auto seeing = start(ask("what?", {'a'}));
+  step();  // which reads the image
+  for (int i = 0; i < 200 && !stream->terminal; ++i) step(false);
+  ASSERT_TRUE(stream->terminal) << "its tokens come while nobody encodes";
+  EXPECT_FALSE(seeing->terminal);
+  run();
+  EXPECT_EQ(seeing->eos().reason, FinishReason::length);
+}
+
+TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
+  const auto sink = start(ask("what?", {'a'}));
+  step();  // which reads it
+  for (int i = 0; i < 20; ++i) step(false);
+  router_->cancel(RequestId{last_request_}, [](const Expected<bool>&) {});
+  run();
+  EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(generate(ask("else", {'a'}))->tokens.size(), 6u);
+}
+
+TEST_P(Images, AreComputedInThePrefillLaneToo) {
+  options_.row_cost = std::chrono::milliseconds(20);  // long enough to go there
+  serve(true);
+  const std::string session = begin_session();
+  const auto sink = generate(ask(std::string(150, 'q'), {'a', 'b'}, session));
+  ASSERT_EQ(sink->eos().reason, FinishReason::length);
+  expect_true_to_the_model(session, *sink);
+  EXPECT_GT(lane_->stats().handover.count(), 0u);
+}
+
+TEST_P(Images, TogetherInOneContextDoNotTouchEachOther) {
+  std::vector<std::string> sessions;
+  std::vector<std::shared_ptr<Sink>> sinks;
+  for (int i = 0; i < 6; ++i) sessions.push_back(begin_session());
+  for (int i = 0; i < 6; ++i) {
+    const auto colour = static_cast<char>('a' + i % 3);
+    sinks.push_back(start(ask("question " + std::to_string(i), {colour}, sessions[static_cast<std::size_t>(i)])));
+  }
+  run();
+  for (std::size_t i = 0; i < 6; ++i) {
+    ASSERT_TRUE(sinks[i]->terminal);
+    expect_true_to_the_model(sessions[i], *sinks[i]);
+  }
+  EXPECT_EQ(encoded(), 3u);
+}
+
+TEST_P(Images, TextOfAUserIsNoImage) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  const std::string id = capability::images_of(kept(session)->messages[0]).at(0).id;
+  const auto before = std::ranges::count_if(kept(session)->chain, llm::is_image_token);
+  generate(ask("image" + id + " \x02" + id + "\x03 <__media__>", {}, session));
+  EXPECT_EQ(std::ranges::count_if(kept(session)->chain, llm::is_image_token), before);
+}
+
+TEST_P(Images, ForksAndRewindsHaveThem) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  std::string fork;
+  router_->fork_session(kTenant, session, "", [&](Expected<SessionInfo> made) { fork = made.value().id.value; });
+  run();
+  const auto sink = generate(ask("two", {'b'}, fork));
+  expect_true_to_the_model(fork, *sink);
+  bool is_rewound = false;
+  router_->rewind_session(kTenant, fork, 0, [&](const Expected<SessionInfo>& made) { is_rewound = made.has_value(); });
+  run();
+  ASSERT_TRUE(is_rewound);
+  expect_true_to_the_model(fork, *generate(ask("three", {}, fork)));
+}
+
+TEST_P(Images, AreRefusedWhereTheyCannotBe) {
+  EXPECT_EQ(generate(ask("one", {'a'}, "unknown"))->error().code, ErrorCode::session_unknown);
+  const std::string shifting = begin_session(OnFull::shift);
+  EXPECT_TRUE(generate(ask("one", {'a'}, shifting))->error().message.contains("on_full"));
+  GenerateRequest bad = ask("one", {'a'});
+  bad.input.images[0].source.text = "aGVsbG8=";
+  const auto refused = generate(bad);
+  EXPECT_EQ(refused->error().code, ErrorCode::proto_field);
+  EXPECT_TRUE(refused->error().message.starts_with("messages[0]: ")) << refused->error().message;
+}
+
+TEST_P(Images, SessionsWithThemAreNotExported) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a'}, session));
+  std::optional<Error> error;
+  router_->export_session(kTenant, session, false, [&](const Expected<ExportedSession>& made) {
+    if (!made) error = made.error();
+  });
+  run();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code, ErrorCode::model_capability);
+}
+
+TEST_P(Images, ThatNeedMoreRowsThanACallHasAreRefused) {
+  options_.batch_rows_max = 2;
+  serve();
+  const auto sink = generate(ask("what?", {'a'}));
+  EXPECT_EQ(sink->error().code, ErrorCode::limit_prompt);
+  EXPECT_TRUE(sink->error().message.contains("scheduler.ubatch 3")) << sink->error().message;
+}
+
+TEST_P(Images, AppendedInputHasThem) {
+  const std::string session = begin_session();
+  GenerateRequest request = ask("one", {'a'}, session);
+  bool is_appended = false;
+  router_->append_input(kTenant, {.session = session, .input = request.input},
+                        [&](const Expected<SessionInfo>& made) { is_appended = made.has_value(); });
+  run();
+  ASSERT_TRUE(is_appended);
+  GenerateRequest go_on;
+  go_on.session = session;
+  go_on.options.max_tokens = 4;
+  const auto sink = generate(go_on);
+  expect_true_to_the_model(session, *sink);
+  EXPECT_EQ(encoded(), 1u);
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,134 @@
+// The images of one model: from where a client says they are to tokens of a chain, rows for a context, and vectors. Encoding
+// runs on a thread of its own ("uma-vision"), one image after the other, in the order the jobs came; what was encoded of late
+// is kept in memory. Images of sessions are kept as files, named by the hash of what is in them, for as long as a session may
+// have to be computed again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "core/error.h"
+#include "core/image.h"
+#include "core/request.h"
+#include "core/service.h"
+#include "llm/projector.h"
+
+namespace uma::engine {
+
+struct Image {
+  std::string id;  // SHA-256 of the file, in hexadecimal digits
+  Bytes file;
+  std::vector<Token> tokens;             // that stand for it in a chain: marks, and image tokens (llm/image_tokens.h)
+  std::vector<std::int32_t> pieces_end;  // of each piece, in rows
+};
+using ImagePtr = std::shared_ptr<const Image>;  // shared: by the requests that have it
+
+// What a projector made of an image.
+struct EncodedImage {
+  std::vector<float> rows;
+  std::int32_t row_width = 0;
+  std::vector<std::int32_t> pieces_end;  // of each piece, in rows
+  bool is_causal = true;                 // false: the rows of a piece are computed in one call
+
+  [[nodiscard]] std::size_t bytes() const { return rows.size() * sizeof(float); }
+};
+using EncodedPtr = std::shared_ptr<const EncodedImage>;  // shared: by the cache and the requests that compute it
+
+struct VisionOptions {
+  std::vector<std::string> allowed_dirs;  // of images that are named by a path
+  std::uint64_t cache_bytes_max = 128ul << 20;
+  std::string folder;  // of the images of sessions; empty: none are kept
+};
+
+struct VisionStats {
+  Counter images_encoded_total;
+  Counter cache_hits_total;
+  Gauge cache_bytes;
+  Gauge waiting_bytes;  // of images that came with requests and were not read yet
+  LatencyHistogram encode;
+};
+
+class Vision {
+ public:
+  using Job = std::move_only_function<void()>;
+
+  Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock,
+         std::shared_ptr<VisionStats> stats = std::make_shared<VisionStats>());
+  ~Vision();
+
+  // --- Any thread.
+  void post(Job job) { inbox_.push(std::move(job)); }
+  // What waits is still run, but nothing is encoded any more.
+  void close();
+  // Of what image tokens are made.
+  [[nodiscard]] const std::string& identity() const { return projector_->facts().identity; }
+  // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003.
+  [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source);
+  // One that a request has, or that is kept. Blocks on the disk. Errors: E_IO_001.
+  [[nodiscard]] Expected<ImagePtr> find(const std::string& id);
+  // Keeps it for later lives; it is on the disk when this returns. Errors: E_IO_001.
+  [[nodiscard]] Expected<Unit> keep(const Image& image) const;
+  // Replies with a vector for each image, or with what is wrong with one: the mean of its rows, of length 1. Errors: as take();
+  // E_LIMIT_003 past the deadline.
+  void embed(EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
+  [[nodiscard]] VisionStats& stats() { return *kept_stats_; }
+  [[nodiscard]] const VisionStats& stats() const { return *kept_stats_; }
+
+  // --- Owner thread.
+  // Runs one job, if any waits. True when there was one.
+  bool step();
+  // Waits for work; false once closed and empty.
+  bool wait() { return !jobs_.empty() || inbox_.wait_drain(taken_, kNever); }
+  // From memory, or anew. Errors: as find(); E_RUNTIME_001.
+  [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id);
+
+ private:
+  struct Embedding;
+  struct Cached {
+    std::string id;
+    EncodedPtr image;
+  };
+
+  [[nodiscard]] Expected<ImagePtr> add(Bytes file);
+  [[nodiscard]] std::string path_of(const std::string& id) const { return options_.folder + "/" + id; }
+  void embed_next(std::shared_ptr<Embedding> embedding);
+
+  const VisionOptions options_;
+  const Clock& clock_;
+  const std::unique_ptr<llm::Projector> projector_;  // encode(): the owner thread's
+
+  // Owned by the thread that calls step().
+  std::vector<Job> taken_;
+  std::list<Job> jobs_;
+  std::list<Cached> cache_;  // the last used one at the end
+  std::unordered_map<std::string, std::list<Cached>::iterator> cached_;
+
+  // Shared.
+  Mailbox<Job> inbox_;
+  std::atomic<bool> closed_{false};
+  const std::shared_ptr<VisionStats> kept_stats_;  // shared with who counts on when the model is loaded again
+  VisionStats& stats_ = *kept_stats_;
+  Mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const Image>> known_ GUARDED_BY(mutex_);  // that somebody has
+};
+
+// Takes the images of an input and writes them into its messages (capability/message_images.h). `keeps`: they are of a session.
+// Blocks on the disk. Errors: as take() and keep(), with the message.
+[[nodiscard]] Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps);
+
+// Removes the files of `folder` that are no image of `wanted`. For the start, before anything is kept.
+void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted);
+
+}  // namespace uma::engine

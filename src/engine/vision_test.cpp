@@ -1,0 +1,202 @@
+#include "engine/vision.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "base/base64.h"
+#include "llm/image_tokens.h"
+#include "testing/fake_model.h"
+#include "testing/sim_clock.h"
+
+namespace uma::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A BMP file of one pixel of this colour.
+std::string bmp(char colour) {
+  std::string file(58, '\0');
+  file[0] = 'B';
+  file[1] = 'M';
+  file[10] = 54;
+  file[14] = 40;
+  file[18] = 1;
+  file[22] = 1;
+  file[28] = 24;
+  file[54] = colour;
+  return file;
+}
+
+ImageSource source(char colour) {
+  std::string text;
+  const std::string file = bmp(colour);
+  append_base64(text, std::as_bytes(std::span(file)));
+  return {.kind = ImageSource::Kind::data, .text = text};
+}
+
+class VisionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("uma-vision-test-" + std::to_string(::getpid()));
+    restart(10'000);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void restart(std::uint64_t cache_bytes_max) {
+    vision_ = std::make_unique<Vision>(
+        std::make_unique<testing::FakeProjector>(),
+        VisionOptions{.allowed_dirs = {}, .cache_bytes_max = cache_bytes_max, .folder = folder_.string()}, clock_);
+  }
+  Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
+    std::optional<Expected<ImageEmbeddings>> made;
+    vision_->embed({.model = "", .images = std::move(images), .deadline_ms = {}}, deadline,
+                   [&](Expected<ImageEmbeddings> embeddings) { made = std::move(embeddings); });
+    while (vision_->step()) {
+    }
+    EXPECT_TRUE(made) << "a reply is called once";
+    EXPECT_EQ(vision_->stats().waiting_bytes.value(), 0);
+    return std::move(*made);
+  }
+  [[nodiscard]] std::uint64_t encoded() const { return vision_->stats().images_encoded_total.value(); }
+
+  fs::path folder_;
+  testing::SimClock clock_;
+  std::unique_ptr<Vision> vision_;
+};
+
+TEST_F(VisionTest, AnImageIsMarksAndTokensOfItsOwn) {
+  const auto image = vision_->take(source('a'));
+  ASSERT_TRUE(image) << image.error().message;
+  const std::vector<Token>& tokens = (*image)->tokens;
+  ASSERT_EQ(tokens.size(), 8u);
+  EXPECT_EQ(tokens[0], '[');
+  EXPECT_EQ(tokens[4], ',');
+  EXPECT_EQ(tokens[5], llm::image_token((*image)->id, vision_->identity(), 3));
+  EXPECT_EQ((*image)->pieces_end, (std::vector<std::int32_t>{3, 5}));
+  EXPECT_EQ(tokens, (*vision_->take(source('a')))->tokens);
+  EXPECT_NE(tokens[1], (*vision_->take(source('b')))->tokens[1]);
+}
+
+TEST_F(VisionTest, EncodesAnImageOnceWhileThereIsRoomForIt) {
+  const auto a = *vision_->take(source('a'));
+  const auto b = *vision_->take(source('b'));
+  const auto first = vision_->encode(a->id);
+  ASSERT_TRUE(first);
+  EXPECT_EQ((*first)->rows.size(), 10u);
+  EXPECT_EQ(*vision_->encode(a->id), *first);
+  EXPECT_EQ(encoded(), 1u);
+  EXPECT_EQ(vision_->stats().cache_hits_total.value(), 1u);
+  EXPECT_EQ(vision_->stats().cache_bytes.value(), 40);
+  restart(40);
+  const auto c = *vision_->take(source('a'));
+  const auto d = *vision_->take(source('b'));
+  ASSERT_TRUE(vision_->encode(c->id));
+  ASSERT_TRUE(vision_->encode(d->id));
+  ASSERT_TRUE(vision_->encode(c->id));
+  EXPECT_EQ(encoded(), 3u) << "there is room for one";
+  EXPECT_EQ(vision_->stats().cache_bytes.value(), 40);
+}
+
+TEST_F(VisionTest, AKeptImageIsFoundInALaterLife) {
+  std::string id;
+  std::vector<Token> tokens;
+  {
+    const auto image = *vision_->take(source('a'));
+    ASSERT_TRUE(vision_->keep(*image));
+    ASSERT_TRUE(vision_->keep(*image)) << "a second time";
+    id = image->id;
+    tokens = image->tokens;
+  }
+  restart(10'000);
+  const auto found = vision_->find(id);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ((*found)->tokens, tokens);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(VisionTest, AnImageThatIsGoneOrDamagedIsAnError) {
+  ASSERT_FALSE(vision_->find("0123"));
+  EXPECT_EQ(vision_->find("0123").error().code, ErrorCode::io_short_write);
+  std::string id;
+  {
+    const auto image = *vision_->take(source('a'));
+    ASSERT_TRUE(vision_->keep(*image));
+    id = image->id;
+  }
+  std::ofstream(folder_ / id, std::ios::binary) << bmp('b');
+  const auto found = vision_->find(id);
+  ASSERT_FALSE(found);
+  EXPECT_TRUE(found.error().message.contains("damaged")) << found.error().message;
+}
+
+TEST_F(VisionTest, AFolderThatCannotBeWrittenIsAnError) {
+  std::ofstream(folder_) << "a file";
+  const auto kept = vision_->keep(**vision_->take(source('a')));
+  ASSERT_FALSE(kept);
+  EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
+}
+
+TEST_F(VisionTest, RemovesImagesThatNobodyWants) {
+  const auto a = *vision_->take(source('a'));
+  const auto b = *vision_->take(source('b'));
+  ASSERT_TRUE(vision_->keep(*a));
+  ASSERT_TRUE(vision_->keep(*b));
+  remove_other_images(folder_.string(), {b->id});
+  EXPECT_FALSE(fs::exists(folder_ / a->id));
+  EXPECT_TRUE(fs::exists(folder_ / b->id));
+}
+
+TEST_F(VisionTest, VectorsAreOfLengthOneAndDifferByImage) {
+  const auto made = embed({source('a'), source('b'), source('a')});
+  ASSERT_TRUE(made) << made.error().message;
+  const auto& vectors = made->embeddings;
+  ASSERT_EQ(vectors.size(), 3u);
+  EXPECT_EQ(vectors[0], vectors[2]);
+  EXPECT_NE(vectors[0], vectors[1]);
+  float length = 0;
+  for (const float value : vectors[0]) length += value * value;
+  EXPECT_NEAR(length, 1, 1e-5);
+  EXPECT_EQ(encoded(), 2u);
+}
+
+TEST_F(VisionTest, SaysWhichImageIsWrong) {
+  const auto made = embed({source('a'), {.kind = ImageSource::Kind::data, .text = "aGVsbG8="}});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::proto_field);
+  EXPECT_TRUE(made.error().message.starts_with("images[1]: ")) << made.error().message;
+}
+
+TEST_F(VisionTest, EndsAtTheDeadline) {
+  const auto made = embed({source('a')}, clock_.now());
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::limit_wait);
+  EXPECT_EQ(encoded(), 0u);
+}
+
+TEST_F(VisionTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
+  std::vector<std::string> ended;
+  const auto ask = [&](const char* name, std::vector<ImageSource> images) {
+    vision_->embed({.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
+                   [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
+  };
+  ask("many", {source('a'), source('b'), source('c')});
+  ask("one", {source('d')});
+  while (vision_->step()) {
+  }
+  EXPECT_EQ(ended, (std::vector<std::string>{"one", "many"}));
+}
+
+TEST_F(VisionTest, NothingIsEncodedAfterTheEnd) {
+  const auto image = *vision_->take(source('a'));
+  vision_->close();
+  ASSERT_FALSE(vision_->encode(image->id));
+  EXPECT_FALSE(vision_->wait());
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,22 @@
+// /v1/images/embeddings.
+#include <utility>
+
+#include "server/http_connection.h"
+#include "server/http_routes.h"
+#include "wire/image_fields.h"
+
+namespace uma::server {
+
+handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
+  auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
+  if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  auto made = co_await connection.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
+    connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
+  });
+  co_return co_await connection.respond_with(
+      std::move(made), request, [&](const ImageEmbeddings& embeddings) -> std::expected<std::string, wire::RejectedBody> {
+        return wire::image_embeddings_json(embeddings, model_name(connection.service()));
+      });
+}
+
+}  // namespace uma::server

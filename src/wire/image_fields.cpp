@@ -1,0 +1,94 @@
+#include "wire/image_fields.h"
+
+#include <array>
+#include <charconv>
+#include <format>
+#include <string_view>
+#include <utility>
+
+#include "wire/json_writer.h"
+#include "wire/request_codec.h"
+
+namespace uma::wire {
+
+namespace json = boost::json;
+
+namespace {
+
+void append_float(std::string& out, float value) {
+  std::array<char, 32> text;
+  out.append(text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr);
+}
+
+}  // namespace
+
+ImageSource image_of_url(std::string url) {
+  constexpr std::string_view kFile = "file://";
+  if (url.starts_with("data:")) return {.kind = ImageSource::Kind::data, .text = std::move(url)};
+  if (url.starts_with(kFile)) return {.kind = ImageSource::Kind::path, .text = url.substr(kFile.size())};
+  return {.kind = ImageSource::Kind::url, .text = std::move(url)};
+}
+
+ImageSource image_field(FieldReader& fields) {
+  constexpr std::array<std::string_view, 3> kNames = {"path", "data", "url"};
+  std::size_t count = 0;
+  for (const std::string_view name : kNames) count += fields.find(name) != nullptr ? 1 : 0;
+  if (count != 1) {
+    fields.fail_field("data", "or one of \"path\" and \"url\" is required, and not two of them");
+    return {};
+  }
+  if (auto path = fields.text("path", {.min = 1})) return {.kind = ImageSource::Kind::path, .text = std::move(*path)};
+  if (auto data = fields.text("data", {.min = 1})) return {.kind = ImageSource::Kind::data, .text = std::move(*data)};
+  return image_of_url(fields.text("url", {.min = 1}).value_or(""));
+}
+
+EmbedImagesRequest embed_images_fields(FieldReader& fields) {
+  EmbedImagesRequest request;
+  request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
+  request.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
+  const json::array* images = fields.array("images");
+  if (images == nullptr) {
+    request.images.push_back(image_field(fields));
+    return request;
+  }
+  if (images->empty() || images->size() > kImagesPerRequestMax) {
+    fields.fail_field("images", std::format("holds {} images, 1 to {} are taken", images->size(), kImagesPerRequestMax));
+  }
+  for (std::size_t i = 0; i < images->size() && fields.ok(); ++i) {
+    const json::object* object = (*images)[i].if_object();
+    if (object == nullptr) {
+      fields.fail_field(std::format("images[{}]", i), "must be an object");
+      break;
+    }
+    FieldReader image(*object, std::format("images[{}].", i));
+    request.images.push_back(image_field(image));
+    if (!image.ok()) fields.fail_as(image);
+  }
+  return request;
+}
+
+void append_vectors(std::string& out, const std::vector<std::vector<float>>& vectors) {
+  append_json_array(out, vectors, [&](const std::vector<float>& vector) {
+    append_json_array(out, vector, [&](float value) { append_float(out, value); });
+  });
+}
+
+std::string image_embeddings_json(const ImageEmbeddings& embeddings, std::string_view model) {
+  std::string out;
+  ObjectWriter object(out);
+  object.field("object", "list");
+  std::size_t index = 0;
+  append_json_array(object.begin("data"), embeddings.embeddings, [&](const std::vector<float>& vector) {
+    ObjectWriter item(out);
+    item.field("object", "embedding");
+    item.field("index", index++);
+    std::string& value = item.begin("embedding");
+    append_json_array(value, vector, [&](float number) { append_float(value, number); });
+    item.close();
+  });
+  object.field("model", model);
+  object.close();
+  return out;
+}
+
+}  // namespace uma::wire

@@ -1,0 +1,25 @@
+// Images in the requests of both doors.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/image.h"
+#include "wire/field_reader.h"
+
+namespace uma::wire {
+
+// {"path": ...}, {"data": base64} or {"url": ...}: exactly one; a url may be a data: URI, or file:// and a path.
+[[nodiscard]] ImageSource image_field(FieldReader& fields);
+// The same of one image, or several in "images"; and the rest of a request for vectors.
+[[nodiscard]] EmbedImagesRequest embed_images_fields(FieldReader& fields);
+// The address in a part of OpenAI's content. It is an image's where it begins with data:, file:// or http.
+[[nodiscard]] ImageSource image_of_url(std::string url);
+
+// Appends an array of vectors; each number is the shortest text that reads as the same one.
+void append_vectors(std::string& out, const std::vector<std::vector<float>>& vectors);
+// As a list of OpenAI's embeddings.
+[[nodiscard]] std::string image_embeddings_json(const ImageEmbeddings& embeddings, std::string_view model);
+
+}  // namespace uma::wire
