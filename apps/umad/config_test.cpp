@@ -324,7 +324,9 @@ TEST(Config, ReportsAllMistakesOfAFileWithTheirPlaces) {
                                    "workers: 2\n",
                                    "u.yaml");
   ASSERT_EQ(problems.size(), 8U);
-  EXPECT_THAT(problems[0], HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, ipc, n_ctx, slots,"));
+  EXPECT_THAT(
+      problems[0],
+      HasSubstr("u.yaml:2:1: unknown key \"slotz\"; known: model, draft_model, models, models_dirs, ipc, n_ctx, slots,"));
   EXPECT_EQ(problems[1], "u.yaml:4:15: limits.max_tokens: expected an integer from 1 to 2147483647, got \"many\"");
   EXPECT_THAT(problems[2], HasSubstr("u.yaml:5:3: unknown key \"max_sesions\" in limits; known: max_tokens, max_sessions,"));
   EXPECT_EQ(problems[3], "u.yaml:6:6: ipc: expected keys and values");
@@ -372,7 +374,7 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"pool: {memory_bytes_max: -1}", "pool.memory_bytes_max: expected a size"},
            Case{"pool: {min_loaded_s: -1}", "pool.min_loaded_s: expected a number from 0 to 86400"},
            Case{"models_dirs: [[a]]", "models_dirs: expected one value, got a list"},
-           Case{"models_dirs: ['']", "models_dirs: expected paths"},
+           Case{"models_dirs: ['']", "models_dirs: expected one value, got a list"},
            Case{"model: ''", "model: expected a path"},
        }) {
     Config config;
