@@ -18,6 +18,7 @@
 #include "uma-cli/input.h"
 #include "uma-cli/metrics.h"
 #include "uma-cli/models.h"
+#include "uma-cli/models_file.h"
 #include "uma-cli/one_shot.h"
 #include "uma-cli/print.h"
 #include "uma-cli/pull.h"
@@ -58,7 +59,10 @@ struct Flags {
   bool as_json = false;
   double interval_s = 1;
   PullOptions pull;
-  bool is_pull = false;
+  NewModel new_model;
+  std::string models_file;
+  // The chosen command, where it is one that needs no daemon.
+  std::function<Result<void>(const Flags&, Output&, Interrupts&)> local;
 };
 
 struct Tools {
@@ -163,10 +167,6 @@ void add_sessions(CLI::App& app, Flags& flags, Action& action) {
 
 void add_views(CLI::App& app, Flags& flags, Action& action) {
   add_json_flag(
-      add_command(app, flags, action, "models", "List models",
-                  [](const Flags& given, Tools& tools) { return print_models(tools.client, tools.output, given.as_json); }),
-      flags);
-  add_json_flag(
       add_command(app, flags, action, "metrics", "Print the daemon's numbers",
                   [](const Flags& given, Tools& tools) { return print_metrics(tools.client, tools.output, given.as_json); }),
       flags);
@@ -180,7 +180,36 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
 }
 
-// The one command that needs no daemon.
+// Without a command below it, `models` asks the daemon; the others change the file that it reads.
+void add_models(CLI::App& app, Flags& flags, Action& action) {
+  const auto list = [](const Flags& given, Tools& tools) { return print_models(tools.client, tools.output, given.as_json); };
+  CLI::App& models = add_command(app, flags, action, "models", "List models, or say which there are", list);
+  models.require_subcommand(0, 1);
+  add_json_flag(models, flags);
+  add_json_flag(add_command(models, flags, action, "list", "All models", list), flags);
+
+  CLI::App& add = *models.add_subcommand("add", "Add a model to models.yaml");
+  add.add_option("name", flags.new_model.name, "What clients will call it")->required();
+  add.add_option("source", flags.new_model.source, "Its GGUF file, or the address that uma-cli pull fetches it from")
+      ->required();
+  add.add_option("--alias", flags.new_model.aliases, "Other names for it");
+  add.callback([&flags] {
+    flags.local = [](const Flags& given, Output& output, Interrupts&) {
+      return add_model(given.models_file, given.new_model, output);
+    };
+  });
+  CLI::App& remove = *models.add_subcommand("rm", "Remove a model from models.yaml; its file stays");
+  remove.add_option("name", flags.new_model.name, "Its name")->required();
+  remove.callback([&flags] {
+    flags.local = [](const Flags& given, Output& output, Interrupts&) {
+      return remove_model(given.models_file, given.new_model.name, output);
+    };
+  });
+  for (CLI::App* command : {&add, &remove}) {
+    command->add_option("--file", flags.models_file, "models.yaml ($XDG_CONFIG_HOME/uma/models.yaml)");
+  }
+}
+
 void add_pull(CLI::App& app, Flags& flags) {
   CLI::App& pull = *app.add_subcommand("pull", "Fetch a model from the hub or an address");
   pull.add_option("source", flags.pull.source, "What to fetch")->required();
@@ -192,7 +221,11 @@ void add_pull(CLI::App& app, Flags& flags) {
   pull.add_flag("--force", flags.pull.is_forced, "Replace a file that is there");
   pull.add_flag("--quiet", flags.pull.is_quiet, "Print nothing but errors");
   pull.footer(kPullFooter);
-  pull.callback([&flags] { flags.is_pull = true; });
+  pull.callback([&flags] {
+    flags.local = [](const Flags& given, Output& output, Interrupts& interrupts) {
+      return run_pull(given.pull, output, interrupts);
+    };
+  });
 }
 
 void add_one_shot(CLI::App& app, Flags& flags) {
@@ -234,7 +267,7 @@ Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
 Result<void> run(Flags& flags, Action action) {
   Interrupts interrupts;
   Output output(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0, interrupts);
-  if (flags.is_pull) return run_pull(flags.pull, output, interrupts);
+  if (flags.local) return flags.local(flags, output, interrupts);
   if (!action) {
     auto prompt = whole_prompt(flags, interrupts);
     if (!prompt) return std::unexpected(prompt.error());
@@ -274,17 +307,18 @@ int main_of(int argc, char** argv) {
   add_one_shot(app, flags);
   add_chat(app, flags, action);
   add_sessions(app, flags, action);
+  add_models(app, flags, action);
   add_views(app, flags, action);
   add_pull(app, flags);
   app.footer(kFooter);  // after the subcommands, which would inherit it
   try {
     app.parse(argc, argv);
-    if (action || flags.is_pull) refuse_one_shot_flags(app);
+    if (action || flags.local) refuse_one_shot_flags(app);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? static_cast<int>(ExitCode::success) : static_cast<int>(ExitCode::usage);
   }
   flags.has_prompt = app.count("--prompt") > 0;
-  if (!action && !flags.is_pull && !flags.has_prompt && !is_piped(STDIN_FILENO)) {
+  if (!action && !flags.local && !flags.has_prompt && !is_piped(STDIN_FILENO)) {
     std::cerr << app.help();
     return static_cast<int>(ExitCode::usage);
   }

@@ -1,7 +1,10 @@
 #include "uma-cli/models.h"
 
+#include <filesystem>
 #include <format>
+#include <fstream>
 #include <iostream>
+#include <system_error>
 #include <unistd.h>
 #include <utility>
 
@@ -9,6 +12,7 @@
 
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
+#include "uma-cli/gguf_head.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/table.h"
@@ -50,6 +54,46 @@ std::string state_of(const json::object& model) {
   return state == "loading" ? std::format("loading {:.0f} %", 100 * number_field(model, "load_progress")) : state;
 }
 
+// A daemon that does not say is one of chats alone.
+std::string capability_of(const json::object& model) {
+  const std::string capability = text_field(model, "capability");
+  if (!capability.empty()) return capability;
+  return bool_field(model, "has_chat_template") ? "chat" : "text";
+}
+
+std::string aliases_of(const json::object& model) {
+  std::string text;
+  for (const json::value& alias : array_field(model, "aliases")) {
+    if (alias.is_string()) text += std::format("{}{}", text.empty() ? "" : ",", std::string_view(alias.get_string()));
+  }
+  return text;
+}
+
+Result<std::string> models_file(const std::string& given) {
+  return given.empty() ? default_models_file() : Result<std::string>(given);
+}
+
+Result<void> say_changed(Output& output, std::string_view what, const std::string& name, const std::string& file) {
+  return print(output, std::format("{} {} in {}; umad reads it when it is sent HUP (kill -HUP), or started\n", what,
+                                   printable_line(name), printable_line(file)));
+}
+
+// The absolute path of a file that could be a model.
+Result<std::string> checked_file(const std::string& path) {
+  std::error_code problem;
+  if (!std::filesystem::is_regular_file(path, problem)) {
+    return fail(ExitCode::usage, std::format("{}: no such file, and no http(s) address", printable_line(path)));
+  }
+  std::string head(kGgufHeadBytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), static_cast<std::streamsize>(head.size()));
+  head.resize(static_cast<std::size_t>(file.gcount()));
+  if (const std::string why = why_not_gguf(head); !why.empty()) {
+    return fail(ExitCode::usage, std::format("{} is no model: {}", printable_line(path), why));
+  }
+  return std::filesystem::absolute(path, problem).lexically_normal().string();
+}
+
 }  // namespace
 
 Result<json::object> find_model(Client& client, const std::string& name, Interrupts& interrupts) {
@@ -70,21 +114,42 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
   if (as_json) return print(output, json::serialize(*answer) + '\n');
   Table table({{"NAME"},
                {"STATE"},
+               {"CAPABILITY"},
                {"SIZE", Align::right},
                {"CONTEXT", Align::right},
                {"SLOTS", Align::right},
                {"WORKERS", Align::right},
-               {"CHAT"},
+               {"ALIASES"},
                {"DESCRIPTION"}});
   for (const json::value& value : array_field(*answer, "models")) {
     if (!value.is_object()) continue;
     const json::object& model = value.get_object();
-    table.add({text_field(model, "name"), state_of(model), human_bytes(number_field(model, "bytes")),
+    table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
                std::to_string(int_field(model, "context_tokens")), std::to_string(int_field(model, "slots")),
-               std::to_string(int_field(model, "workers")), bool_field(model, "has_chat_template") ? "yes" : "no",
-               text_field(model, "description")});
+               std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description")});
   }
   return print(output, table.text());
+}
+
+Result<void> add_model(const std::string& given, NewModel model, Output& output) {
+  const auto file = models_file(given);
+  if (!file) return std::unexpected(file.error());
+  if (!model.source.starts_with("http://") && !model.source.starts_with("https://")) {
+    auto path = checked_file(model.source);
+    if (!path) return std::unexpected(path.error());
+    model.source = *std::move(path);
+  }
+  auto edited = edit_file(*file, [&](const std::string& text) { return with_model(text, model); });
+  if (!edited) return edited;
+  return say_changed(output, "added", model.name, *file);
+}
+
+Result<void> remove_model(const std::string& given, const std::string& name, Output& output) {
+  const auto file = models_file(given);
+  if (!file) return std::unexpected(file.error());
+  auto edited = edit_file(*file, [&](const std::string& text) { return without_model(text, name); });
+  if (!edited) return edited;
+  return say_changed(output, "removed", name, *file);
 }
 
 }  // namespace uma::cli

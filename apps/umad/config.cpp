@@ -361,7 +361,7 @@ class YamlReader {
   void read_value(const Setting& setting, const YAML::Node& value) {
     std::string list;
     const bool is_list = setting.takes_list && value.IsSequence() &&
-                         std::ranges::all_of(value, [](const auto& item) { return item.IsScalar(); });
+                         std::ranges::all_of(value, [](const auto& item) { return item.IsScalar() && !item.Scalar().empty(); });
     if (is_list) {
       for (const YAML::Node& item : value) list += std::format("{}{}", list.empty() ? "" : "\n", item.Scalar());
     }

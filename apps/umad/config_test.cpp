@@ -372,6 +372,7 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"pool: {memory_bytes_max: -1}", "pool.memory_bytes_max: expected a size"},
            Case{"pool: {min_loaded_s: -1}", "pool.min_loaded_s: expected a number from 0 to 86400"},
            Case{"models_dirs: [[a]]", "models_dirs: expected one value, got a list"},
+           Case{"models_dirs: ['']", "models_dirs: expected one value, got a list"},
            Case{"model: ''", "model: expected a path"},
        }) {
     Config config;

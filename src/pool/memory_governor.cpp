@@ -64,6 +64,11 @@ class Ledger {
     change(claim, claim.bytes, 0);
     return Unit{};
   }
+  void move(const Claim& from, const Claim& to) {
+    const MutexLock lock(mutex_);
+    change(from, 0, to.bytes);
+    change(to, to.bytes, 0);
+  }
   void change_by(const Claim& claim, std::uint64_t added, std::uint64_t removed) {
     const MutexLock lock(mutex_);
     change(claim, added, removed);
@@ -155,6 +160,17 @@ void Reservation::correct(std::uint64_t bytes) {
   if (!ledger_) return;
   ledger_->change_by(claim_, bytes, claim_.bytes);
   claim_.bytes = bytes;
+}
+
+Reservation Reservation::split(MemoryKind kind, std::uint64_t bytes) {
+  UMA_CHECK(bytes <= claim_.bytes);
+  if (!ledger_) return {};
+  Claim part = claim_;
+  part.kind = kind;
+  part.bytes = bytes;
+  ledger_->move(claim_, part);
+  claim_.bytes -= bytes;
+  return Reservation(ledger_, std::move(part));
 }
 
 void Reservation::release() {

@@ -53,6 +53,8 @@ class Reservation {
   [[nodiscard]] bool grow(std::uint64_t bytes);
   // What it really takes, now that this was measured: more than fits, too, for it is taken already.
   void correct(std::uint64_t bytes);
+  // Hands over `bytes` of it as a reservation of another kind; nobody can take them in between. REQUIRES: it holds as many.
+  [[nodiscard]] Reservation split(MemoryKind kind, std::uint64_t bytes);
   void release();
 
  private:

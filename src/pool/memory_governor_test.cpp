@@ -88,6 +88,20 @@ TEST_F(Governor, AReservationGrowsAsFarAsItFits) {
   EXPECT_FALSE(Reservation().grow(1));
 }
 
+TEST_F(Governor, AReservationIsSplitWithoutLettingGo) {
+  auto whole = governor_.reserve(claim("a", MemoryKind::weights, 1000));
+  ASSERT_TRUE(whole.has_value());
+  {
+    const Reservation contexts = whole->split(MemoryKind::context, 300);
+    EXPECT_EQ(contexts.bytes(), 300u);
+    EXPECT_EQ(whole->bytes(), 700u);
+    EXPECT_EQ(reserved(), 1000u);
+    EXPECT_EQ(governor_.held_by("a", kHostMemory), (std::array<std::uint64_t, kMemoryKinds>{700, 300, 0, 0, 0}));
+  }
+  EXPECT_EQ(reserved(), 700u);
+  EXPECT_EQ(Reservation().split(MemoryKind::context, 0).bytes(), 0u);
+}
+
 TEST_F(Governor, WhatWasMeasuredIsTrueThoughItIsTooMuch) {
   auto context = governor_.reserve(claim("a", MemoryKind::context, 900));
   ASSERT_TRUE(context.has_value());

@@ -201,10 +201,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
 // the contexts; that of the weights, if they are not there yet, is with the resident. Errors: E_MODEL_002 with the numbers.
 Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& need, bool has_weights, Load& load) {
   const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts + (has_weights ? 0 : need.weights)};
-  const auto begin = [&](Reservation all) -> Expected<Reservation> {
-    all.correct(has_weights ? 0 : need.weights);
-    auto contexts = governor_.reserve({.model = model, .kind = MemoryKind::context, .bytes = need.contexts});
-    if (!contexts) return contexts;
+  const auto begin = [&](Reservation all) {
+    Reservation contexts = all.split(MemoryKind::context, need.contexts);
     const MutexLock lock(mutex_);
     Resident& resident = residents_[model];
     if (!has_weights) resident.weights_held = std::move(all);

@@ -155,6 +155,30 @@ class WithoutDaemon(unittest.TestCase):
                 self.assertEqual(b"", result.stdout)
                 self.assertNotEqual(b"", result.stderr)
 
+    def test_the_list_of_models(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "uma", "models.yaml")
+
+            def models(*arguments):
+                return run_cli("models", *arguments, XDG_CONFIG_HOME=folder)
+
+            added = models("add", "mine", os.path.relpath(uma.TINY), "--alias", "default", "small")
+            self.assertEqual((0, b""), (added.returncode, added.stderr))
+            self.assertEqual(f"added mine in {file}; umad reads it when it is sent HUP (kill -HUP), or started\n", added.stdout.decode())
+            self.assertEqual(0, models("add", "far", "https://host.example/far.gguf").returncode)
+            self.assertEqual(f'mine:\n  path: {uma.TINY}\n  aliases: [default, small]\nfar:\n  url: "https://host.example/far.gguf"\n',
+                             file.read_text())
+            for arguments, why in ((("add", "small", uma.TINY), b"the name small is taken already"),
+                                   (("add", "x", folder + "/gone.gguf"), b"no such file"),
+                                   (("add", "x", __file__), b"is no model: it does not begin with GGUF"),
+                                   (("rm", "nobody"), b"there is no model nobody")):
+                refused = models(*arguments)
+                self.assertEqual((1, b""), (refused.returncode, refused.stdout))
+                self.assertIn(why, refused.stderr)
+            self.assertEqual(0, models("rm", "mine").returncode)
+            self.assertEqual('far:\n  url: "https://host.example/far.gguf"\n', file.read_text())
+            self.assertEqual(["models.yaml"], os.listdir(file.parent))
+
     def test_a_server_that_does_not_speak_the_protocol(self):
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             path = f"{folder}/s"
@@ -602,7 +626,7 @@ class Views(CliTest):
     def test_models(self):
         header, row, *_ = self.output_of("models").decode().splitlines()
         self.assertEqual("NAME", header.split()[0])
-        self.assertEqual(["tiny-chat", "ready"], row.split()[:2])
+        self.assertEqual(["tiny-chat", "ready", "chat"], row.split()[:3])
         self.assertTrue(json.loads(self.output_of("models", "--json"))["models"][0]["has_chat_template"])
 
     def test_metrics(self):

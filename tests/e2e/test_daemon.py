@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -65,6 +66,26 @@ class CommandLine(unittest.TestCase):
                     self.assertEqual(1, result.returncode, result.stderr)
                     self.assertIn(str(path), result.stderr)
                     self.assertFalse(os.path.exists(f"{folder}/s"), "the socket file is gone")
+
+    def test_a_model_whose_header_the_library_would_not_survive(self):
+        """Each of these ends the process in libllama itself."""
+        whole = uma.TINY.read_bytes()
+        u32, f32 = 4, 6
+        changes = {
+            "llama.block_count": struct.pack("<II", u32, 0),
+            "llama.embedding_length": struct.pack("<II", u32, 0),
+            "llama.attention.layer_norm_rms_epsilon": struct.pack("<If", f32, -1.0),
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "hostile.gguf"
+            for key, value in changes.items():
+                with self.subTest(key=key):
+                    at = whole.index(key.encode()) + len(key)
+                    path.write_bytes(whole[:at] + value + whole[at + len(value):])
+                    result = uma.run_umad("--model", path, "--socket", f"{folder}/s", "--data-dir", f"{folder}/d")
+                    self.assertEqual(1, result.returncode, result.stderr)
+                    self.assertIn(key.rsplit(".", 1)[-1], result.stderr)
+                    self.assertIn(str(path), result.stderr)
 
     def test_a_data_folder_that_cannot_be_made(self):
         with tempfile.TemporaryDirectory() as folder:

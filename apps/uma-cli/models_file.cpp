@@ -1,0 +1,236 @@
+#include "uma-cli/models_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+#include <yaml-cpp/yaml.h>
+
+#include "base/text.h"
+#include "base/unique_fd.h"
+#include "base/utf8.h"
+
+namespace uma::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kNameBytesMax = 128;
+constexpr std::uintmax_t kFileBytesMax = 16u << 20;
+
+bool is_name(std::string_view name) {
+  const auto is_bad = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '\x7f'; };
+  return !name.empty() && name.size() <= kNameBytesMax && std::ranges::none_of(name, is_bad) && is_utf8(name);
+}
+
+// As YAML writes it: in quotes, unless it is a plain word.
+std::string written(std::string_view text) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  const auto is_plain = [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '/';
+  };
+  static constexpr std::string_view kWords[] = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
+  const bool is_word = !text.empty() && (is_letter(text.front()) || text.front() == '/') &&
+                       std::ranges::all_of(text, is_plain) && !std::ranges::contains(kWords, lower_ascii(text));
+  if (is_word) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) < ' ') {
+      quoted += std::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
+
+// The names that a text says, and the aliases among them.
+struct Names {
+  std::vector<std::string> models;
+  std::set<std::string> all;
+};
+
+Result<Names> names_in(const std::string& text) {
+  Names names;
+  try {
+    const YAML::Node root = YAML::Load(text);
+    if (root.IsNull()) return names;
+    if (!root.IsMap()) return fail(ExitCode::usage, "it is no list of models: names with what is said of them");
+    for (const auto& entry : root) {
+      names.models.push_back(entry.first.Scalar());
+      names.all.insert(entry.first.Scalar());
+      if (!entry.second.IsMap()) continue;
+      for (const YAML::Node& alias : entry.second["aliases"]) names.all.insert(alias.Scalar());
+    }
+  } catch (const YAML::Exception& problem) {
+    return fail(ExitCode::usage, std::format("line {}: {}", problem.mark.line + 1, problem.msg));
+  }
+  return names;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size() - 1);
+    lines.push_back(text.substr(0, end + 1));
+    text.remove_prefix(end + 1);
+  }
+  return lines;
+}
+
+// A line at the left edge that is no comment: there a block begins.
+bool begins_block(std::string_view line) {
+  constexpr std::string_view kOther = " \t\r\n#";
+  return !line.empty() && !kOther.contains(line.front()) && !line.starts_with("---") && !line.starts_with("...");
+}
+
+// The name that such a line begins with; nothing where it has none of a form that is certain.
+std::optional<std::string> name_of_block(std::string_view line) {
+  try {
+    // The line alone, or with a value below it, is a map of one key.
+    const YAML::Node node = YAML::Load(std::string(line));
+    if (node.IsMap() && node.size() == 1) return node.begin()->first.Scalar();
+  } catch (const YAML::Exception&) {
+  }
+  return std::nullopt;
+}
+
+constexpr const char* kByHand = "it is not written as a name on a line and its values below: change it by hand";
+
+// The edit is right where exactly `name` came or went.
+Result<std::string> checked(std::string text, std::vector<std::string> expected) {
+  auto names = names_in(text);
+  if (!names || names->models != expected) return fail(ExitCode::usage, kByHand);
+  return text;
+}
+
+std::string_view trouble() {
+  return std::strerror(errno);
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::error_code problem;
+  if (!fs::exists(path, problem)) return std::string();
+  if (!fs::is_regular_file(path, problem) || fs::file_size(path, problem) > kFileBytesMax)
+    return fail(ExitCode::usage, "it is no file, or too large for a list of models");
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return fail(ExitCode::usage, std::string(trouble()));
+  return std::move(text).str();
+}
+
+Result<void> write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(fd, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return fail(ExitCode::server, std::string(trouble()));
+    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+  if (::fsync(fd) != 0) return fail(ExitCode::server, std::string(trouble()));
+  return {};
+}
+
+Result<void> replace_file(const std::string& path, std::string_view text, int folder) {
+  struct stat old{};
+  const mode_t mode = ::stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
+  const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
+  (void)::unlink(temporary.c_str());  // of a process that had this id and was killed
+  const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd.is_open()) return fail(ExitCode::server, std::string(trouble()));
+  auto written = write_all(fd.get(), text);
+  if (written && (::fchmod(fd.get(), mode) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0))
+    written = fail(ExitCode::server, std::string(trouble()));
+  if (!written) {
+    (void)::unlink(temporary.c_str());
+    return written;
+  }
+  (void)::fsync(folder);
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> default_models_file() {
+  const auto variable = [](const char* name) -> std::string_view {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  const std::string folder = xdg_folder(variable("XDG_CONFIG_HOME"), variable("HOME"), ".config");
+  if (folder.empty()) return fail(ExitCode::usage, "no home folder is known: say --file FILE");
+  return folder + "/uma/models.yaml";
+}
+
+Result<std::string> with_model(const std::string& text, const NewModel& model) {
+  auto names = names_in(text);
+  if (!names) return std::unexpected(names.error());
+  std::vector<std::string> added = model.aliases;
+  added.push_back(model.name);
+  for (const std::string& name : added) {
+    if (!is_name(name))
+      return fail(ExitCode::usage,
+                  std::format("\"{}\" cannot be a model's name: up to {} bytes without blanks", name, kNameBytesMax));
+    if (!names->all.insert(name).second) return fail(ExitCode::usage, std::format("the name {} is taken already", name));
+  }
+  const bool is_url = model.source.starts_with("http://") || model.source.starts_with("https://");
+  std::string block = std::format("{}:\n  {}: {}\n", written(model.name), is_url ? "url" : "path", written(model.source));
+  std::string aliases;
+  for (const std::string& alias : model.aliases) aliases += std::format("{}{}", aliases.empty() ? "" : ", ", written(alias));
+  if (!aliases.empty()) block += std::format("  aliases: [{}]\n", aliases);
+  const bool ends_line = text.empty() || text.ends_with('\n');
+  names->models.push_back(model.name);
+  return checked(text + (ends_line ? "" : "\n") + block, names->models);
+}
+
+Result<std::string> without_model(const std::string& text, const std::string& name) {
+  auto names = names_in(text);
+  if (!names) return std::unexpected(names.error());
+  if (std::erase(names->models, name) == 0) return fail(ExitCode::usage, std::format("there is no model {}", name));
+  const std::vector<std::string_view> lines = lines_of(text);
+  const auto begin =
+      std::ranges::find_if(lines, [&](std::string_view line) { return begins_block(line) && name_of_block(line) == name; });
+  if (begin == lines.end()) return fail(ExitCode::usage, kByHand);
+  auto end = std::find_if(begin + 1, lines.end(), begins_block);
+  // Comments at the left edge and blank lines before the next block are its.
+  while (end - begin > 1 && (*(end - 1))[0] != ' ' && (*(end - 1))[0] != '\t') --end;
+  std::string left;
+  for (auto line = lines.begin(); line != lines.end(); ++line) {
+    if (line < begin || line >= end) left += *line;
+  }
+  return checked(std::move(left), names->models);
+}
+
+Result<void> edit_file(const std::string& path, const Edit& edit) {
+  const auto failed = [&](Failure failure) {
+    failure.message = std::format("{}: {}", path, failure.message);
+    return std::unexpected(std::move(failure));
+  };
+  std::error_code problem;
+  // A link stays one.
+  const fs::path target = fs::exists(path, problem) ? fs::canonical(path, problem) : fs::absolute(path, problem);
+  fs::create_directories(target.parent_path(), problem);
+  const UniqueFd folder(::open(target.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // The folder's lock, for the file itself is another one after each edit.
+  if (!folder.is_open() || ::flock(folder.get(), LOCK_EX) != 0) return failed({ExitCode::server, std::string(trouble()), ""});
+  auto text = read_file(target.string());
+  if (!text) return failed(text.error());
+  auto edited = edit(*text);
+  if (!edited) return failed(edited.error());
+  if (auto replaced = replace_file(target.string(), *edited, folder.get()); !replaced) return failed(replaced.error());
+  return {};
+}
+
+}  // namespace uma::cli
