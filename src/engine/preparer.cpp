@@ -102,7 +102,7 @@ bool replace_instructions(kv::SessionRecord& record, const std::optional<std::st
 }  // namespace
 
 Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                           const Input& input, const ResponseRequest& response) {
+                                           const Input& input, const ResponseRequest& response, const ChatOptions& chat) {
   if (record.mode == SessionMode::text) {
     return fail(ErrorCode::proto_field, "the session is of mode text: responses need one of mode chat");
   }
@@ -119,8 +119,7 @@ Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format,
     next.on_full = *response.on_full;
     is_changed = true;  // how long the system prompt is must be found out
   }
-  if (auto done = append_messages(format, next, input.messages, nullptr, is_changed); !done)
-    return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, input.messages, &chat, is_changed); !done) return std::unexpected(done.error());
   return next;
 }
 
@@ -168,6 +167,11 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   return next;
 }
 
+bool needs_grammar(const GenerateOptions& options) {
+  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
+  return is_forced || !options.grammar.empty() || !options.json_schema.empty();
+}
+
 Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                               const GenerateOptions& options) {
   const auto named = [](std::string_view field, const Error& error) {
@@ -175,7 +179,7 @@ Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or \"response_format\" exclude each other");
+    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or a format of the reply exclude each other");
   }
   if (is_forced) {
     const auto gbnf = format.forced_grammar(options.chat);
@@ -193,7 +197,9 @@ Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::
   }
   if (options.json_schema.empty()) return nullptr;
   auto grammar = capability::json_schema_grammar(options.json_schema);
-  if (!grammar) return named("response_format.json_schema.schema", grammar.error());
+  if (!grammar) {
+    return fail(grammar.error().code, std::format("the schema of the reply's format: {}", grammar.error().message));
+  }
   return grammar;
 }
 

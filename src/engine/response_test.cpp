@@ -325,6 +325,32 @@ TEST_F(ResponsesTest, ThoseOfAConversationWaitForEachOther) {
   EXPECT_NE(aside->session(), session) << "the conversation was not asked for";
 }
 
+TEST_F(ResponsesTest, OneWithAGrammarIsNotOvertaken) {
+  const auto with_grammar = [](GenerateRequest request) {
+    request.options.grammar = "root ::= [a-z]*";
+    return request;
+  };
+  const std::string conversation = create_conversation();
+  const auto first = begin(with_grammar(request("one", conversation)));
+  const auto second = begin(request("two", conversation, "", "More"));
+  const auto third = begin(with_grammar(request("three", conversation, "", "And?")));
+  const auto fourth = begin(request("four", conversation, "", "So?"));
+  settle();
+  EXPECT_EQ(ids(*kept(conversation)), (Ids{"one", "two", "three", "four"}));
+
+  const std::string session = respond(request("one"))->session();
+  const auto here = begin(with_grammar(request("two", session, "one")));
+  const auto aside = begin(request("other", session, "one"));
+  settle();
+  EXPECT_EQ(here->session(), session);
+  EXPECT_NE(aside->session(), session);
+
+  GenerateRequest bad = request("bad", session, "two");
+  bad.options.grammar = "root ::= other";
+  EXPECT_EQ(respond(bad)->failure(), ErrorCode::proto_field);
+  EXPECT_EQ(respond(request("three", session, "two"))->session(), session);
+}
+
 TEST_F(ResponsesTest, TheirDeadlineEndsTheWaiting) {
   const std::string session = create_conversation();
   GenerateRequest long_one = request("one", session);

@@ -1004,20 +1004,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
           id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
                                                    token, model_->vocab().size() - 1)});
     }
-    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-    if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
-      return begin_generation(id, tenant, std::move(request));
-    // Before anything of the request is done: a grammar that is none changes nothing.
-    preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
-      auto grammar = compile_grammar(*chat, request.options);
-      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
-        const auto found = requests_.find(id);
-        if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, grammar.error());
-        found->second.grammar = std::move(*grammar);
-        begin_generation(id, tenant, std::move(request));
-      });
-    });
+    begin_generation(id, tenant, std::move(request));
   });
 }
 
@@ -1035,11 +1022,14 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
   preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
     kv::SessionRecord empty;
     empty.created_s = now_s;
+    auto grammar = compile_grammar(*chat, request.options);
     auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
-    post([this, id, record = std::move(record), request = std::move(request)]() mutable {
+    post([this, id, grammar = std::move(grammar), record = std::move(record), request = std::move(request)]() mutable {
       const auto open = requests_.find(id);
       if (open == requests_.end()) return;  // cancelled meanwhile
+      if (!grammar) return refuse(id, grammar.error());
       if (!record) return refuse(id, record.error());
+      open->second.grammar = std::move(*grammar);
       if (auto fits = check_fits(0, record->pending.size()); !fits) return refuse(id, fits.error());
       if (record->pending.empty()) return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
       if (!request.input.messages.empty()) {
@@ -1070,6 +1060,10 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
   if (session.running != RequestId{}) return refuse(id, busy_session(request.session));
   if (auto known = check_record(*session.record); !known) return refuse(id, known.error());
   const SessionId session_id = session.summary.id;
+  // Before anything is done: a grammar that is none changes nothing.
+  if (needs_grammar(request.options) && requests_.at(id).grammar == nullptr) {
+    return compile_and_generate_in(session, id, request);
+  }
   if (request.regenerate) {
     const kv::SessionRecord& record = *session.record;
     if (record.turns.empty()) return refuse(id, {ErrorCode::proto_field, "the session has no reply to regenerate"});
@@ -1101,6 +1095,28 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
     if (!appended) return refuse(id, appended.error());
     start_session_task(id, *find_session(session_id), request);
+  });
+}
+
+// The session is locked meanwhile, and the request then goes before what has come to the session since.
+void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
+  lock(session);
+  preparer_.post([this, id, session_id = session.summary.id, chat = chat_, request] {
+    post([this, id, session_id, request, grammar = compile_grammar(*chat, request.options)]() mutable {
+      const auto open = requests_.find(id);  // none: cancelled meanwhile
+      if (open != requests_.end() && !grammar) {
+        refuse(id, grammar.error());
+      } else if (open != requests_.end()) {
+        open->second.grammar = std::move(*grammar);
+        std::vector<WithSession>& waiting = find_session(session_id)->waiting;
+        waiting.insert(waiting.begin(), [this, id, request](Expected<Session*> found) {
+          if (!requests_.contains(id)) return;  // cancelled meanwhile
+          if (!found) return refuse(id, found.error());
+          generate_in(**found, id, request);
+        });
+      }
+      unlock(session_id);
+    });
   });
 }
 
@@ -1246,11 +1262,16 @@ void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<
   if (!origin) lock(*find_session(record->id));
   preparer_.post(
       [this, id, chat = chat_, record = std::move(record), origin = std::move(origin), request = std::move(request)]() mutable {
-        auto next = begin_response(*chat, *record, request.input, *request.response);
-        post([this, id, record = std::move(record), origin = std::move(origin), next = std::move(next),
-              request = std::move(request)]() mutable {
+        auto grammar = compile_grammar(*chat, request.options);
+        auto next = begin_response(*chat, *record, request.input, *request.response, request.options.chat);
+        post([this, id, record = std::move(record), origin = std::move(origin), grammar = std::move(grammar),
+              next = std::move(next), request = std::move(request)]() mutable {
           const bool is_locked = !origin;
-          if (requests_.contains(id)) {  // else it was cancelled meanwhile
+          const auto open = requests_.find(id);  // none: cancelled meanwhile
+          if (open != requests_.end() && !grammar) {
+            refuse(id, grammar.error());
+          } else if (open != requests_.end()) {
+            open->second.grammar = std::move(*grammar);
             const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
                                       : Expected<Unit>(std::unexpected(next.error()));
             if (!started) refuse(id, started.error());
@@ -1438,7 +1459,8 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
                        .reason = eos.reason,
                        .prompt_tokens = eos.usage.prompt_tokens,
                        .reused_tokens = eos.usage.reused_tokens,
-                       .completion_tokens = eos.usage.completion_tokens}));
+                       .completion_tokens = eos.usage.completion_tokens,
+                       .reasoning_tokens = eos.usage.reasoning_tokens}));
   }
   return next;
 }

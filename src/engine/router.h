@@ -203,6 +203,7 @@ class Router {
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
+  void compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   [[nodiscard]] Expected<Unit> try_start_session_task(RequestId id, Session& session, const GenerateRequest& request);
