@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "server/http_connection.h"
 #include "server/http_routes.h"
+#include "wire/response_encoder.h"
 #include "wire/responses_codec.h"
 
 namespace uma::server {
@@ -25,6 +26,7 @@ class ResponseWriter final : public AnswerEncoder {
   void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
   void append_first(std::string& out) override { encoder_.append_first(out); }
   void append_text(std::string& out, std::string_view text) override { encoder_.append_text(out, text); }
+  void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
 
