@@ -167,6 +167,26 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   return next;
 }
 
+Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                                 const kv::SessionRecord& rewound) {
+  if (record.pending_messages.empty()) {
+    ChatOptions chat;
+    chat.tools = record.tools;
+    chat.template_arguments = record.template_arguments;
+    return reopen_last_turn(format, record, rewound, chat);
+  }
+  kv::SessionRecord next = record;
+  next.pending_messages.pop_back();
+  next.pending.clear();
+  if (next.messages.empty() && next.has_instructions && next.pending_messages.size() == 1) {
+    next.pending_messages.clear();  // instructions for nothing
+    next.has_instructions = false;
+  }
+  if (next.pending_messages.empty()) return next;
+  if (auto done = append_messages(format, next, {}, nullptr); !done) return std::unexpected(done.error());
+  return next;
+}
+
 bool needs_grammar(const GenerateOptions& options) {
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   return is_forced || !options.grammar.empty() || !options.json_schema.empty();

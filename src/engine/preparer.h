@@ -30,6 +30,12 @@ namespace uma::engine {
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound,
                                                            const ChatOptions& chat);
 
+// What it becomes without the message that it ends with: one that is pending, or else the reply of the last turn; `rewound` is
+// the record without that turn. REQUIRES: one of the two. Errors: as append_to_record.
+[[nodiscard]] Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& format,
+                                                               const kv::SessionRecord& record,
+                                                               const kv::SessionRecord& rewound);
+
 // Whether the text of the reply must follow something: a grammar, a schema or a call that is forced.
 [[nodiscard]] bool needs_grammar(const GenerateOptions& options);
 // What it must follow; null: nothing. Errors: E_PROTO_003 with the field.

@@ -38,6 +38,18 @@ Error unknown_session_of(const GenerateRequest& request) {
   return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
 }
 
+// Of the one that its conversation ends with; nothing where nothing was said.
+std::optional<MessagePosition> place_of_last_message(const kv::SessionRecord& record) {
+  const auto turns = static_cast<std::int32_t>(record.turns.size());
+  const bool waits = !record.pending_messages.empty();
+  if (!waits && record.messages.empty()) return std::nullopt;
+  const std::size_t count = waits ? record.pending_messages.size() : record.messages.size();
+  const std::int32_t begin = waits ? 0 : record.turns.back().messages_begin;
+  const bool begins_with_instructions = record.has_instructions && begin == 0 && (!waits || record.messages.empty());
+  return MessagePosition{.turn = record.turns_dropped + (waits ? turns : turns - 1),
+                         .number = static_cast<std::int32_t>(count) - 1 - begin - (begins_with_instructions ? 1 : 0)};
+}
+
 // Among those of the record; null: it is none of them.
 ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
   const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
@@ -419,6 +431,17 @@ void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) 
   commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
          [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
            reply(done ? Expected<SessionInfo>(info_of(*find_session(id))) : std::unexpected(done.error()));
+           unlock(id);
+         });
+}
+
+// Likewise, with all that was said in it.
+void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply) {
+  const SessionId id = next.id;
+  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
+         [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+           const Session& changed = *find_session(id);
+           reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
            unlock(id);
          });
 }
@@ -817,13 +840,49 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
         lock(target);
         kv::SessionRecord next = *target.record;
         next.metadata = std::move(metadata);
-        commit(std::make_shared<const kv::SessionRecord>(std::move(next)), target.record,
-               [this, id = target.summary.id, reply = std::move(reply)](Expected<Unit> done) mutable {
-                 const Session& changed = *find_session(id);
-                 reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
-                 unlock(id);
-               });
+        commit_and_reply(std::move(next), std::move(reply));
       });
+}
+
+void Router::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
+  with_model_of(tenant, session, [this, tenant, session, place, reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    with_session(
+        tenant, session,
+        [this, tenant, session, place, use = std::move(*use), reply = std::move(reply)](Expected<Session*> found) mutable {
+          if (!found) return reply(std::unexpected(found.error()));
+          Session& target = **found;
+          if (target.running != RequestId{}) {
+            waiting_for_reply_[target.summary.id].push_back([this, tenant, session, place, reply = std::move(reply)]() mutable {
+              remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
+            });
+            return;
+          }
+          if (auto known = check_record(*use, *target.record); !known) return reply(std::unexpected(known.error()));
+          if (place_of_last_message(*target.record) != place) {
+            return reply(fail(ErrorCode::proto_field, "only the message that a conversation ends with can be taken out"));
+          }
+          remove_last_message_of(target, std::move(use), std::move(reply));
+        });
+  });
+}
+
+void Router::remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply) {
+  lock(session);
+  touch(session);
+  const kv::SessionRecord& record = *session.record;
+  preparer_.post([this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
+                  reply = std::move(reply)]() mutable {
+    auto next = without_last_message(*use->chat, *record, without_turn);
+    post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
+      if (!next) {
+        reply(std::unexpected(next.error()));
+        return unlock(id);
+      }
+      next->last_used_s = clock_.unix_s();
+      commit_and_reply(std::move(*next), std::move(reply));
+    });
+  });
 }
 
 void Router::get_response(const TenantId& tenant, const std::string& session, const std::string& response,

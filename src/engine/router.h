@@ -108,6 +108,7 @@ class Router {
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
   void set_metadata(const TenantId& tenant, const std::string& session, std::string metadata, Reply<SessionDetail> reply);
+  void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply);
   void get_response(const TenantId& tenant, const std::string& session, const std::string& response,
                     Reply<ResponseDetail> reply);
   void cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -248,6 +249,8 @@ class Router {
   [[nodiscard]] std::size_t least_loaded_lane(const Served& served) const;
   [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
+  void commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply);
+  void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);
   void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
   void export_kv(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);

@@ -168,4 +168,28 @@ Answer handlers::list_conversation_items(HttpConnection& connection, const HttpR
       std::move(detail), request, [&](const SessionDetail& said) { return wire::conversation_items_json(said, *page); });
 }
 
+Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, std::move(*session));
+  co_return co_await connection.respond_with(std::move(detail), request, [&](const SessionDetail& said) {
+    return wire::conversation_item_json(said, request.ids.back());
+  });
+}
+
+Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, *session);
+  if (!detail || !*detail) {
+    co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  }
+  const auto place = wire::removable_message(**detail, request.ids.back());
+  if (!place) co_return co_await connection.respond_rejected(place.error(), request);
+  auto left = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+    connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(left), request, wire::conversation_json);
+}
+
 }  // namespace uma::server

@@ -54,6 +54,8 @@ Answer update_conversation(HttpConnection& connection, const HttpRequest& reques
 Answer delete_conversation(HttpConnection& connection, const HttpRequest& request);
 Answer create_conversation_items(HttpConnection& connection, const HttpRequest& request);
 Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
+Answer get_conversation_item(HttpConnection& connection, const HttpRequest& request);
+Answer delete_conversation_item(HttpConnection& connection, const HttpRequest& request);
 
 // http_sessions.cpp
 Answer create_session(HttpConnection& connection, const HttpRequest& request);

@@ -13,12 +13,13 @@ ResponseEncoder::ResponseEncoder(const ResponseId& id, std::string request, std:
       model_(std::move(model)),
       created_s_(created_s),
       id_(response_id_text(id)),
-      place_{.session = id.session} {}
+      session_(id.session) {}
 
 void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
-  place_ = {.session = place.session.value, .turn = place.turn, .number = place.number};
+  session_ = place.session.value;
+  place_ = {.turn = place.turn, .number = place.number};
   has_session_ = true;
-  id_ = response_id_text({place_.session, response_});
+  id_ = response_id_text({session_, response_});
 }
 
 void ResponseEncoder::append_response(std::string& out, const std::vector<Item>& output, const EosEvent* eos) const {
@@ -26,7 +27,7 @@ void ResponseEncoder::append_response(std::string& out, const std::vector<Item>&
                       .request = request_,
                       .model = model_,
                       .created_s = created_s_,
-                      .session = has_session_ ? std::string_view(place_.session) : "",
+                      .session = has_session_ ? std::string_view(session_) : "",
                       .turn = place_.turn,
                       .output = output};
   if (eos != nullptr) {
@@ -69,7 +70,10 @@ void ResponseEncoder::append_response_event(std::string& out, std::string_view t
 }
 
 Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
-  return {.kind = kind, .id = item_id(kind, place_, call), .text = "", .role = kind == Item::Kind::message ? "assistant" : ""};
+  return {.kind = kind,
+          .id = item_id(kind, session_, place_, call),
+          .text = "",
+          .role = kind == Item::Kind::message ? "assistant" : ""};
 }
 
 void ResponseEncoder::begin_item(std::string& out, Item item) {

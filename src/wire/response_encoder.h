@@ -46,8 +46,9 @@ class ResponseEncoder {
   const std::string model_;
   const std::int64_t created_s_;
   std::string id_;
-  MessagePlace place_;
-  bool has_session_ = false;
+  std::string session_;
+  MessagePosition place_;
+  bool has_session_ = false;  // else the name of the session stands for none
 
   // Of the stream, so far.
   std::vector<Item> items_;

@@ -70,7 +70,7 @@ json::object extra_of(const ChatMessage& message) {
   return extra.is_object() ? std::move(extra.get_object()) : json::object();
 }
 
-void add_calls(std::vector<Item>& items, const json::object& extra, const MessagePlace& place) {
+void add_calls(std::vector<Item>& items, const json::object& extra, std::string_view session, MessagePosition place) {
   const json::value* value = extra.if_contains("tool_calls");
   const json::array* calls = value == nullptr ? nullptr : value->if_array();
   if (calls == nullptr) return;
@@ -80,7 +80,7 @@ void add_calls(std::vector<Item>& items, const json::object& extra, const Messag
     const json::object* function = inner == nullptr ? nullptr : inner->if_object();
     if (function == nullptr) continue;
     items.push_back({.kind = Item::Kind::call,
-                     .id = item_id(Item::Kind::call, place, static_cast<std::int32_t>(i)),
+                     .id = item_id(Item::Kind::call, session, place, static_cast<std::int32_t>(i)),
                      .text = text_of(*function, "arguments"),
                      .call_id = text_of(*call, "id"),
                      .name = text_of(*function, "name")});
@@ -115,29 +115,32 @@ void write_own(ObjectWriter& parent, const ResponseFacts& facts) {
 
 }  // namespace
 
-std::string item_id(Item::Kind kind, const MessagePlace& place, std::int32_t call) {
-  std::string id = std::format("{}_{}_{}_{}", prefix_of(kind), place.session, place.turn, place.number);
+std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call) {
+  std::string id = std::format("{}_{}_{}_{}", prefix_of(kind), session, place.turn, place.number);
   if (kind == Item::Kind::call) id += std::format("_{}", call);
   return id;
 }
 
-void add_items(std::vector<Item>& items, const ChatMessage& message, const MessagePlace& place) {
+void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place) {
   const json::object extra = extra_of(message);
   if (message.role == "tool") {
     items.push_back({.kind = Item::Kind::call_output,
-                     .id = item_id(Item::Kind::call_output, place),
+                     .id = item_id(Item::Kind::call_output, session, place),
                      .text = message.content,
                      .call_id = text_of(extra, "tool_call_id")});
     return;
   }
   const std::size_t before = items.size();
   if (std::string thought = text_of(extra, "reasoning_content"); !thought.empty()) {
-    items.push_back({.kind = Item::Kind::reasoning, .id = item_id(Item::Kind::reasoning, place), .text = std::move(thought)});
+    items.push_back(
+        {.kind = Item::Kind::reasoning, .id = item_id(Item::Kind::reasoning, session, place), .text = std::move(thought)});
   }
-  Item said{
-      .kind = Item::Kind::message, .id = item_id(Item::Kind::message, place), .text = message.content, .role = message.role};
+  Item said{.kind = Item::Kind::message,
+            .id = item_id(Item::Kind::message, session, place),
+            .text = message.content,
+            .role = message.role};
   if (!message.content.empty()) items.push_back(said);
-  add_calls(items, extra, place);
+  add_calls(items, extra, session, place);
   if (items.size() == before) items.push_back(std::move(said));  // somebody said nothing
 }
 

@@ -1,6 +1,6 @@
 // What the answers of /v1/responses and /v1/conversations are made of: items, and the response around its output. One message
-// is several items where it has thoughts or calls. An item's id says where it is: SESSION _ TURN _ NUMBER of its message, and
-// for the calls of a message _ CALL, behind the prefix of its kind:
+// is several items where it has thoughts or calls. An item's id says where it is: SESSION _ TURN _ NUMBER of its message
+// (MessagePosition), and for the calls of a message _ CALL, behind the prefix of its kind:
 //
 //   msg_ what was said    rs_ what was thought first    fc_ a call of a tool    fco_ what it gave
 #pragma once
@@ -14,16 +14,10 @@
 
 #include "core/event.h"
 #include "core/request.h"
+#include "core/session_info.h"
 #include "core/usage.h"
 
 namespace uma::wire {
-
-// Of a message: TURN counts since the session's beginning, NUMBER the messages of the turn.
-struct MessagePlace {
-  std::string session;
-  std::int32_t turn = 0;
-  std::int32_t number = 0;
-};
 
 struct Item {
   enum class Kind : std::uint8_t { message, reasoning, call, call_output };
@@ -37,9 +31,9 @@ struct Item {
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };
 
-[[nodiscard]] std::string item_id(Item::Kind kind, const MessagePlace& place, std::int32_t call = 0);
+[[nodiscard]] std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call = 0);
 // The items of a message, in OpenAI's order: its thoughts, its text, its calls.
-void add_items(std::vector<Item>& items, const ChatMessage& message, const MessagePlace& place);
+void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place);
 // One in progress has no content yet.
 void append_item(std::string& out, const Item& item, ItemStatus status);
 // What messages and thoughts have as content.

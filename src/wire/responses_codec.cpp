@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <format>
+#include <ranges>
 #include <utility>
 
 #include <boost/json/array.hpp>
@@ -62,41 +63,40 @@ std::string role_field(FieldReader& item) {
   return role;
 }
 
-// A string, or parts of text.
-std::string text_field(FieldReader& item, std::string_view name) {
-  const json::value* content = item.find(name);
-  if (content == nullptr || !content->is_array()) return item.required_text(name);
+// What parts of these types say; nothing where one is of another type.
+std::optional<std::string> text_of_parts(FieldReader& item, std::string_view name, const json::array& parts,
+                                         std::span<const std::string_view> types) {
   std::string text;
-  for (const json::value& part : content->get_array()) {
+  for (const json::value& part : parts) {
     const json::object* object = part.if_object();
     const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
     const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    const bool is_text = type != nullptr && (*type == "input_text" || *type == "output_text" || *type == "text");
-    if (!is_text || part_text == nullptr) {
-      item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
-      return "";
-    }
+    const json::string* type_name = type == nullptr ? nullptr : type->if_string();
+    const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
+    if (!is_text || part_text == nullptr) return std::nullopt;
     text += item.checked_text(name, *part_text, {}).value_or("");
   }
   return text;
 }
 
+// A string, or parts of text.
+std::string text_field(FieldReader& item, std::string_view name) {
+  constexpr std::array<std::string_view, 3> kTypes = {"input_text", "output_text", "text"};
+  const json::value* content = item.find(name);
+  if (content == nullptr || !content->is_array()) return item.required_text(name);
+  auto text = text_of_parts(item, name, content->get_array(), kTypes);
+  if (!text) item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
+  return std::move(text).value_or("");
+}
+
 // What a thought says itself. Its summary, and what another server has encrypted, say nothing to the model.
 std::string reasoning_field(FieldReader& item) {
-  std::string text;
+  constexpr std::array<std::string_view, 1> kTypes = {"reasoning_text"};
   const json::array* content = item.array("content");
-  if (content == nullptr) return text;
-  for (const json::value& part : *content) {
-    const json::object* object = part.if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    if (type == nullptr || *type != "reasoning_text" || part_text == nullptr) {
-      item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
-      return "";
-    }
-    text += item.checked_text("content", *part_text, {}).value_or("");
-  }
-  return text;
+  if (content == nullptr) return "";
+  auto text = text_of_parts(item, "content", *content, kTypes);
+  if (!text) item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
+  return std::move(text).value_or("");
 }
 
 // Makes messages of items. What an assistant thinks, says and calls, one after the other, is one message.
@@ -198,7 +198,9 @@ std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name)
     reader.read(item);
     if (!item.ok()) fields.fail_as(item);
   }
-  return reader.take();
+  std::vector<ChatMessage> messages = reader.take();
+  if (messages.empty() && !items->empty()) fields.fail_field(name, "says nothing: of thoughts only the text itself is read");
+  return messages;
 }
 
 std::vector<ChatMessage> input_field(FieldReader& fields) {
@@ -434,7 +436,8 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
 // comes after all of them.
 std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
   std::vector<Item> items;
-  MessagePlace place{.session = session.info.id.value};
+  const std::string& id = session.info.id.value;
+  MessagePosition place;
   std::size_t next_turn = 0;  // of those that are left
   for (std::size_t i = 0; i < std::min(session.messages.size(), messages_end); ++i) {
     if (next_turn < session.turns_begin.size() && session.turns_begin[next_turn] == static_cast<std::int32_t>(i)) {
@@ -442,7 +445,7 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
       place.number = 0;
     }
     if (i == 0 && session.has_instructions) continue;
-    add_items(items, session.messages[i], place);
+    add_items(items, session.messages[i], id, place);
     ++place.number;
   }
   if (messages_end < SIZE_MAX) return items;
@@ -450,10 +453,20 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
   place.number = 0;
   for (std::size_t i = 0; i < session.pending_messages.size(); ++i) {
     if (i == 0 && session.messages.empty() && session.has_instructions) continue;
-    add_items(items, session.pending_messages[i], place);
+    add_items(items, session.pending_messages[i], id, place);
     ++place.number;
   }
   return items;
+}
+
+// In the last turn.
+std::int32_t number_of_reply(const SessionDetail& session) {
+  const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
+  return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
+}
+
+RejectedBody unknown_item() {
+  return {{ErrorCode::session_unknown, "the conversation has no such item"}, ""};
 }
 
 void append_list(std::string& out, std::span<const Item> items, bool has_more) {
@@ -570,12 +583,9 @@ std::string response_json(const ResponseDetail& detail) {
   const ResponseRecord& response = *detail.response;
   const SessionDetail& session = detail.session;
   const std::string id = response_id_text({session.info.id.value, response.id});
-  const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
   std::vector<Item> output;
-  add_items(output, session.messages.back(),
-            {.session = session.info.id.value,
-             .turn = response.turn,
-             .number = static_cast<std::int32_t>(session.messages.size()) - 1 - first});
+  add_items(output, session.messages.back(), session.info.id.value,
+            {.turn = response.turn, .number = number_of_reply(session)});
   std::string out;
   append_response(out, {.id = id,
                         .request = response.request,
@@ -612,13 +622,44 @@ std::expected<std::string, RejectedBody> conversation_items_json(const SessionDe
   return page_json(items_of(conversation), page);
 }
 
+std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation, std::string_view id) {
+  const std::vector<Item> items = items_of(conversation);
+  const auto found = std::ranges::find(items, id, &Item::id);
+  if (found == items.end()) return std::unexpected(unknown_item());
+  std::string out;
+  append_item(out, *found, ItemStatus::completed);
+  return out;
+}
+
+std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation, std::string_view item) {
+  const SessionInfo& info = conversation.info;
+  const auto turns = info.dropped_turns + static_cast<std::int32_t>(conversation.turns_begin.size());
+  const std::vector<Item> all = items_of(conversation);
+  if (!std::ranges::contains(all, item, &Item::id)) return std::unexpected(unknown_item());
+  const bool waits = !conversation.pending_messages.empty();
+  const bool waits_behind_instructions = conversation.has_instructions && conversation.messages.empty();
+  const auto pending = static_cast<std::int32_t>(conversation.pending_messages.size());
+  const MessagePosition last = waits ? MessagePosition{turns, pending - 1 - (waits_behind_instructions ? 1 : 0)}
+                                     : MessagePosition{turns - 1, number_of_reply(conversation)};
+  std::vector<Item> items;
+  add_items(items, waits ? conversation.pending_messages.back() : conversation.messages.back(), info.id.value, last);
+  const auto is_thought = [](const Item& other) { return other.kind == Item::Kind::reasoning; };
+  const bool is_alone = std::ranges::all_of(items | std::views::take(items.size() - 1), is_thought);
+  if (items.back().id == item && is_alone) return last;
+  return std::unexpected(RejectedBody{
+      {ErrorCode::proto_field,
+       std::format("item {} cannot be taken out alone: that is possible with the last item of a conversation, where it is the "
+                   "whole of a message but for its thoughts",
+                   item)},
+      ""});
+}
+
 std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> messages) {
-  MessagePlace place{.session = conversation.id.value,
-                     .turn = conversation.turns,
-                     .number = conversation.pending_messages - static_cast<std::int32_t>(messages.size())};
+  MessagePosition place{.turn = conversation.turns,
+                        .number = conversation.pending_messages - static_cast<std::int32_t>(messages.size())};
   std::vector<Item> items;
   for (const ChatMessage& message : messages) {
-    add_items(items, message, place);
+    add_items(items, message, conversation.id.value, place);
     ++place.number;
   }
   std::string out;

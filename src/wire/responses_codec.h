@@ -67,6 +67,13 @@ struct ListPage {
 [[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
 [[nodiscard]] std::expected<std::string, RejectedBody> conversation_items_json(const SessionDetail& conversation,
                                                                                const ListPage& page);
+// Of an id that is none of its items: E_SESSION_001.
+[[nodiscard]] std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation,
+                                                                              std::string_view id);
+// The message that goes when this item is taken out. Only what is said last can be: the chain stays as it was computed.
+// E_PROTO_003 for the others, and for one of several items of a message; but thoughts go with what they led to.
+[[nodiscard]] std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation,
+                                                                             std::string_view item);
 // Those that were just appended to `conversation`, which is as it is since.
 [[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> items);
 

@@ -262,6 +262,7 @@ TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"([{"type":"function_call","name":"a"}])", "input[0].call_id"},
            {R"([{"type":"function_call","call_id":"a","name":"a","arguments":{}}])", "input[0].arguments"},
            {R"([{"type":"reasoning","content":[{"type":"x"}]}])", "input[0].content"},
+           {R"([{"type":"reasoning","summary":[],"encrypted_content":"x"}])", "input"},
            {R"([{"type":"web_search_call","id":"a"}])", "input[0].type"},
            {R"([{"type":"item_reference","id":"a"}])", "input[0].type"}}) {
     EXPECT_EQ(rejected("{\"input\":" + input + "}"), std::pair(ErrorCode::proto_field, field)) << input;
@@ -642,6 +643,29 @@ TEST(ResponsesCodec, ItemsCanBeGivenBack) {
   EXPECT_EQ(list.at("data").at(3).at("output"), "wet");
   const ResponseCall call = decoded(R"({"store":false,"input":)" + json::serialize(list.at("data")) + "}");
   EXPECT_EQ(call.generate.input.messages, session.messages);
+}
+
+TEST(ResponsesCodec, OnlyTheLastItemCanBeTakenOut) {
+  SessionDetail session = some_session();
+  const std::string id = kSession;
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_3_1").value(), (MessagePosition{3, 1}));
+  for (const std::string& item : {"msg_" + id + "_3_0", "msg_" + id + "_2_1"}) {
+    EXPECT_EQ(removable_message(session, item).error().error.code, ErrorCode::proto_field) << item;
+  }
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_9_0").error().error.code, ErrorCode::session_unknown);
+  session.messages.back().extra = R"({"reasoning_content":"hm"})";
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_3_1").value(), (MessagePosition{3, 1})) << "with its thought";
+  EXPECT_EQ(removable_message(session, "rs_" + id + "_3_1").error().error.code, ErrorCode::proto_field);
+  session.messages.back().extra = R"({"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]})";
+  EXPECT_EQ(removable_message(session, "fc_" + id + "_3_1_0").error().error.code, ErrorCode::proto_field) << "it says more";
+  session.messages.back().content.clear();
+  EXPECT_EQ(removable_message(session, "fc_" + id + "_3_1_0").value(), (MessagePosition{3, 1}));
+  session.pending_messages = {{"user", "e"}, {"user", "f"}};
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_4_1").value(), (MessagePosition{4, 1}));
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_4_0").error().error.code, ErrorCode::proto_field);
+  EXPECT_EQ(json::parse(conversation_item_json(session, "msg_" + id + "_4_0").value()).at("role"), "user");
+  EXPECT_EQ(conversation_item_json(session, "msg_" + id + "_4_7").error().error.code, ErrorCode::session_unknown);
+  EXPECT_EQ(removable_message(SessionDetail(), "x").error().error.code, ErrorCode::session_unknown);
 }
 
 TEST(ResponsesCodec, ItemsComeInPages) {

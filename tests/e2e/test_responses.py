@@ -367,6 +367,28 @@ class Tools(ResponsesTest):
         rest = self.items(f"/v1/conversations/{made['id']}/items", order="asc", after=items[1]["id"])
         self.assertEqual(items[2:], rest["data"])
 
+    def test_the_last_items_of_a_conversation_can_be_taken_out(self):
+        made = self.ok("POST", "/v1/conversations", {})
+        path = f"/v1/conversations/{made['id']}/items"
+        first = self.respond("Hello", conversation=made["id"])
+        call = self.call(conversation=made["id"])
+        items = self.items(path, order="asc")["data"]
+        self.assertEqual(items[3], self.ok("GET", f"{path}/{items[3]['id']}"))
+        for name in (items[0]["id"], items[2]["id"]):
+            status, answer = self.request("DELETE", f"{path}/{name}")
+            self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]))
+        self.assert_unknown(self.request("DELETE", f"{path}/msg_{UNKNOWN}_0_0"))
+        self.assert_unknown(self.request("GET", f"{path}/msg_{UNKNOWN}_0_0"))
+        self.assertEqual(items, self.items(path, order="asc")["data"])
+        for left in (3, 2):
+            self.assertEqual(made["id"], self.ok("DELETE", f"{path}/{items[left]['id']}")["id"])
+            self.assertEqual(items[:left], self.items(path, order="asc")["data"])
+        self.assert_unknown(self.request("GET", f"/v1/responses/{call['id']}"))
+        self.restart()
+        self.assertEqual(items[:2], self.items(path, order="asc")["data"])
+        self.assertEqual(first["output"], self.ok("GET", f"/v1/responses/{first['id']}")["output"])
+        self.respond("More", conversation=made["id"])
+
     def test_a_format_is_followed(self):
         schema = {"type": "object", "properties": {"a": {"enum": ["x y"]}}, "required": ["a"], "additionalProperties": False}
         answer = self.respond("Say", text={"format": {"type": "json_schema", "name": "n", "strict": True, "schema": schema}}, max_output_tokens=200)
