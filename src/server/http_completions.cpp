@@ -29,7 +29,8 @@ class CompletionEncoder final : public AnswerEncoder {
 handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(kind, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  wire::CompletionHead head(kind, random_name(), unix_time_s(), model_name(connection.service()), call->includes_usage);
+  wire::CompletionHead head(kind, random_name(), unix_time_s(), model_name(connection.service(), call->generate.model),
+                            call->includes_usage);
   co_return co_await connection.generate(std::move(call->generate), std::make_unique<CompletionEncoder>(std::move(head)),
                                          request);
 }
