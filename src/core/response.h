@@ -18,6 +18,7 @@ struct ResponseRecord {
   std::int32_t prompt_tokens = 0;
   std::int32_t reused_tokens = 0;
   std::int32_t completion_tokens = 0;
+  std::int32_t reasoning_tokens = 0;  // of them
   bool operator==(const ResponseRecord&) const = default;
 };
 

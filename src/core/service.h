@@ -47,6 +47,9 @@ class Service {
   virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
   // What is kept with the session in the place of CreateSessionRequest::metadata.
   virtual void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) = 0;
+  // Takes out the message that a conversation ends with, once no reply is being made in the session: one that waits, or else
+  // the last reply, whose input then waits again. Errors: E_PROTO_003 where it ends with another one.
+  virtual void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) = 0;
 
   // `response` is the id of one that the session has (ResponseRequest::id).
   virtual void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) = 0;

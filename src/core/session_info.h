@@ -35,6 +35,13 @@ struct SessionInfo {
   std::int64_t last_used_s = 0;  // Unix time
 };
 
+// Of a message in a session.
+struct MessagePosition {
+  std::int32_t turn = 0;    // since the session's beginning; what waits is of the next one
+  std::int32_t number = 0;  // among the messages of the turn, instructions not counted
+  bool operator==(const MessagePosition&) const = default;
+};
+
 struct SessionDetail {
   SessionInfo info;
   std::vector<ChatMessage> messages;          // chat mode

@@ -463,6 +463,12 @@ void Engine::set_metadata(TenantId tenant, std::string session, std::string meta
        reply = std::move(reply)]() mutable { router_.set_metadata(tenant, session, std::move(metadata), std::move(reply)); });
 }
 
+void Engine::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
+  router_.post([this, tenant = std::move(tenant), session = std::move(session), place, reply = std::move(reply)]() mutable {
+    router_.remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
+  });
+}
+
 void Engine::get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
   router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
                 reply = std::move(reply)]() mutable { router_.get_response(tenant, session, response, std::move(reply)); });

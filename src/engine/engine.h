@@ -74,6 +74,7 @@ class Engine final : public Service, private WorkerHost {
   void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) override;
   void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) override;
   void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) override;
+  void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) override;
   void get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
   void cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) override;
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;

@@ -109,7 +109,7 @@ bool replace_instructions(kv::SessionRecord& record, const std::optional<std::st
 }  // namespace
 
 Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                           const Input& input, const ResponseRequest& response) {
+                                           const Input& input, const ResponseRequest& response, const ChatOptions& chat) {
   if (record.mode == SessionMode::text) {
     return fail(ErrorCode::proto_field, "the session is of mode text: responses need one of mode chat");
   }
@@ -126,8 +126,7 @@ Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format,
     next.on_full = *response.on_full;
     is_changed = true;  // how long the system prompt is must be found out
   }
-  if (auto done = append_messages(format, next, input.messages, nullptr, is_changed); !done)
-    return std::unexpected(done.error());
+  if (auto done = append_messages(format, next, input.messages, &chat, is_changed); !done) return std::unexpected(done.error());
   return next;
 }
 
@@ -175,6 +174,31 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   return next;
 }
 
+Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& format, const kv::SessionRecord& record,
+                                                 const kv::SessionRecord& rewound) {
+  if (record.pending_messages.empty()) {
+    ChatOptions chat;
+    chat.tools = record.tools;
+    chat.template_arguments = record.template_arguments;
+    return reopen_last_turn(format, record, rewound, chat);
+  }
+  kv::SessionRecord next = record;
+  next.pending_messages.pop_back();
+  next.pending.clear();
+  if (next.messages.empty() && next.has_instructions && next.pending_messages.size() == 1) {
+    next.pending_messages.clear();  // instructions for nothing
+    next.has_instructions = false;
+  }
+  if (next.pending_messages.empty()) return next;
+  if (auto done = append_messages(format, next, {}, nullptr); !done) return std::unexpected(done.error());
+  return next;
+}
+
+bool needs_grammar(const GenerateOptions& options) {
+  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
+  return is_forced || !options.grammar.empty() || !options.json_schema.empty();
+}
+
 Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                               const GenerateOptions& options) {
   const auto named = [](std::string_view field, const Error& error) {
@@ -182,7 +206,7 @@ Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or \"response_format\" exclude each other");
+    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or a format of the reply exclude each other");
   }
   if (is_forced) {
     const auto gbnf = format.forced_grammar(options.chat);
@@ -200,7 +224,9 @@ Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::
   }
   if (options.json_schema.empty()) return nullptr;
   auto grammar = capability::json_schema_grammar(options.json_schema);
-  if (!grammar) return named("response_format.json_schema.schema", grammar.error());
+  if (!grammar) {
+    return fail(grammar.error().code, std::format("the schema of the reply's format: {}", grammar.error().message));
+  }
   return grammar;
 }
 

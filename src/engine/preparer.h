@@ -30,16 +30,24 @@ namespace uma::engine {
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound,
                                                            const ChatOptions& chat);
 
-// What the text of the reply must follow: a grammar, a schema or a call that is forced; null: nothing. Errors: E_PROTO_003 with
-// the field.
+// What it becomes without the message that it ends with: one that is pending, or else the reply of the last turn; `rewound` is
+// the record without that turn. REQUIRES: one of the two. Errors: as append_to_record.
+[[nodiscard]] Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& format,
+                                                               const kv::SessionRecord& record,
+                                                               const kv::SessionRecord& rewound);
+
+// Whether the text of the reply must follow something: a grammar, a schema or a call that is forced.
+[[nodiscard]] bool needs_grammar(const GenerateOptions& options);
+// What it must follow; null: nothing. Errors: E_PROTO_003 with the field.
 [[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                                             const GenerateOptions& options);
 
 // What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
-// pending. Other instructions change the chain from its beginning. Errors: as append_to_record; E_PROTO_003 for a text session,
-// and for on_full error where turns were dropped.
+// pending. Other instructions and, where the template writes them there, other tools change the chain from its beginning.
+// Errors: as append_to_record; E_PROTO_003 for a text session, and for on_full error where turns were dropped.
 [[nodiscard]] Expected<kv::SessionRecord> begin_response(const capability::ChatFormat& format, const kv::SessionRecord& record,
-                                                         const Input& input, const ResponseRequest& response);
+                                                         const Input& input, const ResponseRequest& response,
+                                                         const ChatOptions& chat);
 
 class Preparer {
  public:

@@ -326,6 +326,32 @@ TEST_F(ResponsesTest, ThoseOfAConversationWaitForEachOther) {
   EXPECT_NE(aside->session(), session) << "the conversation was not asked for";
 }
 
+TEST_F(ResponsesTest, OneWithAGrammarIsNotOvertaken) {
+  const auto with_grammar = [](GenerateRequest request) {
+    request.options.grammar = "root ::= [a-z]*";
+    return request;
+  };
+  const std::string conversation = create_conversation();
+  const auto first = begin(with_grammar(request("one", conversation)));
+  const auto second = begin(request("two", conversation, "", "More"));
+  const auto third = begin(with_grammar(request("three", conversation, "", "And?")));
+  const auto fourth = begin(request("four", conversation, "", "So?"));
+  settle();
+  EXPECT_EQ(ids(*kept(conversation)), (Ids{"one", "two", "three", "four"}));
+
+  const std::string session = respond(request("one"))->session();
+  const auto here = begin(with_grammar(request("two", session, "one")));
+  const auto aside = begin(request("other", session, "one"));
+  settle();
+  EXPECT_EQ(here->session(), session);
+  EXPECT_NE(aside->session(), session);
+
+  GenerateRequest bad = request("bad", session, "two");
+  bad.options.grammar = "root ::= other";
+  EXPECT_EQ(respond(bad)->failure(), ErrorCode::proto_field);
+  EXPECT_EQ(respond(request("three", session, "two"))->session(), session);
+}
+
 TEST_F(ResponsesTest, TheirDeadlineEndsTheWaiting) {
   const std::string session = create_conversation();
   GenerateRequest long_one = request("one", session);
@@ -450,6 +476,46 @@ TEST_F(ResponsesTest, ForgettingAndMetadataWaitForTheReplyThatIsBeingMade) {
   EXPECT_EQ((*noted)->metadata, "a note");
   EXPECT_EQ(ids(*kept(session)), Ids{"two"});
   EXPECT_EQ(kept(session)->metadata, "a note");
+}
+
+TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {
+  const auto remove = [&](const std::string& session, std::int32_t turn, std::int32_t number) {
+    return ask<SessionDetail>(
+        [&](auto reply) { router_->remove_last_message(kTenant, session, {turn, number}, std::move(reply)); });
+  };
+  const std::string session = create_conversation();
+  respond(request("one", session));
+  GenerateRequest second = request("two", session, "", "More");
+  second.response->instructions = "Be brief";
+  const auto before = respond(second);
+  const kv::RecordPtr whole = kept(session);
+  for (const auto& [turn, number] : {std::pair{1, 0}, {0, 1}, {2, 0}, {1, -1}}) {
+    EXPECT_EQ(remove(session, turn, number).error().code, ErrorCode::proto_field);
+  }
+  EXPECT_EQ(kept(session), whole);
+
+  disk_.is_full = true;
+  EXPECT_EQ(remove(session, 1, 1).error().code, ErrorCode::io_short_write);
+  disk_.is_full = false;
+  EXPECT_EQ(kept(session), whole);
+  const auto left = remove(session, 1, 1);
+  ASSERT_TRUE(left);
+  EXPECT_EQ(left->pending_messages, (std::vector<ChatMessage>{{"user", "More"}})) << "the input of the reply waits again";
+  EXPECT_EQ(ids(*kept(session)), Ids{"one"});
+  EXPECT_TRUE(remove(session, 1, 0)->pending_messages.empty());
+  EXPECT_EQ(kept(session)->pending.size(), 0u);
+  EXPECT_EQ(kept(session)->messages.size(), 3u);
+  const auto again = respond(second);
+  EXPECT_EQ(again->tokens, before->tokens) << "as if it had not been there";
+  EXPECT_EQ(kept(session)->chain, whole->chain);
+
+  ASSERT_TRUE(remove(session, 1, 1) && remove(session, 1, 0) && remove(session, 0, 1));
+  ASSERT_EQ(kept(session)->pending_messages.size(), 2u) << "instructions and input";
+  ASSERT_TRUE(remove(session, 0, 0));
+  EXPECT_TRUE(kept(session)->pending_messages.empty() && kept(session)->pending.empty());
+  EXPECT_FALSE(kept(session)->has_instructions);
+  EXPECT_EQ(remove(session, 0, 0).error().code, ErrorCode::proto_field) << "nothing is left";
+  EXPECT_EQ(remove("nobody", 0, 0).error().code, ErrorCode::session_unknown);
 }
 
 TEST_F(ResponsesTest, WithShiftTheOldestOnesGo) {

@@ -41,6 +41,18 @@ Error unknown_session_of(const GenerateRequest& request) {
   return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
 }
 
+// Of the one that its conversation ends with; nothing where nothing was said.
+std::optional<MessagePosition> place_of_last_message(const kv::SessionRecord& record) {
+  const auto turns = static_cast<std::int32_t>(record.turns.size());
+  const bool waits = !record.pending_messages.empty();
+  if (!waits && record.messages.empty()) return std::nullopt;
+  const std::size_t count = waits ? record.pending_messages.size() : record.messages.size();
+  const std::int32_t begin = waits ? 0 : record.turns.back().messages_begin;
+  const bool begins_with_instructions = record.has_instructions && begin == 0 && (!waits || record.messages.empty());
+  return MessagePosition{.turn = record.turns_dropped + (waits ? turns : turns - 1),
+                         .number = static_cast<std::int32_t>(count) - 1 - begin - (begins_with_instructions ? 1 : 0)};
+}
+
 // Among those of the record; null: it is none of them.
 ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
   const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
@@ -456,6 +468,17 @@ void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) 
          });
 }
 
+// Likewise, with all that was said in it.
+void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply) {
+  const SessionId id = next.id;
+  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
+         [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+           const Session& changed = *find_session(id);
+           reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
+           unlock(id);
+         });
+}
+
 void Router::touch(Session& session) {
   const std::int64_t ttl_s = session.summary.ttl_s;
   session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
@@ -860,13 +883,49 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
         lock(target);
         kv::SessionRecord next = *target.record;
         next.metadata = std::move(metadata);
-        commit(std::make_shared<const kv::SessionRecord>(std::move(next)), target.record,
-               [this, id = target.summary.id, reply = std::move(reply)](Expected<Unit> done) mutable {
-                 const Session& changed = *find_session(id);
-                 reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
-                 unlock(id);
-               });
+        commit_and_reply(std::move(next), std::move(reply));
       });
+}
+
+void Router::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
+  with_model_of(tenant, session, [this, tenant, session, place, reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    with_session(
+        tenant, session,
+        [this, tenant, session, place, use = std::move(*use), reply = std::move(reply)](Expected<Session*> found) mutable {
+          if (!found) return reply(std::unexpected(found.error()));
+          Session& target = **found;
+          if (target.running != RequestId{}) {
+            waiting_for_reply_[target.summary.id].push_back([this, tenant, session, place, reply = std::move(reply)]() mutable {
+              remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
+            });
+            return;
+          }
+          if (auto known = check_record(*use, *target.record); !known) return reply(std::unexpected(known.error()));
+          if (place_of_last_message(*target.record) != place) {
+            return reply(fail(ErrorCode::proto_field, "only the message that a conversation ends with can be taken out"));
+          }
+          remove_last_message_of(target, std::move(use), std::move(reply));
+        });
+  });
+}
+
+void Router::remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply) {
+  lock(session);
+  touch(session);
+  const kv::SessionRecord& record = *session.record;
+  preparer_.post([this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
+                  reply = std::move(reply)]() mutable {
+    auto next = without_last_message(*use->chat, *record, without_turn);
+    post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
+      if (!next) {
+        reply(std::unexpected(next.error()));
+        return unlock(id);
+      }
+      next->last_used_s = clock_.unix_s();
+      commit_and_reply(std::move(*next), std::move(reply));
+    });
+  });
 }
 
 void Router::get_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -1143,7 +1202,7 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
       if (found == requests_.end()) return;  // cancelled meanwhile
       if (!images) return refuse(id, images.error());
       found->second.images = std::move(*images);
-      prepare_generation(id, tenant, std::move(request));
+      begin_generation(id, tenant, std::move(request));
     });
   });
 }
@@ -1334,24 +1393,7 @@ void Router::begin_with_model(RequestId id, const TenantId& tenant, GenerateRequ
                                                  token, model.vocab().size() - 1)});
   }
   if (!request.input.images.empty()) return read_images(id, tenant, std::move(request));
-  prepare_generation(id, tenant, std::move(request));
-}
-
-void Router::prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
-  const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-  if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
-    return begin_generation(id, tenant, std::move(request));
-  // Before anything of the request is done: a grammar that is none changes nothing.
-  preparer_.post([this, id, tenant, chat = requests_.at(id).use->chat, request = std::move(request)]() mutable {
-    auto grammar = compile_grammar(*chat, request.options);
-    post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
-      const auto still = requests_.find(id);
-      if (still == requests_.end()) return;  // cancelled meanwhile
-      if (!grammar) return refuse(id, grammar.error());
-      still->second.grammar = std::move(*grammar);
-      begin_generation(id, tenant, std::move(request));
-    });
-  });
+  begin_generation(id, tenant, std::move(request));
 }
 
 void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request) {
@@ -1369,12 +1411,15 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
       [this, id, chat = requests_.at(id).use->chat, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
         kv::SessionRecord empty;
         empty.created_s = now_s;
+        auto grammar = compile_grammar(*chat, request.options);
         auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
-        post([this, id, record = std::move(record), request = std::move(request)]() mutable {
+        post([this, id, grammar = std::move(grammar), record = std::move(record), request = std::move(request)]() mutable {
           const auto open = requests_.find(id);
           if (open == requests_.end()) return;  // cancelled meanwhile
           const Served& served = *open->second.use;
+          if (!grammar) return refuse(id, grammar.error());
           if (!record) return refuse(id, record.error());
+          open->second.grammar = std::move(*grammar);
           if (auto fits = check_fits(served, 0, record->pending.size()); !fits) return refuse(id, fits.error());
           if (record->pending.empty())
             return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
@@ -1411,6 +1456,8 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
   const Open& open = requests_.at(id);
   if (auto known = check_record(*open.use, *session.record); !known) return refuse(id, known.error());
   const SessionId session_id = session.summary.id;
+  // Before anything is done: a grammar that is none changes nothing.
+  if (needs_grammar(request.options) && open.grammar == nullptr) return compile_and_generate_in(session, id, request);
   if (request.regenerate) {
     const kv::SessionRecord& record = *session.record;
     if (record.turns.empty()) return refuse(id, {ErrorCode::proto_field, "the session has no reply to regenerate"});
@@ -1444,6 +1491,28 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
                   if (!appended) return refuse(id, appended.error());
                   start_session_task(id, *find_session(session_id), request);
                 });
+}
+
+// The session is locked meanwhile, and the request then goes before what has come to the session since.
+void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
+  lock(session);
+  preparer_.post([this, id, session_id = session.summary.id, chat = requests_.at(id).use->chat, request] {
+    post([this, id, session_id, request, grammar = compile_grammar(*chat, request.options)]() mutable {
+      const auto open = requests_.find(id);  // none: cancelled meanwhile
+      if (open != requests_.end() && !grammar) {
+        refuse(id, grammar.error());
+      } else if (open != requests_.end()) {
+        open->second.grammar = std::move(*grammar);
+        std::vector<WithSession>& waiting = find_session(session_id)->waiting;
+        waiting.insert(waiting.begin(), [this, id, request](Expected<Session*> found) {
+          if (!requests_.contains(id)) return;  // cancelled meanwhile
+          if (!found) return refuse(id, found.error());
+          generate_in(**found, id, request);
+        });
+      }
+      unlock(session_id);
+    });
+  });
 }
 
 // Commits the record of a locked session, then generates on it.
@@ -1591,11 +1660,16 @@ void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<
   if (!origin) lock(*find_session(record->id));
   preparer_.post([this, id, chat = requests_.at(id).use->chat, record = std::move(record), origin = std::move(origin),
                   request = std::move(request)]() mutable {
-    auto next = begin_response(*chat, *record, request.input, *request.response);
-    post([this, id, record = std::move(record), origin = std::move(origin), next = std::move(next),
-          request = std::move(request)]() mutable {
+    auto grammar = compile_grammar(*chat, request.options);
+    auto next = begin_response(*chat, *record, request.input, *request.response, request.options.chat);
+    post([this, id, record = std::move(record), origin = std::move(origin), grammar = std::move(grammar),
+          next = std::move(next), request = std::move(request)]() mutable {
       const bool is_locked = !origin;
-      if (requests_.contains(id)) {  // else it was cancelled meanwhile
+      const auto open = requests_.find(id);  // none: cancelled meanwhile
+      if (open != requests_.end() && !grammar) {
+        refuse(id, grammar.error());
+      } else if (open != requests_.end()) {
+        open->second.grammar = std::move(*grammar);
         const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
                                   : Expected<Unit>(std::unexpected(next.error()));
         if (!started) refuse(id, started.error());
@@ -1787,7 +1861,8 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
                        .reason = eos.reason,
                        .prompt_tokens = eos.usage.prompt_tokens,
                        .reused_tokens = eos.usage.reused_tokens,
-                       .completion_tokens = eos.usage.completion_tokens}));
+                       .completion_tokens = eos.usage.completion_tokens,
+                       .reasoning_tokens = eos.usage.reasoning_tokens}));
   }
   return next;
 }

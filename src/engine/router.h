@@ -115,6 +115,7 @@ class Router {
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
   void set_metadata(const TenantId& tenant, const std::string& session, std::string metadata, Reply<SessionDetail> reply);
+  void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply);
   void get_response(const TenantId& tenant, const std::string& session, const std::string& response,
                     Reply<ResponseDetail> reply);
   void cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -260,6 +261,8 @@ class Router {
   [[nodiscard]] std::size_t least_loaded_lane(const Served& served) const;
   [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
+  void commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply);
+  void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);
   void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
   void export_kv(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
@@ -278,11 +281,11 @@ class Router {
   [[nodiscard]] static Expected<Unit> check_record_fits(const Served& served, const kv::SessionRecord& record,
                                                         std::size_t added);
   void begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use);
-  void prepare_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
+  void compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   [[nodiscard]] Expected<Unit> try_start_session_task(RequestId id, Session& session, const GenerateRequest& request);

@@ -699,8 +699,41 @@ TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused)
     return std::get<FailureEvent>(*refused->terminal).error.message;
   };
   EXPECT_EQ(message_of(R"({"properties":{"a":{"not":{}}}})"),
-            "field \"response_format.json_schema.schema\": #/properties/a/not: is not served");
-  EXPECT_EQ(message_of(R"({"enum":[]})"), "field \"response_format.json_schema.schema\": no value is of the schema");
+            "the schema of the reply's format: #/properties/a/not: is not served");
+  EXPECT_EQ(message_of(R"({"enum":[]})"), "the schema of the reply's format: no value is of the schema");
+}
+
+// What is sent to a session right behind a request with a grammar finds it as that request leaves it.
+TEST_F(RouterTest, ARequestWithAGrammarIsNotOvertaken) {
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  const auto begin = [&](const std::string& grammar) {
+    GenerateRequest request;
+    request.session = "a";
+    request.options.grammar = grammar;
+    request.options.max_tokens = 5;
+    auto sink = std::make_shared<Sink>();
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    return sink;
+  };
+  const auto first = begin("root ::= [a-z]{9}");
+  const auto second = begin("");
+  std::optional<Expected<SessionInfo>> appended;
+  router_->append_input(kTenant, {.session = "a", .input = {.text = "more", .messages = {}}},
+                        [&](Expected<SessionInfo> done) { appended = std::move(done); });
+  settle();
+  ASSERT_TRUE(std::holds_alternative<EosEvent>(*first->terminal));
+  ASSERT_TRUE(std::holds_alternative<FailureEvent>(*second->terminal));
+  EXPECT_EQ(std::get<FailureEvent>(*second->terminal).error.code, ErrorCode::session_busy);
+  ASSERT_TRUE(appended);
+  EXPECT_EQ(appended->error().code, ErrorCode::session_busy);
+
+  const auto refused = begin("root ::= other");
+  const auto next = begin("");
+  settle();
+  EXPECT_TRUE(std::holds_alternative<FailureEvent>(*refused->terminal));
+  EXPECT_TRUE(std::holds_alternative<EosEvent>(*next->terminal)) << "nothing is under way";
 }
 
 // A grammar of characters that the vocabulary does not have cannot be here: FakeModel has all bytes. One that explodes can.

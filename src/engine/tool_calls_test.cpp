@@ -35,12 +35,14 @@ class Sink final : public EventSink {
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) content += token->text;
     if (const auto* part = std::get_if<ReplyPart>(&event)) hear(*part);
+    if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) session = place->session.value;
     if (is_terminal(event)) terminal = event;
     return !is_slow;
   }
   [[nodiscard]] const EosEvent& eos() const { return std::get<EosEvent>(*terminal); }
 
   bool is_slow = false;
+  std::string session;  // of a response
   std::string content;
   std::string reasoning;
   std::vector<ReplyPart> calls;
@@ -206,6 +208,41 @@ TEST_F(ToolCalls, ASessionKeepsThemAndGoesOnFromItsChain) {
   asked.messages.pop_back();
   const std::vector<Token> prompt = written(asked, kTools);
   EXPECT_TRUE(std::ranges::equal(prompt, std::span(second->chain).first(prompt.size()))) << "as if all of it came at once";
+}
+
+TEST_F(ToolCalls, AResponseGoesOnFromItsCall) {
+  serve(kCall);
+  GenerateRequest request = ask("what?");
+  request.response.emplace();
+  request.response->id = "one";
+  const std::string session = generate(request)->session;
+  const kv::RecordPtr first = kept(session);
+  EXPECT_EQ(first->responses.back()->reason, FinishReason::tool_calls);
+  EXPECT_EQ(first->tools, kTools);
+  EXPECT_TRUE(first->messages[1].extra.contains("tool_calls"));
+
+  request.session = session;
+  request.response->id = "two";
+  request.response->previous = "one";
+  request.input.messages = {{"tool", "7", R"({"tool_call_id":"x"})"}};
+  const auto second = generate(request);
+  EXPECT_EQ(second->calls.size(), 1u);
+  EXPECT_GE(second->eos().usage.reused_tokens, static_cast<std::int32_t>(first->chain.size()) - 1) << "its result alone is new";
+  EXPECT_TRUE(std::ranges::equal(first->chain, std::span(kept(session)->chain).first(first->chain.size())));
+
+  request.response->id = "three";
+  request.response->previous = "two";
+  request.input.messages = {{"user", "thanks"}};
+  request.options.chat.tools.clear();
+  request.options.chat.tool_names.clear();
+  EXPECT_TRUE(generate(request)->calls.empty());
+  const kv::RecordPtr third = kept(session);
+  ASSERT_EQ(third->responses.size(), 3u) << "in the same session";
+  EXPECT_EQ(third->tools, "");
+  kv::SessionRecord asked = *third;
+  asked.messages.pop_back();
+  const std::vector<Token> prompt = written(asked, "");
+  EXPECT_TRUE(std::ranges::equal(prompt, std::span(asked.chain).first(prompt.size()))) << "written anew";
 }
 
 TEST_F(ToolCalls, OtherToolsWriteTheSessionAnew) {

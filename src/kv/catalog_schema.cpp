@@ -91,7 +91,10 @@ ALTER TABLE sessions ADD COLUMN tools TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN template_arguments TEXT NOT NULL DEFAULT ''
 )sql";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4};
+// Of a response's tokens those that it thought with.
+constexpr std::string_view kVersion5 = "ALTER TABLE responses ADD COLUMN reasoning_tokens INTEGER NOT NULL DEFAULT 0";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5};
 
 }  // namespace
 

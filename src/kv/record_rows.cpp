@@ -30,12 +30,13 @@ std::int64_t number_of(OnFull on_full) {
   return static_cast<std::int64_t>(on_full);
 }
 
-constexpr std::int64_t kReasonMax = static_cast<std::int64_t>(FinishReason::error);
+constexpr std::int64_t kReasonMax = static_cast<std::int64_t>(FinishReason::tool_calls);
 
 std::int64_t number_of(FinishReason reason) {
   static_assert(static_cast<int>(FinishReason::stop) == 0 && static_cast<int>(FinishReason::length) == 1 &&
                 static_cast<int>(FinishReason::cancelled) == 2 && static_cast<int>(FinishReason::timeout) == 3 &&
-                static_cast<int>(FinishReason::slow_consumer) == 4 && static_cast<int>(FinishReason::error) == 5);
+                static_cast<int>(FinishReason::slow_consumer) == 4 && static_cast<int>(FinishReason::error) == 5 &&
+                static_cast<int>(FinishReason::tool_calls) == 6);
   return static_cast<std::int64_t>(reason);
 }
 
@@ -107,7 +108,7 @@ RecordRows::RecordRows(const Database& db)
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
       put_block_(db, "INSERT OR REPLACE INTO token_blocks VALUES (?1, ?2, ?3, ?4)"),
-      put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)"),
+      put_response_(db, "INSERT OR REPLACE INTO responses VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)"),
       cut_turns_(db, "DELETE FROM turns WHERE session = ?1 AND number >= ?2"),
       cut_messages_(db, "DELETE FROM messages WHERE session = ?1 AND number >= ?2"),
       cut_blocks_(db, "DELETE FROM token_blocks WHERE session = ?1 AND number >= ?2"),
@@ -124,7 +125,8 @@ RecordRows::RecordRows(const Database& db)
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
       get_blocks_(db, "SELECT number, tokens, hash FROM token_blocks WHERE session = ?1 ORDER BY number"),
       get_responses_(db, R"sql(
-        SELECT turn, id, request, created_s, reason, prompt_tokens, reused_tokens, completion_tokens
+        SELECT turn, id, request, created_s, reason, prompt_tokens, reused_tokens, completion_tokens,
+               reasoning_tokens
         FROM responses WHERE session = ?1 ORDER BY turn)sql") {}
 
 // --- Writing
@@ -212,9 +214,9 @@ SqlExpected<Unit> RecordRows::write_responses(std::int64_t key, const SessionRec
     const bool is_same_turn = old != before.responses.end() && (*old)->turn == (*now)->turn;
     const ResponseRecord& response = **now;
     if (!is_same_turn || (*old != *now && **old != response)) {
-      const auto done =
-          put_response_.run(key, response.turn, response.id, response.request, response.created_s, number_of(response.reason),
-                            response.prompt_tokens, response.reused_tokens, response.completion_tokens);
+      const auto done = put_response_.run(key, response.turn, response.id, response.request, response.created_s,
+                                          number_of(response.reason), response.prompt_tokens, response.reused_tokens,
+                                          response.completion_tokens, response.reasoning_tokens);
       if (!done) return done;
     }
     if (is_same_turn) ++old;
@@ -338,7 +340,8 @@ SqlExpected<std::vector<ResponsePtr>> RecordRows::read_responses(std::int64_t ke
   const auto done = take_rows(get_responses_, [&] {
     const std::int64_t turn = get_responses_.integer(0);
     const std::int64_t reason = get_responses_.integer(4);
-    const std::array counts{get_responses_.integer(5), get_responses_.integer(6), get_responses_.integer(7)};
+    const std::array counts{get_responses_.integer(5), get_responses_.integer(6), get_responses_.integer(7),
+                            get_responses_.integer(8)};
     if (turn < turns_begin || turn >= turns_end || reason < 0 || reason > kReasonMax ||
         !std::ranges::all_of(counts, is_count)) {
       return true;
@@ -351,7 +354,8 @@ SqlExpected<std::vector<ResponsePtr>> RecordRows::read_responses(std::int64_t ke
                                                               .reason = static_cast<FinishReason>(reason),
                                                               .prompt_tokens = static_cast<std::int32_t>(counts[0]),
                                                               .reused_tokens = static_cast<std::int32_t>(counts[1]),
-                                                              .completion_tokens = static_cast<std::int32_t>(counts[2])}));
+                                                              .completion_tokens = static_cast<std::int32_t>(counts[2]),
+                                                              .reasoning_tokens = static_cast<std::int32_t>(counts[3])}));
     return true;
   });
   if (!done) return std::unexpected(done.error());

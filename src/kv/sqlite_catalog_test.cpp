@@ -58,10 +58,11 @@ ResponsePtr response_of(std::int32_t turn, const std::string& id = "0123456789ab
                                                                .id = id,
                                                                .request = R"({"metadata":{"a":"\u0001"})",
                                                                .created_s = 1'700'000'050,
-                                                               .reason = FinishReason::length,
+                                                               .reason = FinishReason::tool_calls,
                                                                .prompt_tokens = 30,
                                                                .reused_tokens = 20,
-                                                               .completion_tokens = 7});
+                                                               .completion_tokens = 7,
+                                                               .reasoning_tokens = 3});
 }
 
 RecordPtr share(SessionRecord record) {
@@ -590,7 +591,7 @@ TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   const std::string bytes = read_file(path_);
   EXPECT_EQ(open_error(),
             "E_IO_001 " + path_ +
-                ": the catalog has version 7, this umad knows versions up to 4: start the umad that made it, or give "
+                ": the catalog has version 7, this umad knows versions up to 5: start the umad that made it, or give "
                 "this one a --data-dir of its own");
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());

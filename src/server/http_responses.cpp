@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "server/http_connection.h"
 #include "server/http_routes.h"
+#include "wire/response_encoder.h"
 #include "wire/responses_codec.h"
 
 namespace uma::server {
@@ -25,6 +26,7 @@ class ResponseWriter final : public AnswerEncoder {
   void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
   void append_first(std::string& out) override { encoder_.append_first(out); }
   void append_text(std::string& out, std::string_view text) override { encoder_.append_text(out, text); }
+  void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
 
@@ -164,6 +166,30 @@ Answer handlers::list_conversation_items(HttpConnection& connection, const HttpR
   auto detail = co_await ask_for_session(connection, std::move(*session));
   co_return co_await connection.respond_with(
       std::move(detail), request, [&](const SessionDetail& said) { return wire::conversation_items_json(said, *page); });
+}
+
+Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, std::move(*session));
+  co_return co_await connection.respond_with(std::move(detail), request, [&](const SessionDetail& said) {
+    return wire::conversation_item_json(said, request.ids.back());
+  });
+}
+
+Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, *session);
+  if (!detail || !*detail) {
+    co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  }
+  const auto place = wire::removable_message(**detail, request.ids.back());
+  if (!place) co_return co_await connection.respond_rejected(place.error(), request);
+  auto left = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+    connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(left), request, wire::conversation_json);
 }
 
 }  // namespace uma::server

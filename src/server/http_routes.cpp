@@ -24,6 +24,8 @@ constexpr std::array kRoutes = {
     HttpRoute{delete_, "/v1/conversations/{id}", handlers::delete_conversation},
     HttpRoute{get, "/v1/conversations/{id}/items", handlers::list_conversation_items},
     HttpRoute{post, "/v1/conversations/{id}/items", handlers::create_conversation_items},
+    HttpRoute{get, "/v1/conversations/{id}/items/{item}", handlers::get_conversation_item},
+    HttpRoute{delete_, "/v1/conversations/{id}/items/{item}", handlers::delete_conversation_item},
     HttpRoute{get, "/v1/sessions", handlers::list_sessions},
     HttpRoute{post, "/v1/sessions", handlers::create_session},
     HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_images=*/false, /*takes_file=*/true},

@@ -55,6 +55,8 @@ Answer update_conversation(HttpConnection& connection, const HttpRequest& reques
 Answer delete_conversation(HttpConnection& connection, const HttpRequest& request);
 Answer create_conversation_items(HttpConnection& connection, const HttpRequest& request);
 Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
+Answer get_conversation_item(HttpConnection& connection, const HttpRequest& request);
+Answer delete_conversation_item(HttpConnection& connection, const HttpRequest& request);
 
 // http_images.cpp
 Answer embed_images(HttpConnection& connection, const HttpRequest& request);

@@ -25,6 +25,7 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/responses/resp_1/cancel", post, handlers::cancel_response, {"resp_1"}));
   EXPECT_TRUE(is("/v1/responses/resp_1/input_items", get, handlers::list_input_items, {"resp_1"}));
   EXPECT_TRUE(is("/v1/conversations/c/items", post, handlers::create_conversation_items, {"c"}));
+  EXPECT_TRUE(is("/v1/conversations/c/items/i", delete_, handlers::delete_conversation_item, {"c", "i"}));
   EXPECT_TRUE(is("/v1/sessions/import", post, handlers::import_session));
   EXPECT_TRUE(is("/v1/sessions/import", get, handlers::get_session, {"import"}));
   EXPECT_TRUE(is("/v1/sessions/a b/fork", post, handlers::fork_session, {"a b"}));

@@ -86,6 +86,11 @@ class FakeService final : public Service {
     detail.metadata = std::move(metadata);
     reply(detail);
   }
+  void remove_last_message(TenantId, std::string session, MessagePosition, Reply<SessionDetail> reply) override {
+    SessionDetail detail;
+    detail.info = session_named(session);
+    reply(detail);
+  }
   // Of one response of every session, "0123456789abcdef", which is its second turn.
   void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
     if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));

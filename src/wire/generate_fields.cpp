@@ -22,10 +22,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
-constexpr TextBytes kNameBytes{1, 128};    // of a tool
-constexpr TextBytes kCallIdBytes{1, 256};  // of a call
+constexpr TextBytes kNameBytes{1, 128};  // of a tool
 constexpr std::size_t kToolsMax = 128;
-constexpr std::size_t kCallsMax = 128;  // of one message
 
 // The image of a part of a content: {type: "image_url", image_url: {url}} as OpenAI has it, or {type: "image"} with path, data
 // or url. Nothing where the part is another one, or wrong.
@@ -167,55 +165,65 @@ ChatMessage read_message(FieldReader& fields, std::size_t index, std::vector<Inp
   return message;
 }
 
-// What only templates read, as JSON again.
-std::string json_text(FieldReader& fields, std::string_view name, const json::value& value) {
-  std::string text = json::serialize(value);
-  if (!is_utf8(text)) fields.fail_field(name, "is not valid UTF-8");
-  if (text.contains("\\u0000")) fields.fail_field(name, "must not contain NUL characters");
-  return text;
+// What a tool says of its function.
+void check_function(FieldReader& function, std::vector<std::string>& names) {
+  std::string name = name_field(function);
+  if (std::ranges::contains(names, name)) function.fail_field("name", "is that of another tool too");
+  names.push_back(std::move(name));
+  (void)function.text("description");
+  (void)function.object("parameters");
+  (void)function.boolean("strict");
 }
 
-void check_tool(FieldReader& tool, std::vector<std::string>& names) {
+void check_tool(FieldReader& tool, ToolShape shape, std::vector<std::string>& names) {
   if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not served)");
+  if (shape == ToolShape::flat) return check_function(tool, names);
   const json::object* function = tool.object("function");
   if (function == nullptr) return tool.fail_field("function", "is required");
-  inside(tool, *function, tool.path() + "function.", [&](FieldReader& inner) {
-    std::string name = name_field(inner);
-    if (std::ranges::contains(names, name)) inner.fail_field("name", "is that of another tool too");
-    names.push_back(std::move(name));
-    (void)inner.text("description");
-    (void)inner.object("parameters");
-    (void)inner.boolean("strict");
-  });
+  inside(tool, *function, tool.path() + "function.", [&](FieldReader& inner) { check_function(inner, names); });
 }
 
-void read_tools(FieldReader& fields, ChatOptions& options) {
+// As templates know them.
+json::value nested_tool(const json::object& tool) {
+  json::object function = tool;
+  function.stable_erase(function.find("type"));
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+void read_tools(FieldReader& fields, ToolShape shape, ChatOptions& options) {
   const json::array* tools = fields.array("tools");
   if (tools == nullptr || tools->empty()) return;
   if (tools->size() > kToolsMax) fields.fail_field("tools", std::format("holds more than {} tools", kToolsMax));
+  json::array nested;
   for (std::size_t i = 0; i < tools->size(); ++i) {
     const json::object* object = object_at(fields, *tools, "tools", i);
     if (object == nullptr) return;
-    inside(fields, *object, std::format("tools[{}].", i), [&](FieldReader& tool) { check_tool(tool, options.tool_names); });
+    inside(fields, *object, std::format("tools[{}].", i),
+           [&](FieldReader& tool) { check_tool(tool, shape, options.tool_names); });
+    if (shape == ToolShape::flat) nested.push_back(nested_tool(*object));
   }
-  options.tools = json_text(fields, "tools", *tools);
+  options.tools = shape == ToolShape::flat ? json_text(fields, "tools", nested) : json_text(fields, "tools", *tools);
 }
 
-void read_tool_choice(FieldReader& fields, ChatOptions& options) {
-  constexpr std::string_view kForms =
-      R"(must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}})";
+void read_named_choice(FieldReader& choice, ChatOptions& options) {
+  options.tool_choice = ToolChoice::named;
+  options.tool_name = choice.required_text("name");
+  if (!std::ranges::contains(options.tool_names, options.tool_name)) choice.fail_field("name", "is none of the tools");
+}
+
+void read_tool_choice(FieldReader& fields, ToolShape shape, ChatOptions& options) {
+  const std::string_view forms =
+      shape == ToolShape::flat ? R"(must be "auto", "none", "required" or {"type": "function", "name": ...})"
+                               : R"(must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}})";
   const json::value* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
   if (const json::object* object = choice->if_object()) {
-    options.tool_choice = ToolChoice::named;
     inside(fields, *object, "tool_choice.", [&](FieldReader& named) {
-      const json::object* function = named.text("type") == "function" ? named.object("function") : nullptr;
-      if (function == nullptr) return fields.fail_field("tool_choice", kForms);
-      inside(named, *function, "tool_choice.function.",
-             [&](FieldReader& inner) { options.tool_name = inner.required_text("name"); });
-      if (named.ok() && !std::ranges::contains(options.tool_names, options.tool_name)) {
-        fields.fail_field("tool_choice.function.name", "is none of the tools");
-      }
+      const bool is_function = named.text("type") == "function";
+      if (is_function && shape == ToolShape::flat) return read_named_choice(named, options);
+      const json::object* function = is_function ? named.object("function") : nullptr;
+      if (function == nullptr) return fields.fail_field("tool_choice", forms);
+      inside(named, *function, "tool_choice.function.", [&](FieldReader& inner) { read_named_choice(inner, options); });
     });
     return;
   }
@@ -226,12 +234,22 @@ void read_tool_choice(FieldReader& fields, ChatOptions& options) {
     options.tool_choice = ToolChoice::required;
     if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but there are no tools");
   } else if (*choice != "auto") {
-    fields.fail_field("tool_choice", kForms);
+    fields.fail_field("tool_choice", forms);
   }
 }
 
+std::optional<std::string> effort_field(FieldReader& fields, ToolShape shape) {
+  constexpr TextBytes kEffortBytes{1, 64};
+  if (shape == ToolShape::nested) return fields.text("reasoning_effort", kEffortBytes);
+  std::optional<std::string> effort;
+  if (const json::object* reasoning = fields.object("reasoning")) {
+    inside(fields, *reasoning, "reasoning.", [&](FieldReader& inner) { effort = inner.text("effort", kEffortBytes); });
+  }
+  return effort;
+}
+
 // Switches of the template: what it is given anyway has its own fields.
-std::string template_arguments(FieldReader& fields) {
+std::string template_arguments(FieldReader& fields, const std::optional<std::string>& effort) {
   constexpr std::array<std::string_view, 6> kOurs = {"messages",  "tools",     "add_generation_prompt",
                                                      "documents", "bos_token", "eos_token"};
   const json::object* given = fields.object("chat_template_kwargs");
@@ -239,7 +257,7 @@ std::string template_arguments(FieldReader& fields) {
   for (const std::string_view name : kOurs) {
     if (arguments.contains(name)) fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be given here");
   }
-  if (const auto effort = fields.text("reasoning_effort", {1, 64})) {
+  if (effort) {
     if (!arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
     if (*effort == "none" && !arguments.contains("enable_thinking")) arguments["enable_thinking"] = false;
   }
@@ -271,6 +289,33 @@ std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
   return biases;
 }
 
+// What describes a schema.
+std::string schema_field(FieldReader& fields) {
+  (void)fields.text("name");
+  (void)fields.boolean("strict");  // it always is
+  const json::object* schema = fields.object("schema");
+  if (fields.ok() && schema == nullptr) fields.fail_field("schema", "is required");
+  return schema == nullptr ? "" : json::serialize(*schema);
+}
+
+// read_schema() reads the schema that belongs to its type.
+template <class ReadT>
+void read_format(FieldReader& format, GenerateOptions& options, ReadT&& read_schema) {
+  const std::string type = format.required_text("type");
+  if (type == "json_object") {
+    options.json_schema = R"({"type":"object"})";
+  } else if (type == "json_schema") {
+    read_schema();
+  } else if (type != "text") {
+    format.fail_field("type", R"(must be "text", "json_object" or "json_schema")");
+  }
+}
+
+void check_format_alone(FieldReader& fields, std::string_view name, const GenerateOptions& options) {
+  if (options.json_schema.empty() || options.grammar.empty()) return;
+  fields.fail_field(name, "and a grammar exclude each other");
+}
+
 RequestClass class_field(FieldReader& fields) {
   const std::string name = fields.text("class").value_or("interactive");
   if (name == "background") return RequestClass::background;
@@ -279,6 +324,13 @@ RequestClass class_field(FieldReader& fields) {
 }
 
 }  // namespace
+
+std::string json_text(FieldReader& fields, std::string_view name, const json::value& value) {
+  std::string text = json::serialize(value);
+  if (!is_utf8(text)) fields.fail_field(name, "is not valid UTF-8");
+  if (text.contains("\\u0000")) fields.fail_field(name, "must not contain NUL characters");
+  return text;
+}
 
 std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputImage>& images) {
   std::vector<ChatMessage> messages;
@@ -324,12 +376,12 @@ bool normalize_context(std::string& tools, std::string& template_arguments_text)
   return fields.ok();
 }
 
-ChatOptions chat_options(FieldReader& fields) {
+ChatOptions chat_options(FieldReader& fields, ToolShape shape) {
   ChatOptions options;
-  read_tools(fields, options);
-  read_tool_choice(fields, options);
+  read_tools(fields, shape, options);
+  read_tool_choice(fields, shape, options);
   options.has_parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
-  options.template_arguments = template_arguments(fields);
+  options.template_arguments = template_arguments(fields, effort_field(fields, shape));
   return options;
 }
 
@@ -396,28 +448,28 @@ void read_grammar(FieldReader& fields, GenerateOptions& options) {
 void read_response_format(FieldReader& fields, GenerateOptions& options) {
   const json::object* object = fields.object("response_format");
   if (object == nullptr) return;
-  FieldReader format(*object, "response_format.");
-  const std::string type = format.required_text("type");
-  if (type == "json_object") {
-    options.json_schema = R"({"type":"object"})";
-  } else if (type == "json_schema") {
-    if (format.find("json_schema") == nullptr) format.fail_field("json_schema", "is required");
-    if (const json::object* described = format.object("json_schema")) {
-      FieldReader inner(*described, "response_format.json_schema.");
-      (void)inner.text("name");
-      (void)inner.boolean("strict");  // it always is
-      const json::object* schema = inner.object("schema");
-      if (inner.ok() && schema == nullptr) inner.fail_field("schema", "is required");
-      if (schema != nullptr) options.json_schema = json::serialize(*schema);
-      if (!inner.ok()) format.fail_as(inner);
-    }
-  } else if (type != "text") {
-    format.fail_field("type", R"(must be "text", "json_object" or "json_schema")");
-  }
-  if (!format.ok()) return fields.fail_as(format);
-  if (!options.json_schema.empty() && !options.grammar.empty()) {
-    fields.fail_field("response_format", "and a grammar exclude each other");
-  }
+  inside(fields, *object, "response_format.", [&](FieldReader& format) {
+    read_format(format, options, [&] {
+      if (format.find("json_schema") == nullptr) format.fail_field("json_schema", "is required");
+      if (const json::object* described = format.object("json_schema")) {
+        inside(format, *described, "response_format.json_schema.",
+               [&](FieldReader& schema) { options.json_schema = schema_field(schema); });
+      }
+    });
+  });
+  check_format_alone(fields, "response_format", options);
+}
+
+void read_text_format(FieldReader& fields, GenerateOptions& options) {
+  const json::object* text = fields.object("text");
+  if (text == nullptr) return;
+  inside(fields, *text, "text.", [&](FieldReader& inner) {
+    const json::object* object = inner.object("format");
+    if (object == nullptr) return;
+    inside(inner, *object, "text.format.",
+           [&](FieldReader& format) { read_format(format, options, [&] { options.json_schema = schema_field(format); }); });
+  });
+  check_format_alone(fields, "text.format", options);
 }
 
 }  // namespace uma::wire

@@ -2,6 +2,7 @@
 // from the object that it is given, because OpenAI's API has some of them at the top and takes ours under `uma`.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -14,6 +15,11 @@
 
 namespace uma::wire {
 
+inline constexpr std::size_t kCallsMax = 128;     // of one message
+inline constexpr TextBytes kCallIdBytes{1, 256};  // of a call
+
+// `value` as JSON again, whose texts must be as those of fields.
+[[nodiscard]] std::string json_text(FieldReader& fields, std::string_view name, const boost::json::value& value);
 // Empty where "messages" is absent; an empty array is a failure. Calls of tools and thoughts are kept (ChatMessage::extra), and
 // the images of users in `images`.
 [[nodiscard]] std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputImage>& images);
@@ -29,14 +35,19 @@ void read_common_sampling(FieldReader& fields, SamplingParams& sampling);
 void read_own_sampling(FieldReader& fields, SamplingParams& sampling);
 // class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
 void read_scheduling(FieldReader& fields, GenerateOptions& options);
-// tools, tool_choice, parallel_tool_calls, chat_template_kwargs and reasoning_effort. `none` of the tools may be called: the
-// model does not hear of them.
-[[nodiscard]] ChatOptions chat_options(FieldReader& fields);
+// How requests have tools: as {"type", "function": {"name", …}}, with `reasoning_effort` beside; or, in those of responses, as
+// {"type", "name", …}, with `reasoning.effort`.
+enum class ToolShape : std::uint8_t { nested, flat };
+// tools, tool_choice, parallel_tool_calls, chat_template_kwargs and the effort. `none` of the tools may be called: the model
+// does not hear of them.
+[[nodiscard]] ChatOptions chat_options(FieldReader& fields, ToolShape shape = ToolShape::nested);
 // A count of tokens; without an upper bound, because the engine clamps to limits.max_tokens.
 [[nodiscard]] std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name);
 // grammar; a second one is a failure.
 void read_grammar(FieldReader& fields, GenerateOptions& options);
 // response_format: text, json_object or json_schema. After the grammar, which it excludes.
 void read_response_format(FieldReader& fields, GenerateOptions& options);
+// The same under `text` as its `format`, where a schema stands beside its type.
+void read_text_format(FieldReader& fields, GenerateOptions& options);
 
 }  // namespace uma::wire

@@ -1,8 +1,10 @@
 #include "wire/responses_codec.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <format>
+#include <ranges>
 #include <utility>
 
 #include <boost/json/array.hpp>
@@ -14,6 +16,7 @@
 #include "wire/json_writer.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
+#include "wire/response_writer.h"
 
 namespace uma::wire {
 namespace {
@@ -31,10 +34,6 @@ constexpr std::size_t kItemsPerPageMax = 100;
 
 bool is_hex(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
-std::string item_id(std::string_view session, std::int32_t turn, std::int32_t number) {
-  return std::format("msg_{}_{}_{}", session, turn, number);
 }
 
 // --- requests
@@ -64,29 +63,131 @@ std::string role_field(FieldReader& item) {
   return role;
 }
 
-// A string, or parts of text.
-std::string content_field(FieldReader& item) {
-  const json::value* content = item.find("content");
-  if (content == nullptr || !content->is_array()) return item.required_text("content");
+// What parts of these types say; nothing where one is of another type.
+std::optional<std::string> text_of_parts(FieldReader& item, std::string_view name, const json::array& parts,
+                                         std::span<const std::string_view> types) {
   std::string text;
-  for (const json::value& part : content->get_array()) {
+  for (const json::value& part : parts) {
     const json::object* object = part.if_object();
     const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
     const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    const bool is_text = type != nullptr && (*type == "input_text" || *type == "output_text" || *type == "text");
-    if (!is_text || part_text == nullptr) {
-      item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
-      return "";
-    }
-    text += item.checked_text("content", *part_text, {}).value_or("");
+    const json::string* type_name = type == nullptr ? nullptr : type->if_string();
+    const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
+    if (!is_text || part_text == nullptr) return std::nullopt;
+    text += item.checked_text(name, *part_text, {}).value_or("");
   }
   return text;
 }
 
+// A string, or parts of text.
+std::string text_field(FieldReader& item, std::string_view name) {
+  constexpr std::array<std::string_view, 3> kTypes = {"input_text", "output_text", "text"};
+  const json::value* content = item.find(name);
+  if (content == nullptr || !content->is_array()) return item.required_text(name);
+  auto text = text_of_parts(item, name, content->get_array(), kTypes);
+  if (!text) item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
+  return std::move(text).value_or("");
+}
+
+// What a thought says itself. Its summary, and what another server has encrypted, say nothing to the model.
+std::string reasoning_field(FieldReader& item) {
+  constexpr std::array<std::string_view, 1> kTypes = {"reasoning_text"};
+  const json::array* content = item.array("content");
+  if (content == nullptr) return "";
+  auto text = text_of_parts(item, "content", *content, kTypes);
+  if (!text) item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
+  return std::move(text).value_or("");
+}
+
+// Makes messages of items. What an assistant thinks, says and calls, one after the other, is one message.
+class MessageReader {
+ public:
+  void read(FieldReader& item) {
+    const std::string type = item.text("type").value_or("message");
+    if (type == "message") {
+      read_message(item);
+    } else if (type == "reasoning") {
+      read_reasoning(item);
+    } else if (type == "function_call") {
+      read_call(item);
+    } else if (type == "function_call_output") {
+      end_reply();
+      std::string extra;
+      ObjectWriter object(extra);
+      object.field("tool_call_id", item.required_text("call_id", kCallIdBytes));
+      object.close();
+      messages_.push_back({"tool", text_field(item, "output"), std::move(extra)});
+    } else if (item.ok()) {
+      item.fail_field("type",
+                      R"(must be "message", "reasoning", "function_call" or "function_call_output": others are not served)");
+    }
+  }
+
+  [[nodiscard]] std::vector<ChatMessage> take() {
+    end_reply();
+    return std::move(messages_);
+  }
+
+ private:
+  struct Reply {
+    std::string reasoning{};
+    std::optional<std::string> content{};
+    std::vector<ReplyPart> calls{};
+  };
+
+  void read_message(FieldReader& item) {
+    std::string role = role_field(item);
+    std::string content = text_field(item, "content");
+    if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
+      reply_->content = std::move(content);
+      return;
+    }
+    end_reply();
+    if (role == "assistant") {
+      reply_ = Reply{.content = std::move(content)};
+    } else {
+      messages_.push_back({std::move(role), std::move(content)});
+    }
+  }
+
+  void read_reasoning(FieldReader& item) {
+    std::string text = reasoning_field(item);
+    if (text.empty()) return;
+    end_reply();
+    reply_ = Reply{.reasoning = std::move(text)};
+  }
+
+  void read_call(FieldReader& item) {
+    constexpr TextBytes kNameBytes{1, 256};  // as long as one that a model makes up
+    if (!reply_) reply_.emplace();
+    if (reply_->calls.size() == kCallsMax) item.fail_field("type", std::format("is the {}th call in a row", kCallsMax + 1));
+    reply_->calls.push_back({.kind = ReplyPart::Kind::tool_call,
+                             .text = item.text("arguments").value_or("{}"),
+                             .id = item.required_text("call_id", kCallIdBytes),
+                             .name = item.required_text("name", kNameBytes)});
+  }
+
+  void end_reply() {
+    if (!reply_) return;
+    std::string extra;
+    if (!reply_->reasoning.empty() || !reply_->calls.empty()) {
+      ObjectWriter object(extra);
+      if (!reply_->reasoning.empty()) object.field("reasoning_content", reply_->reasoning);
+      if (!reply_->calls.empty()) append_calls(object.begin("tool_calls"), reply_->calls);
+      object.close();
+    }
+    messages_.push_back({"assistant", std::move(reply_->content).value_or(""), std::move(extra)});
+    reply_.reset();
+  }
+
+  std::vector<ChatMessage> messages_;
+  std::optional<Reply> reply_;  // that the next item may belong to
+};
+
 std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name) {
-  std::vector<ChatMessage> messages;
+  MessageReader reader;
   const json::array* items = fields.array(name);
-  if (items == nullptr) return messages;
+  if (items == nullptr) return {};
   for (std::size_t i = 0; i < items->size() && fields.ok(); ++i) {
     const json::object* object = (*items)[i].if_object();
     if (object == nullptr) {
@@ -94,13 +195,11 @@ std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name)
       break;
     }
     FieldReader item(*object, std::format("{}[{}].", name, i));
-    const std::string type = item.text("type").value_or("message");
-    if (item.ok() && type != "message") item.fail_field("type", R"(is served only as "message" by this version)");
-    std::string role = role_field(item);
-    std::string content = content_field(item);
+    reader.read(item);
     if (!item.ok()) fields.fail_as(item);
-    messages.push_back({std::move(role), std::move(content)});
   }
+  std::vector<ChatMessage> messages = reader.take();
+  if (messages.empty() && !items->empty()) fields.fail_field(name, "says nothing: of thoughts only the text itself is read");
   return messages;
 }
 
@@ -166,23 +265,26 @@ std::string conversation_field(FieldReader& fields) {
 
 void refuse_unserved_fields(FieldReader& fields) {
   for (const std::string_view name :
-       {"background", "include", "reasoning", "tools", "prompt", "top_logprobs", "moderation", "context_management"}) {
+       {"background", "prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
     if (const json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
       refuse(fields, name);
   }
-  if (const json::value* choice = fields.find("tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none") {
-    refuse(fields, "tool_choice");
+}
+
+// What shall come beside the answer. Most of it belongs to what no answer of ours has; thoughts are never encrypted, but come
+// as they are.
+void check_include(FieldReader& fields) {
+  constexpr std::array<std::string_view, 7> kOfNoUse = {
+      "reasoning.encrypted_content",    "file_search_call.results",      "web_search_call.results",
+      "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
+      "code_interpreter_call.outputs"};
+  const json::array* names = fields.array("include");
+  if (names == nullptr) return;
+  for (std::size_t i = 0; i < names->size(); ++i) {
+    const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
+    if (std::ranges::contains(kOfNoUse, name)) continue;
+    return refuse(fields, std::format("include[{}]", i));
   }
-  const json::object* text = fields.object("text");
-  if (text == nullptr) return;
-  FieldReader inner(*text, "text.");
-  if (const json::object* format = inner.object("format"); format != nullptr) {
-    const json::value* type = format->if_contains("type");
-    if (type == nullptr || *type != "text") {
-      inner.fail_field("format", R"(is served only as {"type": "text"} by this version)");
-    }
-  }
-  if (!inner.ok()) fields.fail_as(inner);
 }
 
 // Our own options, under "uma".
@@ -192,16 +294,60 @@ void read_own_options(FieldReader& fields, GenerateOptions& options) {
   FieldReader own(*object, "uma.");
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
-  for (const std::string_view name : {"session_id", "progress", "grammar"}) {
+  read_grammar(own, options);
+  if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
+  for (const std::string_view name : {"session_id", "progress"}) {
     if (const json::value* value = own.find(name); value != nullptr && !is_empty(*value)) refuse(own, name);
   }
   if (!own.ok()) fields.fail_as(own);
 }
 
+// As the response repeats them: with all that OpenAI's schema requires.
+json::array repeated_tools(const json::array& tools) {
+  json::array repeated = tools;
+  for (json::value& tool : repeated) {
+    for (const std::string_view name : {"parameters", "strict"}) tool.as_object().emplace(name, nullptr);
+  }
+  return repeated;
+}
+
+std::string_view tool_choice_name(FieldReader& fields) {
+  const json::value* choice = fields.find("tool_choice");
+  return choice == nullptr ? "auto" : std::string_view(choice->as_string());
+}
+
+// What it may call, how it may think and speak.
+void repeat_chat_fields(ObjectWriter& object, FieldReader& fields, const ChatOptions& chat) {
+  const json::array* tools = fields.array("tools");
+  object.begin("tools") += tools == nullptr ? "[]" : json_text(fields, "tools", repeated_tools(*tools));
+  if (chat.tool_choice == ToolChoice::named) {
+    ObjectWriter choice(object.begin("tool_choice"));
+    choice.field("type", "function");
+    choice.field("name", chat.tool_name);
+    choice.close();
+  } else {
+    object.field("tool_choice", tool_choice_name(fields));
+  }
+  object.field("parallel_tool_calls", chat.has_parallel_calls);
+  const json::object* given = fields.object("reasoning");
+  const json::value* effort = given == nullptr ? nullptr : given->if_contains("effort");
+  ObjectWriter reasoning(object.begin("reasoning"));
+  reasoning.begin("effort") += effort == nullptr ? "null" : json_text(fields, "reasoning.effort", *effort);
+  reasoning.null_field("summary");  // there never is one
+  reasoning.close();
+  given = fields.object("text");
+  const json::value* format = given == nullptr ? nullptr : given->if_contains("format");
+  const bool is_plain = format == nullptr || format->is_null();
+  ObjectWriter text(object.begin("text"));
+  text.begin("format") += is_plain ? R"({"type":"text"})" : json_text(fields, "text.format", *format);
+  text.close();
+}
+
 // What the response repeats, with OpenAI's defaults where a field was left out.
-std::string repeated_fields(const GenerateRequest& generate, const ResponseRequest& response, std::string_view previous,
-                            std::string_view metadata) {
+std::string repeated_fields(FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
+                            std::string_view previous, std::string_view metadata) {
   std::string out;
+  if (!fields.ok()) return out;
   ObjectWriter object(out);
   if (response.instructions) {
     object.field("instructions", *response.instructions);
@@ -230,6 +376,7 @@ std::string repeated_fields(const GenerateRequest& generate, const ResponseReque
   object.field("top_p", generate.options.sampling.top_p);
   object.field("truncation", response.on_full == OnFull::shift ? "auto" : "disabled");
   object.begin("metadata") += metadata;
+  repeat_chat_fields(object, fields, generate.options.chat);
   return out;
 }
 
@@ -263,10 +410,15 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   options.stop = stop_field(fields);
   options.max_tokens = max_tokens_field(fields, "max_output_tokens");
   options.stream = fields.boolean("stream").value_or(false);
+  options.chat = chat_options(fields, ToolShape::flat);
+  options.chat.splits_reasoning = true;
   refuse_unserved_fields(fields);
+  check_include(fields);
   read_own_options(fields, options);
+  read_text_format(fields, options);
 
-  call.request = repeated_fields(generate, response, previous, metadata_field(fields));
+  const std::string metadata = metadata_field(fields);
+  call.request = repeated_fields(fields, generate, response, previous, metadata);
   if (generate.session.empty() && !response.is_kept) {
     if (response.instructions) {
       generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});
@@ -278,175 +430,49 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   return call;
 }
 
-// --- answers
-
-// OpenAI knows no other ways: what was cut for whatever reason is incomplete, and `uma.reason` says why.
-std::string_view status_of(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::stop:
-      return "completed";
-    case FinishReason::error:
-      return "failed";
-    case FinishReason::cancelled:
-      return "cancelled";
-    default:
-      return "incomplete";
-  }
-}
-
-void append_text_part(std::string& out, std::string_view text) {
-  ObjectWriter part(out);
-  part.field("type", "output_text");
-  part.begin("annotations") += "[]";
-  part.begin("logprobs") += "[]";
-  part.field("text", text);
-  part.close();
-}
-
-// A message as an item. `status` is completed, incomplete or in_progress; one in progress has no content yet.
-void append_item(std::string& out, std::string_view id, std::string_view status, const ChatMessage& message) {
-  ObjectWriter item(out);
-  item.field("id", id);
-  item.field("type", "message");
-  item.field("status", status);
-  item.field("role", message.role);
-  std::string& content = item.begin("content");
-  content += '[';
-  if (status != "in_progress" && message.role == "assistant") {
-    append_text_part(content, message.content);
-  } else if (status != "in_progress") {
-    ObjectWriter part(content);
-    part.field("type", "input_text");
-    part.field("text", message.content);
-    part.close();
-  }
-  content += ']';
-  item.close();
-}
-
-// What is known of a response at one moment.
-struct ResponseFacts {
-  std::string_view id;
-  std::string_view request;
-  std::string_view model;
-  std::int64_t created_s = 0;
-  std::string_view session;  // empty: none
-  std::int32_t turn = 0;
-  std::string_view item_id;
-  std::string_view text;
-  std::optional<FinishReason> reason = std::nullopt;  // absent: it is in progress
-  std::string_view error = {};
-  std::int32_t prompt_tokens = 0;
-  std::int32_t reused_tokens = 0;
-  std::int32_t completion_tokens = 0;
-  const Usage* receipt = nullptr;  // null: it was not kept
-};
-
-void write_usage(ObjectWriter& parent, const ResponseFacts& facts) {
-  ObjectWriter usage(parent.begin("usage"));
-  usage.field("input_tokens", facts.prompt_tokens);
-  ObjectWriter input(usage.begin("input_tokens_details"));
-  input.field("cached_tokens", facts.reused_tokens);
-  input.close();
-  usage.field("output_tokens", facts.completion_tokens);
-  ObjectWriter output(usage.begin("output_tokens_details"));
-  output.field("reasoning_tokens", 0);
-  output.close();
-  usage.field("total_tokens", facts.prompt_tokens + facts.completion_tokens);
-  usage.close();
-}
-
-// Where it is, and once it has ended how and at what cost, in our words.
-void write_own(ObjectWriter& parent, const ResponseFacts& facts) {
-  ObjectWriter own(parent.begin("uma"));
-  if (!facts.session.empty()) {
-    own.field("session_id", facts.session);
-    own.field("turn", facts.turn);
-  }
-  if (facts.reason) own.field("reason", finish_reason_name(*facts.reason));
-  if (facts.receipt != nullptr) append_usage(own.begin("usage"), *facts.receipt);
-  own.close();
-}
-
-void append_response(std::string& out, const ResponseFacts& facts) {
-  const std::string_view status = facts.reason ? status_of(*facts.reason) : "in_progress";
-  ObjectWriter object(out, facts.request);
-  object.field("id", facts.id);
-  object.field("object", "response");
-  object.field("created_at", facts.created_s);
-  object.field("status", status);
-  object.field("model", facts.model);
-  object.field("background", false);
-  if (status == "failed") {
-    ObjectWriter error(object.begin("error"));
-    error.field("code", "server_error");
-    error.field("message", facts.error);
-    error.close();
-  } else {
-    object.null_field("error");
-  }
-  if (status == "incomplete") {
-    object.begin("incomplete_details") += R"({"reason":"max_output_tokens"})";
-  } else {
-    object.null_field("incomplete_details");
-  }
-  std::string& output = object.begin("output");
-  output += '[';
-  if (facts.reason) {
-    append_item(output, facts.item_id, status == "completed" ? "completed" : "incomplete",
-                {"assistant", std::string(facts.text)});
-  }
-  output += ']';
-  object.field("parallel_tool_calls", true);
-  object.begin("reasoning") += R"({"effort":null,"summary":null})";
-  object.begin("text") += R"({"format":{"type":"text"}})";
-  object.field("tool_choice", "auto");
-  object.begin("tools") += "[]";
-  object.null_field("user");
-  if (facts.reason) {
-    write_usage(object, facts);
-  } else {
-    object.null_field("usage");
-  }
-  write_own(object, facts);
-  object.close();
-}
-
 // --- items
 
-struct Item {
-  std::string id;
-  const ChatMessage* message = nullptr;
-};
-
-// All that was said, with what waits for a reply; instructions were not said.
-std::vector<Item> items_of(const SessionDetail& session) {
+// All that was said, with what waits for a reply; instructions were not said. `messages_end`: of the finished ones; what waits
+// comes after all of them.
+std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
   std::vector<Item> items;
+  const std::string& id = session.info.id.value;
+  MessagePosition place;
   std::size_t next_turn = 0;  // of those that are left
-  std::int32_t turn = 0;
-  std::int32_t number = 0;
-  for (std::size_t i = 0; i < session.messages.size(); ++i) {
+  for (std::size_t i = 0; i < std::min(session.messages.size(), messages_end); ++i) {
     if (next_turn < session.turns_begin.size() && session.turns_begin[next_turn] == static_cast<std::int32_t>(i)) {
-      turn = session.info.dropped_turns + static_cast<std::int32_t>(next_turn++);
-      number = 0;
+      place.turn = session.info.dropped_turns + static_cast<std::int32_t>(next_turn++);
+      place.number = 0;
     }
     if (i == 0 && session.has_instructions) continue;
-    items.push_back({item_id(session.info.id.value, turn, number++), &session.messages[i]});
+    add_items(items, session.messages[i], id, place);
+    ++place.number;
   }
-  turn = session.info.dropped_turns + static_cast<std::int32_t>(session.turns_begin.size());
-  number = 0;
+  if (messages_end < SIZE_MAX) return items;
+  place.turn = session.info.dropped_turns + static_cast<std::int32_t>(session.turns_begin.size());
+  place.number = 0;
   for (std::size_t i = 0; i < session.pending_messages.size(); ++i) {
     if (i == 0 && session.messages.empty() && session.has_instructions) continue;
-    items.push_back({item_id(session.info.id.value, turn, number++), &session.pending_messages[i]});
+    add_items(items, session.pending_messages[i], id, place);
+    ++place.number;
   }
   return items;
+}
+
+// In the last turn.
+std::int32_t number_of_reply(const SessionDetail& session) {
+  const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
+  return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
+}
+
+RejectedBody unknown_item() {
+  return {{ErrorCode::session_unknown, "the conversation has no such item"}, ""};
 }
 
 void append_list(std::string& out, std::span<const Item> items, bool has_more) {
   ObjectWriter list(out);
   list.field("object", "list");
-  append_json_array(list.begin("data"), items,
-                    [&](const Item& item) { append_item(out, item.id, "completed", *item.message); });
+  append_json_array(list.begin("data"), items, [&](const Item& item) { append_item(out, item, ItemStatus::completed); });
   if (items.empty()) {
     list.null_field("first_id");
     list.null_field("last_id");
@@ -553,137 +579,32 @@ std::expected<ListPage, RejectedBody> decode_page(std::string_view query) {
 
 // --- Answers
 
-ResponseEncoder::ResponseEncoder(ResponseId id, std::string request, std::string model, std::int64_t created_s)
-    : response_(std::move(id.response)),
-      request_(std::move(request)),
-      model_(std::move(model)),
-      created_s_(created_s),
-      id_(response_id_text({std::move(id.session), response_})),
-      item_id_("msg_" + response_) {}
-
-void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
-  session_ = place.session.value;
-  turn_ = place.turn;
-  id_ = response_id_text({session_, response_});
-  item_id_ = item_id(session_, place.turn, place.number);
-}
-
-void ResponseEncoder::append_response(std::string& out, std::string_view text, const EosEvent* eos) const {
-  ResponseFacts facts{.id = id_,
-                      .request = request_,
-                      .model = model_,
-                      .created_s = created_s_,
-                      .session = session_,
-                      .turn = turn_,
-                      .item_id = item_id_,
-                      .text = text};
-  if (eos != nullptr) {
-    facts.reason = eos->reason;
-    if (eos->error) facts.error = eos->error->message;
-    facts.prompt_tokens = eos->usage.prompt_tokens;
-    facts.reused_tokens = eos->usage.reused_tokens;
-    facts.completion_tokens = eos->usage.completion_tokens;
-    facts.receipt = &eos->usage;
-  }
-  wire::append_response(out, facts);
-}
-
-// {"type","sequence_number",…}: write(object) adds the rest.
-template <class WriteT>
-void ResponseEncoder::append_event(std::string& out, std::string_view type, WriteT&& write) {
-  out += std::format("event: {}\ndata: ", type);
-  ObjectWriter object(out);
-  object.field("type", type);
-  object.field("sequence_number", events_++);
-  write(object);
-  object.close();
-  out += "\n\n";
-}
-
-// Of the one part of the one item.
-template <class WriteT>
-void ResponseEncoder::append_part_event(std::string& out, std::string_view type, WriteT&& write) {
-  append_event(out, type, [&](ObjectWriter& object) {
-    object.field("item_id", item_id_);
-    object.field("output_index", 0);
-    object.field("content_index", 0);
-    write(object);
-  });
-}
-
-void ResponseEncoder::append_response_event(std::string& out, std::string_view type, const EosEvent* eos) {
-  append_event(out, type, [&](ObjectWriter& object) { append_response(object.begin("response"), text_, eos); });
-}
-
-void ResponseEncoder::append_first(std::string& out) {
-  append_response_event(out, "response.created", nullptr);
-  append_response_event(out, "response.in_progress", nullptr);
-  append_event(out, "response.output_item.added", [&](ObjectWriter& object) {
-    object.field("output_index", 0);
-    append_item(object.begin("item"), item_id_, "in_progress", {"assistant", ""});
-  });
-  append_part_event(out, "response.content_part.added",
-                    [](ObjectWriter& object) { append_text_part(object.begin("part"), ""); });
-}
-
-void ResponseEncoder::append_text(std::string& out, std::string_view text) {
-  text_ += text;
-  append_part_event(out, "response.output_text.delta", [&](ObjectWriter& object) {
-    object.field("delta", text);
-    object.begin("logprobs") += "[]";
-  });
-}
-
-void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
-  if (!eos.text.empty()) append_text(out, eos.text);
-  const std::string_view status = status_of(eos.reason);
-  if (status == "failed") return append_response_event(out, "response.failed", &eos);
-  append_part_event(out, "response.output_text.done", [&](ObjectWriter& object) {
-    object.field("text", text_);
-    object.begin("logprobs") += "[]";
-  });
-  append_part_event(out, "response.content_part.done",
-                    [&](ObjectWriter& object) { append_text_part(object.begin("part"), text_); });
-  const bool is_completed = status == "completed";
-  append_event(out, "response.output_item.done", [&](ObjectWriter& object) {
-    object.field("output_index", 0);
-    append_item(object.begin("item"), item_id_, is_completed ? "completed" : "incomplete", {"assistant", text_});
-  });
-  append_response_event(out, is_completed ? "response.completed" : "response.incomplete", &eos);
-}
-
-std::string ResponseEncoder::json(const EosEvent& eos) const {
-  std::string out;
-  append_response(out, eos.text, &eos);
-  return out;
-}
-
 std::string response_json(const ResponseDetail& detail) {
   const ResponseRecord& response = *detail.response;
-  const std::string& session = detail.session.info.id.value;
-  const std::string id = response_id_text({session, response.id});
-  const std::vector<Item> items = items_of(detail.session);
+  const SessionDetail& session = detail.session;
+  const std::string id = response_id_text({session.info.id.value, response.id});
+  std::vector<Item> output;
+  add_items(output, session.messages.back(), session.info.id.value,
+            {.turn = response.turn, .number = number_of_reply(session)});
   std::string out;
   append_response(out, {.id = id,
                         .request = response.request,
-                        .model = detail.session.info.model,
+                        .model = session.info.model,
                         .created_s = response.created_s,
-                        .session = session,
+                        .session = session.info.id.value,
                         .turn = response.turn,
-                        .item_id = items.back().id,
-                        .text = items.back().message->content,
+                        .output = output,
                         .reason = response.reason,
                         .error = "the reply ended with an error",
                         .prompt_tokens = response.prompt_tokens,
                         .reused_tokens = response.reused_tokens,
-                        .completion_tokens = response.completion_tokens});
+                        .completion_tokens = response.completion_tokens,
+                        .reasoning_tokens = response.reasoning_tokens});
   return out;
 }
 
 std::expected<std::string, RejectedBody> input_items_json(const ResponseDetail& detail, const ListPage& page) {
-  std::vector<Item> items = items_of(detail.session);
-  items.pop_back();  // the reply
-  return page_json(std::move(items), page);
+  return page_json(items_of(detail.session, detail.session.messages.size() - 1), page);  // without the reply
 }
 
 std::string conversation_json(const SessionDetail& conversation) {
@@ -701,11 +622,45 @@ std::expected<std::string, RejectedBody> conversation_items_json(const SessionDe
   return page_json(items_of(conversation), page);
 }
 
-std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> messages) {
-  const std::int32_t first = conversation.pending_messages - static_cast<std::int32_t>(messages.size());
+std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation, std::string_view id) {
+  const std::vector<Item> items = items_of(conversation);
+  const auto found = std::ranges::find(items, id, &Item::id);
+  if (found == items.end()) return std::unexpected(unknown_item());
+  std::string out;
+  append_item(out, *found, ItemStatus::completed);
+  return out;
+}
+
+std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation, std::string_view item) {
+  const SessionInfo& info = conversation.info;
+  const auto turns = info.dropped_turns + static_cast<std::int32_t>(conversation.turns_begin.size());
+  const std::vector<Item> all = items_of(conversation);
+  if (!std::ranges::contains(all, item, &Item::id)) return std::unexpected(unknown_item());
+  const bool waits = !conversation.pending_messages.empty();
+  const bool waits_behind_instructions = conversation.has_instructions && conversation.messages.empty();
+  const auto pending = static_cast<std::int32_t>(conversation.pending_messages.size());
+  const MessagePosition last = waits ? MessagePosition{turns, pending - 1 - (waits_behind_instructions ? 1 : 0)}
+                                     : MessagePosition{turns - 1, number_of_reply(conversation)};
   std::vector<Item> items;
-  for (std::size_t i = 0; i < messages.size(); ++i) {
-    items.push_back({item_id(conversation.id.value, conversation.turns, first + static_cast<std::int32_t>(i)), &messages[i]});
+  add_items(items, waits ? conversation.pending_messages.back() : conversation.messages.back(), info.id.value, last);
+  const auto is_thought = [](const Item& other) { return other.kind == Item::Kind::reasoning; };
+  const bool is_alone = std::ranges::all_of(items | std::views::take(items.size() - 1), is_thought);
+  if (items.back().id == item && is_alone) return last;
+  return std::unexpected(RejectedBody{
+      {ErrorCode::proto_field,
+       std::format("item {} cannot be taken out alone: that is possible with the last item of a conversation, where it is the "
+                   "whole of a message but for its thoughts",
+                   item)},
+      ""});
+}
+
+std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> messages) {
+  MessagePosition place{.turn = conversation.turns,
+                        .number = conversation.pending_messages - static_cast<std::int32_t>(messages.size())};
+  std::vector<Item> items;
+  for (const ChatMessage& message : messages) {
+    add_items(items, message, conversation.id.value, place);
+    ++place.number;
   }
   std::string out;
   append_list(out, items, false);

@@ -1,10 +1,9 @@
-// OpenAI's JSON of responses and conversations: bodies of requests as core requests, and back what the engine says, as one
-// object or as typed server-sent events. docs/PROTOCOL.md, section HTTP, lists the fields. Ids say where a thing is:
+// OpenAI's JSON of responses and conversations: bodies of requests as core requests, and back what is kept. What is being made
+// is written by ResponseEncoder. docs/PROTOCOL.md, section HTTP, lists the fields. Ids say where a thing is:
 //
-//   resp_ SESSION RESPONSE    conv_ SESSION    msg_ SESSION _ TURN _ NUMBER
+//   resp_ SESSION RESPONSE    conv_ SESSION
 //
-// SESSION is a SessionId (32 hexadecimal digits), RESPONSE a ResponseRequest::id (16), TURN counts since the session's
-// beginning, NUMBER the messages of the turn.
+// SESSION is a SessionId (32 hexadecimal digits), RESPONSE a ResponseRequest::id (16). Those of items: response_writer.h.
 #pragma once
 
 #include <cstdint>
@@ -61,41 +60,6 @@ struct ListPage {
 
 // --- Answers
 
-// Writes one response, as an object or as events. The calls for a stream come in order: append_first, append_text as often as
-// there is text, append_last.
-class ResponseEncoder {
- public:
-  // `request` is ResponseCall::request; `created_s` is Unix time.
-  ResponseEncoder(ResponseId id, std::string request, std::string model, std::int64_t created_s);
-
-  // Where it is, before anything is written; without this call it is in no session.
-  void set_place(const ResponseBegunEvent& place);
-
-  void append_first(std::string& out);
-  void append_text(std::string& out, std::string_view text);
-  void append_last(std::string& out, const EosEvent& eos);
-  [[nodiscard]] std::string json(const EosEvent& eos) const;
-
- private:
-  template <class WriteT>
-  void append_event(std::string& out, std::string_view type, WriteT&& write);
-  template <class WriteT>
-  void append_part_event(std::string& out, std::string_view type, WriteT&& write);
-  void append_response_event(std::string& out, std::string_view type, const EosEvent* eos);
-  void append_response(std::string& out, std::string_view text, const EosEvent* eos) const;
-
-  const std::string response_;  // ResponseId::response
-  const std::string request_;
-  const std::string model_;
-  const std::int64_t created_s_;
-  std::string id_;
-  std::string item_id_;
-  std::string session_;  // empty: none
-  std::int32_t turn_ = 0;
-  std::string text_;          // of the stream, so far
-  std::uint64_t events_ = 0;  // of the stream, so far
-};
-
 [[nodiscard]] std::string response_json(const ResponseDetail& detail);
 // The items that it was made from, from the beginning of the conversation.
 [[nodiscard]] std::expected<std::string, RejectedBody> input_items_json(const ResponseDetail& detail, const ListPage& page);
@@ -103,6 +67,13 @@ class ResponseEncoder {
 [[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
 [[nodiscard]] std::expected<std::string, RejectedBody> conversation_items_json(const SessionDetail& conversation,
                                                                                const ListPage& page);
+// Of an id that is none of its items: E_SESSION_001.
+[[nodiscard]] std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation,
+                                                                              std::string_view id);
+// The message that goes when this item is taken out. Only what is said last can be: the chain stays as it was computed.
+// E_PROTO_003 for the others, and for one of several items of a message; but thoughts go with what they led to.
+[[nodiscard]] std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation,
+                                                                             std::string_view item);
 // Those that were just appended to `conversation`, which is as it is since.
 [[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> items);
 

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "wire/query.h"
+#include "wire/response_encoder.h"
 
 namespace uma::wire {
 namespace {
@@ -88,6 +89,84 @@ TEST(ResponsesCodec, ItemsAreMessages) {
               ElementsAre(ChatMessage{"system", "Be brief"}, ChatMessage{"user", "ab"}, ChatMessage{"assistant", "c"}));
 }
 
+TEST(ResponsesCodec, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
+  const ResponseCall call = decoded(R"({"input":[
+      {"role":"user","content":"Rain?"},
+      {"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"I ask."}]},
+      {"type":"message","role":"assistant","content":[{"type":"output_text","text":"Wait."}]},
+      {"type":"function_call","id":"fc_1","status":"completed","call_id":"a1","name":"weather","arguments":"{\"city\": \"Köln\"}"},
+      {"type":"function_call","call_id":"a2","name":"clock"},
+      {"type":"function_call_output","call_id":"a1","output":"wet"},
+      {"type":"function_call_output","call_id":"a2","output":[{"type":"input_text","text":"la"},{"type":"input_text","text":"te"}]},
+      {"type":"reasoning","summary":[{"type":"summary_text","text":"x"}],"encrypted_content":"gAAA"},
+      {"type":"function_call","call_id":"a3","name":"clock","arguments":"{}"},
+      {"role":"assistant","content":"So."},
+      {"role":"assistant","content":"It is late."}]})");
+  const ChatMessage calls{"assistant", "Wait.",
+                          R"({"reasoning_content":"I ask.","tool_calls":[{"id":"a1","type":"function","function":)"
+                          R"({"name":"weather","arguments":"{\"city\": \"Köln\"}"}},)"
+                          R"({"id":"a2","type":"function","function":{"name":"clock","arguments":"{}"}}]})"};
+  EXPECT_THAT(
+      call.generate.input.messages,
+      ElementsAre(ChatMessage{"user", "Rain?"}, calls, ChatMessage{"tool", "wet", R"({"tool_call_id":"a1"})"},
+                  ChatMessage{"tool", "late", R"({"tool_call_id":"a2"})"},
+                  ChatMessage{"assistant", "",
+                              R"({"tool_calls":[{"id":"a3","type":"function","function":{"name":"clock","arguments":"{}"}}]})"},
+                  ChatMessage{"assistant", "So."}, ChatMessage{"assistant", "It is late."}));
+}
+
+constexpr std::string_view kTool =
+    R"({"type":"function","name":"weather","description":"Tells it","parameters":{"type":"object"},"strict":true})";
+
+TEST(ResponsesCodec, ToolsAreThoseOfChatCompletions) {
+  const auto with_tools = [](std::string_view fields) {
+    return decoded(std::format(R"({{"input":"x","tools":[{},{{"type":"function","name":"clock"}}]{}}})", kTool, fields));
+  };
+  const ResponseCall call = with_tools("");
+  const ChatOptions& chat = call.generate.options.chat;
+  EXPECT_EQ(chat.tools, R"([{"type":"function","function":{"name":"weather","description":"Tells it",)"
+                        R"("parameters":{"type":"object"},"strict":true}},{"type":"function","function":{"name":"clock"}}])");
+  EXPECT_THAT(chat.tool_names, ElementsAre("weather", "clock"));
+  EXPECT_EQ(chat.tool_choice, ToolChoice::automatic);
+  EXPECT_TRUE(chat.has_parallel_calls && chat.splits_reasoning);
+  const json::value said = repeated(call);
+  EXPECT_EQ(json::serialize(said.at("tools").at(0)), kTool);
+  EXPECT_TRUE(said.at("tools").at(1).at("parameters").is_null() && said.at("tools").at(1).at("strict").is_null());
+  EXPECT_EQ(said.at("tool_choice"), "auto");
+
+  const ResponseCall named =
+      with_tools(R"(,"tool_choice":{"type":"function","name":"clock","x":1},"parallel_tool_calls":false)");
+  EXPECT_EQ(named.generate.options.chat.tool_choice, ToolChoice::named);
+  EXPECT_EQ(named.generate.options.chat.tool_name, "clock");
+  EXPECT_EQ(json::serialize(repeated(named).at("tool_choice")), R"({"type":"function","name":"clock"})");
+  EXPECT_EQ(repeated(named).at("parallel_tool_calls"), false);
+  EXPECT_FALSE(named.generate.options.chat.has_parallel_calls);
+  EXPECT_EQ(with_tools(R"(,"tool_choice":"required")").generate.options.chat.tool_choice, ToolChoice::required);
+  const ResponseCall none = with_tools(R"(,"tool_choice":"none")");
+  EXPECT_EQ(none.generate.options.chat.tools, "") << "the model does not hear of them";
+  EXPECT_EQ(repeated(none).at("tool_choice"), "none");
+  EXPECT_EQ(repeated(none).at("tools").as_array().size(), 2u);
+}
+
+TEST(ResponsesCodec, AFormatIsAGrammarOrASchema) {
+  const ResponseCall schema = decoded(
+      R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":{"type":"integer"}},"verbosity":"low"}})");
+  EXPECT_EQ(schema.generate.options.json_schema, R"({"type":"integer"})");
+  EXPECT_EQ(repeated(schema).at("text").at("format").at("name"), "n");
+  EXPECT_EQ(decoded(R"({"input":"x","text":{"format":{"type":"json_object"}}})").generate.options.json_schema,
+            R"({"type":"object"})");
+  EXPECT_EQ(decoded(R"({"input":"x","uma":{"grammar":"root ::= \"a\""}})").generate.options.grammar, "root ::= \"a\"");
+}
+
+TEST(ResponsesCodec, EffortIsASwitchOfTheTemplate) {
+  const ResponseCall none = decoded(R"({"input":"x","reasoning":{"effort":"none","summary":"auto"}})");
+  EXPECT_EQ(none.generate.options.chat.template_arguments, R"({"reasoning_effort":"none","enable_thinking":false})");
+  EXPECT_EQ(json::serialize(repeated(none).at("reasoning")), R"({"effort":"none","summary":null})");
+  EXPECT_EQ(decoded(R"({"input":"x","reasoning":{"effort":"low"}})").generate.options.chat.template_arguments,
+            R"({"reasoning_effort":"low"})");
+  EXPECT_FALSE(decoded(R"({"input":"x","uma":{"split_reasoning":false}})").generate.options.chat.splits_reasoning);
+}
+
 TEST(ResponsesCodec, AResponseIsContinuedByItsId) {
   const ResponseCall call = decoded(R"({"input":"x","previous_response_id":")" + kResponse +
                                     R"(","instructions":"Sing","truncation":"auto","max_output_tokens":9,"top_p":0.5,
@@ -128,32 +207,44 @@ TEST(ResponsesCodec, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession) {
 }
 
 TEST(ResponsesCodec, EmptyValuesOfWhatIsNotServedAreAccepted) {
-  decoded(R"({"input":"x","tools":[],"tool_choice":"auto","include":[],"reasoning":{"effort":null},"background":false,
+  decoded(R"({"input":"x","tools":[],"tool_choice":"auto","reasoning":{"effort":null},"background":false,
+              "include":["reasoning.encrypted_content","code_interpreter_call.outputs"],"max_tool_calls":null,
               "text":{"format":{"type":"text"}},"prompt":null,"top_logprobs":0,"user":"me","service_tier":"auto",
               "parallel_tool_calls":true,"unknown":{"a":1},"previous_response_id":null,"conversation":null,
               "instructions":null,"metadata":null,"store":null})");
 }
 
 TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
-  for (const auto& [fields, field] :
-       std::vector<std::pair<std::string, std::string>>{{R"("tools":[{"type":"web_search"}])", "tools"},
-                                                        {R"("tool_choice":"required")", "tool_choice"},
-                                                        {R"("include":["reasoning.encrypted_content"])", "include"},
-                                                        {R"("reasoning":{"effort":"low"})", "reasoning"},
-                                                        {R"("background":true)", "background"},
-                                                        {R"("prompt":{"id":"p"})", "prompt"},
-                                                        {R"("top_logprobs":2)", "top_logprobs"},
-                                                        {R"("text":{"format":{"type":"json_object"}})", "text.format"},
-                                                        {R"("truncation":"some")", "truncation"},
-                                                        {R"("store":"yes")", "store"},
-                                                        {R"("instructions":["a"])", "instructions"},
-                                                        {R"("temperature":"hot")", "temperature"},
-                                                        {R"("max_output_tokens":0)", "max_output_tokens"},
-                                                        {R"("metadata":{"a":1})", "metadata"},
-                                                        {R"("metadata":{"":"a"})", "metadata"},
-                                                        {R"("metadata":[])", "metadata"},
-                                                        {R"("conversation":{})", "conversation.id"},
-                                                        {R"("uma":{"session_id":"a"})", "uma.session_id"}}) {
+  for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
+           {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
+           {R"("tools":[{"type":"function"}])", "tools[0].name"},
+           {R"("tools":[{"type":"function","name":"a b"}])", "tools[0].name"},
+           {R"("tools":[{"type":"function","name":"a","parameters":[]}])", "tools[0].parameters"},
+           {R"("tools":[{"type":"function","name":"a"},{"type":"function","name":"a"}])", "tools[1].name"},
+           {R"("tool_choice":"required")", "tool_choice"},
+           {R"("tool_choice":{"type":"function","name":"a"})", "tool_choice.name"},
+           {R"("tool_choice":{"type":"allowed_tools"})", "tool_choice"},
+           {R"("max_tool_calls":2)", "max_tool_calls"},
+           {R"("include":["message.output_text.logprobs"])", "include[0]"},
+           {R"("include":["x"])", "include[0]"},
+           {R"("reasoning":{"effort":1})", "reasoning.effort"},
+           {R"("background":true)", "background"},
+           {R"("prompt":{"id":"p"})", "prompt"},
+           {R"("top_logprobs":2)", "top_logprobs"},
+           {R"("text":{"format":{"type":"xml"}})", "text.format.type"},
+           {R"("text":{"format":{"type":"json_schema"}})", "text.format.schema"},
+           {"\"text\":{\"format\":{\"type\":\"text\",\"x\":\"\xff\"}}", "text.format"},
+           {R"("text":{"format":{"type":"json_object"}},"uma":{"grammar":"root ::= \"a\""})", "text.format"},
+           {R"("truncation":"some")", "truncation"},
+           {R"("store":"yes")", "store"},
+           {R"("instructions":["a"])", "instructions"},
+           {R"("temperature":"hot")", "temperature"},
+           {R"("max_output_tokens":0)", "max_output_tokens"},
+           {R"("metadata":{"a":1})", "metadata"},
+           {R"("metadata":{"":"a"})", "metadata"},
+           {R"("metadata":[])", "metadata"},
+           {R"("conversation":{})", "conversation.id"},
+           {R"("uma":{"session_id":"a"})", "uma.session_id"}}) {
     EXPECT_EQ(rejected("{\"input\":\"x\"," + fields + "}"), std::pair(ErrorCode::proto_field, field)) << fields;
   }
   for (const auto& [input, field] : std::vector<std::pair<std::string, std::string>>{
@@ -164,7 +255,15 @@ TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"([{"role":"user","content":"a"},{"role":"king","content":"a"}])", "input[1].role"},
            {R"([{"role":"user"}])", "input[0].content"},
            {R"([{"role":"user","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
-           {R"([{"type":"function_call_output","call_id":"a","output":"b"}])", "input[0].type"},
+           {R"([{"type":"function_call_output","output":"b"}])", "input[0].call_id"},
+           {R"([{"type":"function_call_output","call_id":"a"}])", "input[0].output"},
+           {R"([{"type":"function_call_output","call_id":"a","output":[{"type":"input_image"}]}])", "input[0].output"},
+           {R"([{"type":"function_call","call_id":"a"}])", "input[0].name"},
+           {R"([{"type":"function_call","name":"a"}])", "input[0].call_id"},
+           {R"([{"type":"function_call","call_id":"a","name":"a","arguments":{}}])", "input[0].arguments"},
+           {R"([{"type":"reasoning","content":[{"type":"x"}]}])", "input[0].content"},
+           {R"([{"type":"reasoning","summary":[],"encrypted_content":"x"}])", "input"},
+           {R"([{"type":"web_search_call","id":"a"}])", "input[0].type"},
            {R"([{"type":"item_reference","id":"a"}])", "input[0].type"}}) {
     EXPECT_EQ(rejected("{\"input\":" + input + "}"), std::pair(ErrorCode::proto_field, field)) << input;
   }
@@ -332,6 +431,144 @@ TEST(ResponsesCodec, WhatWasCutIsIncompleteAndWhatFailedFailed) {
   EXPECT_EQ(last.at("response").at("error").at("message"), "it broke");
 }
 
+const ReplyPart kThought{.kind = ReplyPart::Kind::reasoning, .text = "hm"};
+
+ReplyPart call_part(std::int32_t call, const std::string& text, const std::string& id = "") {
+  return {.kind = ReplyPart::Kind::tool_call, .text = text, .call = call, .id = id, .name = id.empty() ? "" : "f"};
+}
+
+TEST(ResponsesCodec, ThoughtsAndCallsAreItemsOneAfterTheOther) {
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_part(out, kThought);
+  one.append_part(out, kThought);
+  one.append_text(out, "Wait");
+  one.append_text(out, ".");
+  one.append_part(out, call_part(0, "{\"a\":", "id0"));
+  one.append_part(out, call_part(0, "1}"));
+  one.append_part(out, call_part(1, "{}", "id1"));
+  Usage usage = some_usage();
+  usage.reasoning_tokens = 2;
+  one.append_last(out, EosEvent{FinishReason::tool_calls, usage, "", std::nullopt});
+  const std::vector<json::value> events = events_of(out);
+  EXPECT_THAT(types_of(events),
+              ElementsAre("response.created", "response.in_progress",  //
+                          "response.output_item.added", "response.content_part.added", "response.reasoning_text.delta",
+                          "response.reasoning_text.delta", "response.reasoning_text.done", "response.content_part.done",
+                          "response.output_item.done",  //
+                          "response.output_item.added", "response.content_part.added", "response.output_text.delta",
+                          "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+                          "response.output_item.done",  //
+                          "response.output_item.added", "response.function_call_arguments.delta",
+                          "response.function_call_arguments.delta", "response.function_call_arguments.done",
+                          "response.output_item.done",  //
+                          "response.output_item.added", "response.function_call_arguments.delta",
+                          "response.function_call_arguments.done", "response.output_item.done", "response.completed"));
+  const std::string place = kSession + "_3_1";
+  const std::vector<std::string> ids = {"rs_" + place, "msg_" + place, "fc_" + place + "_0", "fc_" + place + "_1"};
+  for (const json::value& event : events) {
+    const json::object& fields = event.as_object();
+    if (!fields.contains("output_index")) continue;
+    const std::string& id = ids.at(fields.at("output_index").to_number<std::size_t>());
+    EXPECT_EQ(fields.contains("item") ? fields.at("item").at("id") : fields.at("item_id"), json::value(id));
+    EXPECT_EQ(fields.contains("content_index"), fields.contains("item_id") && !id.starts_with("fc_")) << event;
+  }
+  EXPECT_EQ(json::serialize(events[2].at("item")),
+            R"({"id":")" + ids[0] + R"(","type":"reasoning","status":"in_progress","summary":[],"content":[]})");
+  EXPECT_EQ(json::serialize(events[3].at("part")), R"({"type":"reasoning_text","text":""})");
+  EXPECT_EQ(events[6].at("text"), "hmhm");
+  EXPECT_EQ(
+      json::serialize(events[16].at("item")),
+      R"({"id":")" + ids[2] + R"(","type":"function_call","status":"in_progress","call_id":"id0","name":"f","arguments":""})");
+  EXPECT_EQ(events[18].at("delta"), "1}");
+  EXPECT_EQ(events[19].at("arguments"), "{\"a\":1}");
+  EXPECT_EQ(events[19].at("name"), "f");
+  const json::value& done = events.back().at("response");
+  EXPECT_EQ(done.at("status"), "completed");
+  EXPECT_EQ(done.at("uma").at("reason"), "tool_calls");
+  EXPECT_EQ(done.at("usage").at("output_tokens_details").at("reasoning_tokens"), 2);
+  ASSERT_EQ(done.at("output").as_array().size(), 4u);
+  std::size_t next = 0;
+  for (const json::value& event : events) {
+    if (event.at("type") != "response.output_item.done") continue;
+    EXPECT_EQ(event.at("item"), done.at("output").at(next++));
+  }
+  EXPECT_EQ(next, 4u);
+
+  // The same answer at once, and what is kept of it.
+  EosEvent whole{FinishReason::tool_calls, usage, "Wait.", std::nullopt};
+  whole.parts = {
+      {.kind = ReplyPart::Kind::reasoning, .text = "hmhm"}, call_part(0, "{\"a\":1}", "id0"), call_part(1, "{}", "id1")};
+  EXPECT_EQ(json::parse(encoder().json(whole)), done);
+  SessionDetail session;
+  session.info.id.value = kSession;
+  session.info.model = "tiny";
+  session.info.dropped_turns = 3;
+  session.messages = {{"user", "x"},
+                      {"assistant", "Wait.",
+                       R"({"reasoning_content":"hmhm","tool_calls":[)"
+                       R"({"id":"id0","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},)"
+                       R"({"id":"id1","type":"function","function":{"name":"f","arguments":"{}"}}]})"}};
+  session.turns_begin = {0};
+  const ResponseRecord kept{.turn = 3,
+                            .id = kOwn,
+                            .request = decoded(R"({"input":"x","metadata":{"k":"v"}})").request,
+                            .created_s = 1700,
+                            .reason = FinishReason::tool_calls,
+                            .prompt_tokens = 10,
+                            .reused_tokens = 6,
+                            .completion_tokens = 5,
+                            .reasoning_tokens = 2};
+  json::value read = json::parse(response_json({session, std::make_shared<const ResponseRecord>(kept)}));
+  EXPECT_TRUE(read.at("uma").as_object().emplace("usage", done.at("uma").at("usage")).second) << "the receipt is not kept";
+  EXPECT_EQ(read, done);
+}
+
+TEST(ResponsesCodec, WhatWasCutIsTheLastItem) {
+  for (const bool streams : {true, false}) {
+    ResponseEncoder one = encoder();
+    EosEvent eos{FinishReason::length, some_usage(), "", std::nullopt};
+    eos.parts = {kThought, call_part(0, "{\"a", "id0")};
+    std::string out;
+    if (streams) {
+      one.append_first(out);
+      one.append_last(out, eos);
+    }
+    const json::value response = streams ? events_of(out).back().at("response") : json::parse(one.json(eos));
+    EXPECT_EQ(response.at("status"), "incomplete");
+    EXPECT_EQ(response.at("output").at(0).at("status"), "completed");
+    EXPECT_EQ(response.at("output").at(1).at("status"), "incomplete");
+    EXPECT_EQ(response.at("output").at(1).at("arguments"), "{\"a");
+  }
+}
+
+TEST(ResponsesCodec, TextBehindACallIsAnItemOfItsOwn) {
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_text(out, "a");
+  one.append_part(out, call_part(0, "{}", "id0"));
+  one.append_text(out, "b");
+  one.append_last(out, EosEvent{FinishReason::tool_calls, some_usage(), "", std::nullopt});
+  const json::value response = events_of(out).back().at("response");
+  const json::array& output = response.at("output").as_array();
+  ASSERT_EQ(output.size(), 3u);
+  EXPECT_EQ(output[0].at("content").at(0).at("text"), "a");
+  EXPECT_EQ(output[2].at("content").at(0).at("text"), "b");
+  EXPECT_NE(output[0].at("id"), output[2].at("id"));
+}
+
+TEST(ResponsesCodec, AReplyThatSaysNothingIsAnEmptyMessage) {
+  ResponseEncoder one = encoder();
+  std::string out;
+  one.append_first(out);
+  one.append_last(out, EosEvent{FinishReason::stop, some_usage(), "", std::nullopt});
+  const json::value response = events_of(out).back().at("response");
+  EXPECT_EQ(response.at("output").at(0).at("content").at(0).at("text"), "");
+  EXPECT_EQ(response, json::parse(encoder().json(EosEvent{FinishReason::stop, some_usage(), "", std::nullopt})));
+}
+
 TEST(ResponsesCodec, OneThatDoesNotStreamIsTheSameObject) {
   const json::value whole = json::parse(encoder().json(EosEvent{FinishReason::length, some_usage(), "Hello", std::nullopt}));
   EXPECT_EQ(whole.at("object"), "response");
@@ -382,6 +619,53 @@ TEST(ResponsesCodec, AKeptResponseIsWrittenFromItsSession) {
   EXPECT_EQ(items.at("data").at(1).at("content").at(0).at("type"), "output_text");
   EXPECT_EQ(items.at("data").at(2).at("content").at(0).at("text"), "c");
   EXPECT_EQ(items.at("has_more"), false);
+}
+
+TEST(ResponsesCodec, ItemsCanBeGivenBack) {
+  SessionDetail session;
+  session.info.id.value = kSession;
+  session.messages = {{"user", "Rain?"},
+                      {"assistant", "",
+                       R"({"reasoning_content":"hm","tool_calls":[{"id":"id0","type":"function",)"
+                       R"("function":{"name":"f","arguments":"{}"}}]})"},
+                      {"tool", "wet", R"({"tool_call_id":"id0"})"},
+                      {"assistant", "It rains.", R"({"reasoning_content":"so"})"},
+                      {"assistant", ""}};
+  session.turns_begin = {0, 2};
+  const json::value list = json::parse(conversation_items_json(session, {.is_ascending = true}).value());
+  std::vector<std::string> ids;
+  for (const json::value& item : list.at("data").as_array()) {
+    ids.emplace_back(item.at("id").as_string().subview(0, item.at("id").as_string().find('_')));
+    EXPECT_EQ(item.at("status"), "completed");
+  }
+  EXPECT_THAT(ids, ElementsAre("msg", "rs", "fc", "fco", "rs", "msg", "msg"));
+  EXPECT_EQ(list.at("data").at(2).at("id"), json::value("fc_" + kSession + "_0_1_0"));
+  EXPECT_EQ(list.at("data").at(3).at("output"), "wet");
+  const ResponseCall call = decoded(R"({"store":false,"input":)" + json::serialize(list.at("data")) + "}");
+  EXPECT_EQ(call.generate.input.messages, session.messages);
+}
+
+TEST(ResponsesCodec, OnlyTheLastItemCanBeTakenOut) {
+  SessionDetail session = some_session();
+  const std::string id = kSession;
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_3_1").value(), (MessagePosition{3, 1}));
+  for (const std::string& item : {"msg_" + id + "_3_0", "msg_" + id + "_2_1"}) {
+    EXPECT_EQ(removable_message(session, item).error().error.code, ErrorCode::proto_field) << item;
+  }
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_9_0").error().error.code, ErrorCode::session_unknown);
+  session.messages.back().extra = R"({"reasoning_content":"hm"})";
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_3_1").value(), (MessagePosition{3, 1})) << "with its thought";
+  EXPECT_EQ(removable_message(session, "rs_" + id + "_3_1").error().error.code, ErrorCode::proto_field);
+  session.messages.back().extra = R"({"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]})";
+  EXPECT_EQ(removable_message(session, "fc_" + id + "_3_1_0").error().error.code, ErrorCode::proto_field) << "it says more";
+  session.messages.back().content.clear();
+  EXPECT_EQ(removable_message(session, "fc_" + id + "_3_1_0").value(), (MessagePosition{3, 1}));
+  session.pending_messages = {{"user", "e"}, {"user", "f"}};
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_4_1").value(), (MessagePosition{4, 1}));
+  EXPECT_EQ(removable_message(session, "msg_" + id + "_4_0").error().error.code, ErrorCode::proto_field);
+  EXPECT_EQ(json::parse(conversation_item_json(session, "msg_" + id + "_4_0").value()).at("role"), "user");
+  EXPECT_EQ(conversation_item_json(session, "msg_" + id + "_4_7").error().error.code, ErrorCode::session_unknown);
+  EXPECT_EQ(removable_message(SessionDetail(), "x").error().error.code, ErrorCode::session_unknown);
 }
 
 TEST(ResponsesCodec, ItemsComeInPages) {

@@ -1,6 +1,6 @@
 """The objects of OpenAI's API as its reference publishes them, as far as umad answers with them: what each must have and may have.
 
-Facts from the API reference (chat completions, completions, models, errors). A shape is a type, a set of constants, a list with the shape
+Facts from the API reference (chat completions, completions, responses, models, errors). A shape is a type, a set of constants, a list with the shape
 of its elements, a dict of fields ("name?" may be absent), or a tuple of alternatives. Fields that no shape names are refused, so that a
 client's strict parser has nothing to stumble over; the one exception is our own "uma".
 """
@@ -45,6 +45,31 @@ TEXT = {
     "choices": [{"index": int, "text": str, "finish_reason": (REASONS, NULL), "logprobs": TEXT_LOGPROBS}],
 }
 
+STATUS = {"in_progress", "completed", "incomplete"}
+OUTPUT_TEXT = {"type": {"output_text"}, "text": str, "annotations": list, "logprobs?": list}
+INPUT_TEXT = {"type": {"input_text"}, "text": str}
+REASONING_TEXT = {"type": {"reasoning_text"}, "text": str}
+OUTPUT_MESSAGE = {"id": str, "type": {"message"}, "status": STATUS, "role": {"assistant"}, "content": [OUTPUT_TEXT]}
+INPUT_MESSAGE = {"id": str, "type": {"message"}, "status?": STATUS, "role": {"user", "system", "developer"}, "content": [INPUT_TEXT]}
+REASONING = {"id": str, "type": {"reasoning"}, "summary": list, "content?": [REASONING_TEXT], "status?": STATUS, "encrypted_content?": (str, NULL)}
+FUNCTION_CALL = {"id?": str, "type": {"function_call"}, "call_id": str, "name": str, "arguments": str, "status?": STATUS}
+FUNCTION_CALL_OUTPUT = {"id": str, "type": {"function_call_output"}, "call_id": str, "output": str, "status": STATUS}
+OUTPUT_ITEM = (OUTPUT_MESSAGE, REASONING, FUNCTION_CALL)
+ITEM = (*OUTPUT_ITEM, INPUT_MESSAGE, FUNCTION_CALL_OUTPUT)
+FUNCTION_TOOL = {"type": {"function"}, "name": str, "parameters": (dict, NULL), "strict": (bool, NULL), "description?": (str, NULL)}
+FORMAT = ({"type": {"text", "json_object"}}, {"type": {"json_schema"}, "name": str, "schema": dict, "strict?": (bool, NULL), "description?": str})
+RESPONSE = {
+    "id": str, "object": {"response"}, "created_at": int, "status?": {*STATUS, "failed", "cancelled", "queued"}, "model": str,
+    "error": ({"code": str, "message": str}, NULL), "incomplete_details": ({"reason?": {"max_output_tokens", "content_filter"}}, NULL),
+    "instructions": (str, NULL), "metadata": (dict, NULL), "output": [OUTPUT_ITEM], "parallel_tool_calls": bool, "temperature": (float, int, NULL),
+    "tool_choice": ({"auto", "none", "required"}, {"type": {"function"}, "name": str}), "tools": [FUNCTION_TOOL], "top_p": (float, int, NULL),
+    "background?": (bool, NULL), "conversation?": ({"id": str}, NULL), "max_output_tokens?": (int, NULL), "previous_response_id?": (str, NULL),
+    "reasoning?": ({"effort?": (str, NULL), "summary?": (str, NULL)}, NULL), "text?": {"format?": FORMAT, "verbosity?": (str, NULL)},
+    "truncation?": ({"auto", "disabled"}, NULL), "store?": bool, "user?": (str, NULL),
+    "usage?": ({"input_tokens": int, "input_tokens_details": {"cached_tokens": int}, "output_tokens": int,
+                "output_tokens_details": {"reasoning_tokens": int}, "total_tokens": int}, NULL),
+}
+
 MODEL = {"id": str, "object": {"model"}, "created": int, "owned_by": str}
 MODELS = {"object": {"list"}, "data": [MODEL]}
 ERROR = {"error": {"message": str, "type": str, "param": (str, NULL), "code": (str, NULL)}}
@@ -56,7 +81,7 @@ def mismatch(value, shape, place="$"):
         reasons = [mismatch(value, alternative, place) for alternative in shape]
         return None if None in reasons else reasons[0]
     if isinstance(shape, set):
-        return None if value in shape else f"{place} is {value!r}, not one of {sorted(shape)}"
+        return None if any(value == constant for constant in shape) else f"{place} is {value!r}, not one of {sorted(shape)}"
     if isinstance(shape, type):
         is_right = isinstance(value, shape) and not (isinstance(value, bool) and shape is not bool)
         return None if is_right else f"{place} is {value!r}, no {shape.__name__}"
@@ -82,5 +107,6 @@ def mismatch(value, shape, place="$"):
 
 def of(value):
     """The shape that an object claims to have; None of those that are not OpenAI's."""
-    by_name = {"chat.completion": CHAT, "chat.completion.chunk": CHAT_CHUNK, "text_completion": TEXT, "model": MODEL, "list": MODELS}
-    return ERROR if "error" in value else by_name.get(value.get("object"))
+    by_name = {"chat.completion": CHAT, "chat.completion.chunk": CHAT_CHUNK, "text_completion": TEXT, "model": MODEL, "list": MODELS,
+               "response": RESPONSE}
+    return by_name.get(value.get("object"), ERROR if "error" in value else None)

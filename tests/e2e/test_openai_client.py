@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import unittest
 
+import openai_shapes
 import uma
 
 FOLDER = pathlib.Path(__file__).parent / "openai"
@@ -135,6 +136,39 @@ class Responses(OpenAiTest):
         self.assertEqual(list(range(len(types))), [event["sequence_number"] for event in seen["events"]])
         text = "".join(event["delta"] for event in seen["events"] if event["type"] == "response.output_text.delta")
         self.assertEqual(seen["whole"]["output"][0]["content"][0]["text"], text)
+
+    def assert_shaped(self, *responses):
+        for response in responses:
+            own = {name: value for name, value in response.items() if name not in ("output_text", "output_parsed")}  # the client's
+            self.assertIsNone(openai_shapes.mismatch(own, openai_shapes.RESPONSE), response)
+
+    def test_tools_over_two_turns(self):
+        seen = self.run_scenario("responses_tools")
+        self.assert_shaped(seen["one"], seen["two"], seen["fetched"], seen["aloneAfter"])
+        for answer in (seen["one"], seen["streamed"], seen["alone"]):
+            (call,) = answer["output"]
+            self.assertEqual(("function_call", "weather"), (call["type"], call["name"]))
+            arguments = json.loads(call["arguments"])
+            self.assertIn(arguments["city"], ("Paris", "Rome"))
+            self.assertIn(arguments["days"], range(1, 10))
+        self.assertEqual(seen["one"]["output"][0]["arguments"], seen["streamed"]["output"][0]["arguments"])
+        self.assertEqual(json.loads(seen["alone"]["output"][0]["arguments"]), seen["alone"]["output"][0]["parsed_arguments"])
+        self.assertEqual(seen["one"]["output"], seen["fetched"]["output"])
+        self.assertEqual("response.completed", seen["events"][-1])
+        self.assertIn("response.function_call_arguments.delta", seen["events"])
+        usage = seen["two"]["uma"]["usage"]
+        self.assertGreaterEqual(usage["reused_tokens"], seen["one"]["usage"]["total_tokens"] - 2)
+        self.assertLess(usage["recomputed_tokens"], seen["one"]["usage"]["input_tokens"] // 3, "the result alone")
+        self.assertEqual(["message", "function_call", "function_call_output"], [item["type"] for item in seen["items"]])
+        self.assertEqual(seen["one"]["output"][0], seen["items"][1])
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="tools[0].type")
+
+    def test_structured_output(self):
+        seen = self.run_scenario("responses_structured")
+        self.assertEqual(seen["parsed"], seen["streamed"])
+        for place in seen.values():
+            self.assertIn(place["city"], ("Paris", "Rome"))
+            self.assertIn(place["people"], range(1, 100))
 
     def test_an_earlier_response_is_continued_twice(self):
         seen = self.run_scenario("responses_fork")

@@ -3,21 +3,17 @@ forgotten, restarted, exported, and asked for by ids that are none."""
 
 import http.client
 import json
+import pathlib
 import re
+import tempfile
 import unittest
 
+import openai_shapes
 import uma
 
 UNKNOWN = "f" * 32
 EVENTS = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
 LAST_EVENTS = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
-# What OpenAI's schema requires of every response.
-FIELDS = {
-    "id": str, "object": str, "created_at": int, "status": str, "error": (dict, type(None)),
-    "incomplete_details": (dict, type(None)), "instructions": (str, type(None)), "metadata": dict, "model": str, "output": list,
-    "parallel_tool_calls": bool, "temperature": (int, float), "tool_choice": str, "tools": list, "top_p": (int, float),
-    "previous_response_id": (str, type(None)), "max_output_tokens": (int, type(None)), "truncation": str, "text": dict,
-}
 
 
 class ResponsesTest(unittest.TestCase):
@@ -54,11 +50,9 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(200, status, answer)
         return answer
 
-    def respond(self, text, **fields):
-        answer = self.ok("POST", "/v1/responses", {"input": text, "max_output_tokens": 8, "temperature": 0, **fields})
-        for name, kind in FIELDS.items():
-            self.assertIsInstance(answer[name], kind, name)
-        self.assertEqual("response", answer["object"])
+    def respond(self, given, **fields):
+        answer = self.ok("POST", "/v1/responses", {"input": given, "max_output_tokens": 8, "temperature": 0, **fields})
+        self.assertIsNone(openai_shapes.mismatch(answer, openai_shapes.RESPONSE), answer)
         return answer
 
     def begin_stream(self, **fields):
@@ -256,8 +250,9 @@ class Responses(ResponsesTest):
         self.assertEqual(13, session["turns"])
 
     def test_what_is_not_served_is_refused_by_name(self):
-        for field, value in {"tools": [{"type": "web_search"}], "background": True, "include": ["x"],
-                             "reasoning": {"effort": "low"}, "text": {"format": {"type": "json_object"}}}.items():
+        for field, value in {"tools": [{"type": "web_search"}], "background": True, "max_tool_calls": 3,
+                             "include": ["message.output_text.logprobs"], "text": {"format": {"type": "xml"}},
+                             "input": [{"type": "item_reference", "id": "msg_1"}]}.items():
             status, answer = self.request("POST", "/v1/responses", {"input": "x", field: value})
             self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), field)
             self.assertTrue(answer["error"]["param"].startswith(field))
@@ -278,6 +273,178 @@ class Responses(ResponsesTest):
         self.ok("GET", f"/v1/responses/{known}")
         self.assertEqual(405, self.request("PUT", f"/v1/responses/{known}")[0])
         self.assertEqual(404, self.request("GET", f"/v1/responses/{known}/output_items")[0])
+
+
+WEATHER = {
+    "type": "function", "name": "weather", "description": "Tells the weather.", "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+}
+CLOCK = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}}
+NAMED = {"type": "function", "name": "weather"}
+
+
+class Tools(ResponsesTest):
+    """A call that is forced is one, whatever the weights."""
+
+    def call(self, **fields):
+        return self.respond("Weather?", tools=[WEATHER, CLOCK], tool_choice=NAMED, parallel_tool_calls=False, max_output_tokens=200,
+                            **fields)
+
+    def check_call(self, item):
+        self.assertEqual(("function_call", "completed", "weather"), (item["type"], item["status"], item["name"]))
+        arguments = json.loads(item["arguments"])
+        self.assertIn(arguments["city"], ("Paris", "Rome"))
+        self.assertIn(arguments["days"], range(1, 10))
+
+    def output_of(self, call):
+        return [{"type": "function_call_output", "call_id": call["call_id"], "output": '{"sky":"clear"}'}]
+
+    def test_two_turns_with_a_call_compute_only_what_is_new(self):
+        first = self.call()
+        self.assertEqual(("completed", "tool_calls"), (first["status"], first["uma"]["reason"]))
+        (call,) = first["output"]
+        self.check_call(call)
+        self.assertEqual(({**WEATHER}, NAMED, False), (first["tools"][0], first["tool_choice"], first["parallel_tool_calls"]))
+        kept = self.ok("GET", f"/v1/responses/{first['id']}")
+        for name in first:
+            if name != "uma":
+                self.assertEqual(first[name], kept[name], name)
+
+        self.restart()
+        after = {"tools": [WEATHER, CLOCK], "previous_response_id": first["id"]}
+        second = self.respond(self.output_of(call), **after)
+        receipt = second["uma"]["usage"]
+        self.assertGreaterEqual(receipt["reused_tokens"], first["usage"]["input_tokens"] + first["usage"]["output_tokens"] - 2)
+        self.assertLess(receipt["recomputed_tokens"], first["usage"]["input_tokens"] // 3, "the result, and what the template puts around it")
+        items = self.items(f"/v1/responses/{second['id']}/input_items", order="asc")["data"]
+        self.assertEqual(["message", "function_call", "function_call_output"], [item["type"] for item in items])
+        self.assertEqual(call, items[1])
+        self.assertEqual((call["call_id"], '{"sky":"clear"}'), (items[2]["call_id"], items[2]["output"]))
+
+        # Other tools, or none, begin the conversation differently.
+        other = self.respond("Thanks", previous_response_id=second["id"])
+        self.assertLess(other["uma"]["usage"]["reused_tokens"], 20)
+        self.assertEqual(first["uma"]["session_id"], other["uma"]["session_id"])
+        self.assertEqual(call, self.ok("GET", f"/v1/responses/{first['id']}")["output"][0])
+
+    def test_a_stream_tells_the_call_as_it_comes(self):
+        for fields in ({}, {"store": False}):
+            _, answer = self.begin_stream(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, max_output_tokens=200, **fields)
+            events = [json.loads(block.split("\ndata: ")[1]) for block in answer.read().decode().split("\n\n")[:-1]]
+            deltas = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+            self.assertEqual(["response.created", "response.in_progress", "response.output_item.added"] +
+                             ["response.function_call_arguments.delta"] * len(deltas) +
+                             ["response.function_call_arguments.done", "response.output_item.done", "response.completed"],
+                             [event["type"] for event in events])
+            (call,) = events[-1]["response"]["output"]
+            self.check_call(call)
+            self.assertEqual("".join(deltas), call["arguments"])
+            self.assertEqual(call, events[-2]["item"])
+            self.assertEqual({call["id"]}, {event["item_id"] for event in events if "item_id" in event})
+
+    def test_who_keeps_the_past_sends_it_back(self):
+        first = self.call(store=False)
+        past = [{"role": "user", "content": "Weather?"}] + first["output"] + self.output_of(first["output"][0])
+        second = self.respond(past, store=False, tools=[WEATHER, CLOCK])
+        self.assertGreaterEqual(second["usage"]["input_tokens_details"]["cached_tokens"], first["usage"]["input_tokens"] - 1)
+        self.assertEqual([], self.sessions())
+
+    def test_a_conversation_shows_calls_and_results(self):
+        made = self.ok("POST", "/v1/conversations", {})
+        first = self.call(conversation=made["id"])
+        added = self.ok("POST", f"/v1/conversations/{made['id']}/items", {"items": self.output_of(first["output"][0])})
+        self.assertEqual("function_call_output", added["data"][0]["type"])
+        self.respond("And?", conversation=made["id"], tools=[WEATHER, CLOCK])
+        items = self.items(f"/v1/conversations/{made['id']}/items", order="asc")["data"]
+        self.assertEqual(["message", "function_call", "function_call_output", "message", "message"], [item["type"] for item in items])
+        self.assertEqual((first["output"][0], added["data"][0]), (items[1], items[2]))
+        self.assertEqual(5, len({item["id"] for item in items}))
+        rest = self.items(f"/v1/conversations/{made['id']}/items", order="asc", after=items[1]["id"])
+        self.assertEqual(items[2:], rest["data"])
+
+    def test_the_last_items_of_a_conversation_can_be_taken_out(self):
+        made = self.ok("POST", "/v1/conversations", {})
+        path = f"/v1/conversations/{made['id']}/items"
+        first = self.respond("Hello", conversation=made["id"])
+        call = self.call(conversation=made["id"])
+        items = self.items(path, order="asc")["data"]
+        self.assertEqual(items[3], self.ok("GET", f"{path}/{items[3]['id']}"))
+        for name in (items[0]["id"], items[2]["id"]):
+            status, answer = self.request("DELETE", f"{path}/{name}")
+            self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]))
+        self.assert_unknown(self.request("DELETE", f"{path}/msg_{UNKNOWN}_0_0"))
+        self.assert_unknown(self.request("GET", f"{path}/msg_{UNKNOWN}_0_0"))
+        self.assertEqual(items, self.items(path, order="asc")["data"])
+        for left in (3, 2):
+            self.assertEqual(made["id"], self.ok("DELETE", f"{path}/{items[left]['id']}")["id"])
+            self.assertEqual(items[:left], self.items(path, order="asc")["data"])
+        self.assert_unknown(self.request("GET", f"/v1/responses/{call['id']}"))
+        self.restart()
+        self.assertEqual(items[:2], self.items(path, order="asc")["data"])
+        self.assertEqual(first["output"], self.ok("GET", f"/v1/responses/{first['id']}")["output"])
+        self.respond("More", conversation=made["id"])
+
+    def test_a_format_is_followed(self):
+        schema = {"type": "object", "properties": {"a": {"enum": ["x y"]}}, "required": ["a"], "additionalProperties": False}
+        answer = self.respond("Say", text={"format": {"type": "json_schema", "name": "n", "strict": True, "schema": schema}}, max_output_tokens=200)
+        self.assertEqual({"a": "x y"}, json.loads(self.text(answer)))
+        self.assertEqual("n", answer["text"]["format"]["name"])
+        bad = {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}
+        status, refused = self.request("POST", "/v1/responses", {"input": "x", "text": bad, "previous_response_id": answer["id"]})
+        self.assertEqual((400, "E_PROTO_003"), (status, refused["error"]["code"]))
+        self.assertIn("not", refused["error"]["message"])
+        self.respond("More", previous_response_id=answer["id"])
+
+
+class Reasoning(ResponsesTest):
+    """A template that opens a thought before every reply: with random weights the model never ends it."""
+
+    CHATML = ("{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+              "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}").encode()
+    THINKS = ("{%for m in messages%}<|im_start|>{{m.role}}\n{{m.content}}<|im_end|>\n{%endfor%}"
+              "{%if add_generation_prompt%}<|im_start|>assistant\n<think>{{'</think>' if enable_thinking==false}}{%endif%}").encode()
+
+    def setUp(self):
+        model = uma.TINY_CHAT.read_bytes()
+        self.assertEqual(1, model.count(self.CHATML))
+        comment = b"{#" + b" " * (len(self.CHATML) - len(self.THINKS) - 4) + b"#}"
+        self.assertEqual(len(self.CHATML), len(comment + self.THINKS), "the file's layout stays")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        path = pathlib.Path(folder.name) / "thinks.gguf"
+        path.write_bytes(model.replace(self.CHATML, comment + self.THINKS))
+        self.daemon = uma.Daemon(path, *self.flags)
+        self.addCleanup(self.daemon.kill)
+        self.start()
+
+    def test_thoughts_are_items_and_can_be_switched_off(self):
+        fields = {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}}
+        first = self.respond("Why?", **fields)
+        (thought,) = first["output"]
+        self.assertEqual(("reasoning", "incomplete", []), (thought["type"], thought["status"], thought["summary"]))
+        self.assertTrue(thought["content"][0]["text"])
+        self.assertGreater(first["usage"]["output_tokens_details"]["reasoning_tokens"], 0)
+        kept = self.ok("GET", f"/v1/responses/{first['id']}")
+        self.assertEqual((first["output"], first["usage"]), (kept["output"], kept["usage"]))
+        second = self.respond("So?", previous_response_id=first["id"], reasoning={"effort": "none"})
+        self.assertEqual((["message"], 0), ([item["type"] for item in second["output"]],
+                                            second["usage"]["output_tokens_details"]["reasoning_tokens"]))
+        self.assertEqual({"effort": "none", "summary": None}, second["reasoning"])
+        self.respond([{"role": "user", "content": "Why?"}, thought, {"role": "user", "content": "So?"}], store=False)
+
+    def test_thoughts_stream(self):
+        _, answer = self.begin_stream(max_output_tokens=12)
+        events = [json.loads(block.split("\ndata: ")[1]) for block in answer.read().decode().split("\n\n")[:-1]]
+        deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]
+        self.assertEqual(EVENTS + ["response.reasoning_text.delta"] * len(deltas) +
+                         ["response.reasoning_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete"],
+                         [event["type"] for event in events])
+        self.assertEqual("".join(deltas), events[-1]["response"]["output"][0]["content"][0]["text"])
 
 
 class Conversations(ResponsesTest):

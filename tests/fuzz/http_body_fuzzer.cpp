@@ -6,10 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include <boost/json/parse.hpp>
-
 #include "base/check.h"
 #include "base/utf8.h"
+#include "wire/field_reader.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
 #include "wire/responses_codec.h"
@@ -26,13 +25,14 @@ void check_text(std::string_view text) {
 void check_object(std::string_view text) {
   check_text(text);
   boost::system::error_code problem;
-  UMA_CHECK(boost::json::parse(text, problem).is_object() && !problem);
+  UMA_CHECK(wire::parse_json(text, {}, problem).is_object() && !problem);
 }
 
 void check_messages(const std::vector<ChatMessage>& messages) {
   for (const ChatMessage& message : messages) {
     check_text(message.role);
     check_text(message.content);
+    if (!message.extra.empty()) check_object(message.extra);
   }
 }
 
@@ -60,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto items = wire::decode_items(body); is_accepted(items)) {
     UMA_CHECK(!items->empty());
     check_messages(*items);
+    check_object(wire::appended_items_json({}, *items));
   }
   for (const auto kind : {wire::CompletionKind::chat, wire::CompletionKind::text}) {
     if (const auto call = wire::decode_completion(kind, body); is_accepted(call)) {

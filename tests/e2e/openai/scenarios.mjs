@@ -110,6 +110,58 @@ const scenarios = {
     return { events, whole: await client.responses.retrieve(events.at(-1).response.id) };
   },
 
+  // A tool is called, its result sent, and only that is new: whole, by the helper that gathers a stream, and by a client that
+  // keeps the past itself.
+  async responses_tools() {
+    const parameters = {
+      type: "object",
+      properties: { city: { enum: ["Paris", "Rome"] }, days: { type: "integer", minimum: 1, maximum: 9 } },
+      required: ["city", "days"],
+      additionalProperties: false,
+    };
+    const tools = [{ type: "function", name: "weather", description: "The weather of some days", parameters, strict: true }];
+    const input = [{ role: "user", content: "Weather in Rome?" }];
+    const request = { ...response, max_output_tokens: 200, tools, parallel_tool_calls: false };
+    const named = { ...request, input, tool_choice: { type: "function", name: "weather" } };
+    const output = (from) => {
+      const call = from.output.find((item) => item.type === "function_call");
+      return { type: "function_call_output", call_id: call.call_id, output: '{"sky":"clear"}' };
+    };
+    const one = await client.responses.create(named);
+    const two = await client.responses.create({ ...request, input: [output(one)], previous_response_id: one.id });
+    const runner = client.responses.stream(named);
+    const events = [];
+    runner.on("event", (event) => events.push(event.type));
+    const streamed = await runner.finalResponse();
+    const alone = await client.responses.parse({ ...named, store: false });
+    const past = [...input, ...alone.output, output(alone)];
+    return {
+      one,
+      two,
+      streamed,
+      events,
+      fetched: await client.responses.retrieve(one.id),
+      items: await collect(await client.responses.inputItems.list(two.id, { order: "asc" })),
+      alone,
+      aloneAfter: await client.responses.create({ ...request, input: past, store: false }),
+      refused: await thrown(client.responses.create({ ...request, input, tools: [{ type: "web_search" }] })),
+    };
+  },
+
+  async responses_structured() {
+    const schema = {
+      type: "object",
+      properties: { city: { enum: ["Paris", "Rome"] }, people: { type: "integer", minimum: 1, maximum: 99 } },
+      required: ["city", "people"],
+      additionalProperties: false,
+    };
+    const format = { type: "json_schema", name: "place", strict: true, schema };
+    const request = { ...response, temperature: 1, seed: 1, max_output_tokens: 200, input: "Tell me of a place.", text: { format } };
+    const parsed = await client.responses.parse(request);
+    const runner = client.responses.stream(request);
+    return { parsed: parsed.output[0].content[0].parsed, streamed: JSON.parse((await runner.finalResponse()).output_text) };
+  },
+
   // An earlier response is continued twice, at the same time.
   async responses_fork() {
     const first = await client.responses.create({ ...response, input: "My name is Ada." });

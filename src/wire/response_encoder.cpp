@@ -1,0 +1,196 @@
+#include "wire/response_encoder.h"
+
+#include <format>
+#include <utility>
+
+#include "wire/json_writer.h"
+
+namespace uma::wire {
+
+ResponseEncoder::ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s)
+    : response_(id.response),
+      request_(std::move(request)),
+      model_(std::move(model)),
+      created_s_(created_s),
+      id_(response_id_text(id)),
+      session_(id.session) {}
+
+void ResponseEncoder::set_place(const ResponseBegunEvent& place) {
+  session_ = place.session.value;
+  place_ = {.turn = place.turn, .number = place.number};
+  has_session_ = true;
+  id_ = response_id_text({session_, response_});
+}
+
+void ResponseEncoder::append_response(std::string& out, const std::vector<Item>& output, const EosEvent* eos) const {
+  ResponseFacts facts{.id = id_,
+                      .request = request_,
+                      .model = model_,
+                      .created_s = created_s_,
+                      .session = has_session_ ? std::string_view(session_) : "",
+                      .turn = place_.turn,
+                      .output = output};
+  if (eos != nullptr) {
+    facts.reason = eos->reason;
+    if (eos->error) facts.error = eos->error->message;
+    facts.prompt_tokens = eos->usage.prompt_tokens;
+    facts.reused_tokens = eos->usage.reused_tokens;
+    facts.completion_tokens = eos->usage.completion_tokens;
+    facts.reasoning_tokens = eos->usage.reasoning_tokens;
+    facts.receipt = &eos->usage;
+  }
+  wire::append_response(out, facts);
+}
+
+// {"type","sequence_number",…}: write(object) adds the rest.
+template <class WriteT>
+void ResponseEncoder::append_event(std::string& out, std::string_view type, WriteT&& write) {
+  out += std::format("event: {}\ndata: ", type);
+  ObjectWriter object(out);
+  object.field("type", type);
+  object.field("sequence_number", events_++);
+  write(object);
+  object.close();
+  out += "\n\n";
+}
+
+// Of the item that goes on; messages and thoughts have one part.
+template <class WriteT>
+void ResponseEncoder::append_item_event(std::string& out, std::string_view type, WriteT&& write) {
+  append_event(out, type, [&](ObjectWriter& object) {
+    object.field("item_id", items_.back().id);
+    object.field("output_index", items_.size() - 1);
+    if (items_.back().kind != Item::Kind::call) object.field("content_index", 0);
+    write(object);
+  });
+}
+
+void ResponseEncoder::append_response_event(std::string& out, std::string_view type, const EosEvent* eos) {
+  append_event(out, type, [&](ObjectWriter& object) { append_response(object.begin("response"), items_, eos); });
+}
+
+Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
+  return {.kind = kind,
+          .id = item_id(kind, session_, place_, call),
+          .text = "",
+          .role = kind == Item::Kind::message ? "assistant" : ""};
+}
+
+void ResponseEncoder::begin_item(std::string& out, Item item) {
+  if (is_in_item_) end_item(out, ItemStatus::completed);
+  items_.push_back(std::move(item));
+  is_in_item_ = true;
+  append_event(out, "response.output_item.added", [&](ObjectWriter& object) {
+    object.field("output_index", items_.size() - 1);
+    append_item(object.begin("item"), items_.back(), ItemStatus::in_progress);
+  });
+  if (items_.back().kind == Item::Kind::call) return;
+  append_item_event(out, "response.content_part.added",
+                    [&](ObjectWriter& object) { append_content_part(object.begin("part"), items_.back()); });
+}
+
+void ResponseEncoder::end_item(std::string& out, ItemStatus status) {
+  const Item& item = items_.back();
+  switch (item.kind) {
+    case Item::Kind::call:
+      append_item_event(out, "response.function_call_arguments.done", [&](ObjectWriter& object) {
+        object.field("name", item.name);
+        object.field("arguments", item.text);
+      });
+      break;
+    case Item::Kind::reasoning:
+      append_item_event(out, "response.reasoning_text.done", [&](ObjectWriter& object) { object.field("text", item.text); });
+      break;
+    default:
+      append_item_event(out, "response.output_text.done", [&](ObjectWriter& object) {
+        object.field("text", item.text);
+        object.begin("logprobs") += "[]";
+      });
+  }
+  if (item.kind != Item::Kind::call) {
+    append_item_event(out, "response.content_part.done",
+                      [&](ObjectWriter& object) { append_content_part(object.begin("part"), item); });
+  }
+  append_event(out, "response.output_item.done", [&](ObjectWriter& object) {
+    object.field("output_index", items_.size() - 1);
+    append_item(object.begin("item"), item, status);
+  });
+  is_in_item_ = false;
+}
+
+// The next piece of the item that goes on.
+void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
+  Item& item = items_.back();
+  item.text += text;
+  const bool is_said = item.kind == Item::Kind::message;
+  const std::string_view type = is_said                              ? "response.output_text.delta"
+                                : item.kind == Item::Kind::reasoning ? "response.reasoning_text.delta"
+                                                                     : "response.function_call_arguments.delta";
+  append_item_event(out, type, [&](ObjectWriter& object) {
+    object.field("delta", text);
+    if (is_said) object.begin("logprobs") += "[]";
+  });
+}
+
+void ResponseEncoder::append_first(std::string& out) {
+  append_response_event(out, "response.created", nullptr);
+  append_response_event(out, "response.in_progress", nullptr);
+}
+
+void ResponseEncoder::append_text(std::string& out, std::string_view text) {
+  if (!is_in(Item::Kind::message)) {
+    Item item = begun_item(Item::Kind::message);
+    // Among what is kept there is one message, with all that was said.
+    if (!items_.empty() && items_.back().kind == Item::Kind::call) item.id += std::format("_{}", items_.size());
+    begin_item(out, std::move(item));
+  }
+  append_delta(out, text);
+}
+
+void ResponseEncoder::append_part(std::string& out, const ReplyPart& part) {
+  if (part.kind == ReplyPart::Kind::reasoning) {
+    if (!is_in(Item::Kind::reasoning)) begin_item(out, begun_item(Item::Kind::reasoning));
+  } else if (!part.id.empty()) {
+    Item call = begun_item(Item::Kind::call, part.call);
+    call.call_id = part.id;
+    call.name = part.name;
+    begin_item(out, std::move(call));
+  }
+  if (!part.text.empty()) append_delta(out, part.text);
+}
+
+void ResponseEncoder::append_last(std::string& out, const EosEvent& eos) {
+  for (const ReplyPart& part : eos.parts) append_part(out, part);
+  if (!eos.text.empty()) append_text(out, eos.text);
+  const std::string_view status = response_status(eos.reason);
+  if (status == "failed") return append_response_event(out, "response.failed", &eos);
+  const bool is_completed = status == "completed";
+  if (items_.empty()) begin_item(out, begun_item(Item::Kind::message));
+  if (is_in_item_) end_item(out, is_completed ? ItemStatus::completed : ItemStatus::incomplete);
+  append_response_event(out, is_completed ? "response.completed" : "response.incomplete", &eos);
+}
+
+std::string ResponseEncoder::json(const EosEvent& eos) const {
+  std::vector<Item> items;
+  Item said = begun_item(Item::Kind::message);
+  said.text = eos.text;
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind != ReplyPart::Kind::reasoning) continue;
+    items.push_back(begun_item(Item::Kind::reasoning));
+    items.back().text = part.text;
+  }
+  if (!eos.text.empty()) items.push_back(said);
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind != ReplyPart::Kind::tool_call) continue;
+    items.push_back(begun_item(Item::Kind::call, part.call));
+    items.back().call_id = part.id;
+    items.back().name = part.name;
+    items.back().text = part.text;
+  }
+  if (items.empty()) items.push_back(std::move(said));
+  std::string out;
+  append_response(out, items, &eos);
+  return out;
+}
+
+}  // namespace uma::wire

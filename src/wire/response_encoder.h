@@ -1,0 +1,59 @@
+// Writes one response, as an object or as the typed server-sent events of OpenAI's API.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/event.h"
+#include "wire/response_writer.h"
+#include "wire/responses_codec.h"
+
+namespace uma::wire {
+
+// The calls for a stream come in order: append_first, append_text and append_part as often as there is something, append_last.
+// Every item ends before the next one begins: text behind a call is an item of its own.
+class ResponseEncoder {
+ public:
+  // `request` is ResponseCall::request; `created_s` is Unix time.
+  ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s);
+
+  // Where it is, before anything is written; without this call it is in no session.
+  void set_place(const ResponseBegunEvent& place);
+
+  void append_first(std::string& out);
+  void append_text(std::string& out, std::string_view text);
+  void append_part(std::string& out, const ReplyPart& part);
+  void append_last(std::string& out, const EosEvent& eos);
+  [[nodiscard]] std::string json(const EosEvent& eos) const;
+
+ private:
+  template <class WriteT>
+  void append_event(std::string& out, std::string_view type, WriteT&& write);
+  template <class WriteT>
+  void append_item_event(std::string& out, std::string_view type, WriteT&& write);
+  void append_delta(std::string& out, std::string_view text);
+  void append_response_event(std::string& out, std::string_view type, const EosEvent* eos);
+  void append_response(std::string& out, const std::vector<Item>& output, const EosEvent* eos) const;
+  [[nodiscard]] Item begun_item(Item::Kind kind, std::int32_t call = 0) const;
+  void begin_item(std::string& out, Item item);
+  void end_item(std::string& out, ItemStatus status);
+  [[nodiscard]] bool is_in(Item::Kind kind) const { return is_in_item_ && items_.back().kind == kind; }
+
+  const std::string response_;  // ResponseId::response
+  const std::string request_;
+  const std::string model_;
+  const std::int64_t created_s_;
+  std::string id_;
+  std::string session_;
+  MessagePosition place_;
+  bool has_session_ = false;  // else the name of the session stands for none
+
+  // Of the stream, so far.
+  std::vector<Item> items_;
+  bool is_in_item_ = false;  // the last one goes on
+  std::uint64_t events_ = 0;
+};
+
+}  // namespace uma::wire

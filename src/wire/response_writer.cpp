@@ -1,0 +1,247 @@
+#include "wire/response_writer.h"
+
+#include <format>
+#include <utility>
+
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/value.hpp>
+
+#include "wire/event_codec.h"
+#include "wire/field_reader.h"
+#include "wire/json_writer.h"
+
+namespace uma::wire {
+namespace {
+
+namespace json = boost::json;
+
+std::string_view prefix_of(Item::Kind kind) {
+  switch (kind) {
+    case Item::Kind::message:
+      return "msg";
+    case Item::Kind::reasoning:
+      return "rs";
+    case Item::Kind::call:
+      return "fc";
+    case Item::Kind::call_output:
+      break;
+  }
+  return "fco";
+}
+
+std::string_view type_of(Item::Kind kind) {
+  switch (kind) {
+    case Item::Kind::message:
+      return "message";
+    case Item::Kind::reasoning:
+      return "reasoning";
+    case Item::Kind::call:
+      return "function_call";
+    case Item::Kind::call_output:
+      break;
+  }
+  return "function_call_output";
+}
+
+std::string_view status_name(ItemStatus status) {
+  switch (status) {
+    case ItemStatus::in_progress:
+      return "in_progress";
+    case ItemStatus::completed:
+      return "completed";
+    case ItemStatus::incomplete:
+      break;
+  }
+  return "incomplete";
+}
+
+// The text called `name` of what a message has beside its content; empty where there is none.
+std::string text_of(const json::object& fields, std::string_view name) {
+  const json::value* value = fields.if_contains(name);
+  const json::string* text = value == nullptr ? nullptr : value->if_string();
+  return text == nullptr ? "" : std::string(*text);
+}
+
+json::object extra_of(const ChatMessage& message) {
+  if (message.extra.empty()) return {};
+  boost::system::error_code problem;
+  json::value extra = parse_json(message.extra, {}, problem);
+  return extra.is_object() ? std::move(extra.get_object()) : json::object();
+}
+
+void add_calls(std::vector<Item>& items, const json::object& extra, std::string_view session, MessagePosition place) {
+  const json::value* value = extra.if_contains("tool_calls");
+  const json::array* calls = value == nullptr ? nullptr : value->if_array();
+  if (calls == nullptr) return;
+  for (std::size_t i = 0; i < calls->size(); ++i) {
+    const json::object* call = (*calls)[i].if_object();
+    const json::value* inner = call == nullptr ? nullptr : call->if_contains("function");
+    const json::object* function = inner == nullptr ? nullptr : inner->if_object();
+    if (function == nullptr) continue;
+    items.push_back({.kind = Item::Kind::call,
+                     .id = item_id(Item::Kind::call, session, place, static_cast<std::int32_t>(i)),
+                     .text = text_of(*function, "arguments"),
+                     .call_id = text_of(*call, "id"),
+                     .name = text_of(*function, "name")});
+  }
+}
+
+void write_usage(ObjectWriter& parent, const ResponseFacts& facts) {
+  ObjectWriter usage(parent.begin("usage"));
+  usage.field("input_tokens", facts.prompt_tokens);
+  ObjectWriter input(usage.begin("input_tokens_details"));
+  input.field("cached_tokens", facts.reused_tokens);
+  input.close();
+  usage.field("output_tokens", facts.completion_tokens);
+  ObjectWriter output(usage.begin("output_tokens_details"));
+  output.field("reasoning_tokens", facts.reasoning_tokens);
+  output.close();
+  usage.field("total_tokens", facts.prompt_tokens + facts.completion_tokens);
+  usage.close();
+}
+
+// Where it is, and once it has ended how and at what cost, in our words.
+void write_own(ObjectWriter& parent, const ResponseFacts& facts) {
+  ObjectWriter own(parent.begin("uma"));
+  if (!facts.session.empty()) {
+    own.field("session_id", facts.session);
+    own.field("turn", facts.turn);
+  }
+  if (facts.reason) own.field("reason", finish_reason_name(*facts.reason));
+  if (facts.receipt != nullptr) append_usage(own.begin("usage"), *facts.receipt);
+  own.close();
+}
+
+}  // namespace
+
+std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call) {
+  std::string id = std::format("{}_{}_{}_{}", prefix_of(kind), session, place.turn, place.number);
+  if (kind == Item::Kind::call) id += std::format("_{}", call);
+  return id;
+}
+
+void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place) {
+  const json::object extra = extra_of(message);
+  if (message.role == "tool") {
+    items.push_back({.kind = Item::Kind::call_output,
+                     .id = item_id(Item::Kind::call_output, session, place),
+                     .text = message.content,
+                     .call_id = text_of(extra, "tool_call_id")});
+    return;
+  }
+  const std::size_t before = items.size();
+  if (std::string thought = text_of(extra, "reasoning_content"); !thought.empty()) {
+    items.push_back(
+        {.kind = Item::Kind::reasoning, .id = item_id(Item::Kind::reasoning, session, place), .text = std::move(thought)});
+  }
+  Item said{.kind = Item::Kind::message,
+            .id = item_id(Item::Kind::message, session, place),
+            .text = message.content,
+            .role = message.role};
+  if (!message.content.empty()) items.push_back(said);
+  add_calls(items, extra, session, place);
+  if (items.size() == before) items.push_back(std::move(said));  // somebody said nothing
+}
+
+void append_content_part(std::string& out, const Item& item) {
+  ObjectWriter part(out);
+  if (item.kind == Item::Kind::reasoning) {
+    part.field("type", "reasoning_text");
+  } else if (item.role == "assistant") {
+    part.field("type", "output_text");
+    part.begin("annotations") += "[]";
+    part.begin("logprobs") += "[]";
+  } else {
+    part.field("type", "input_text");
+  }
+  part.field("text", item.text);
+  part.close();
+}
+
+void append_item(std::string& out, const Item& item, ItemStatus status) {
+  const bool has_content = status != ItemStatus::in_progress;
+  ObjectWriter object(out);
+  object.field("id", item.id);
+  object.field("type", type_of(item.kind));
+  object.field("status", status_name(status));
+  switch (item.kind) {
+    case Item::Kind::message:
+    case Item::Kind::reasoning: {
+      if (item.kind == Item::Kind::message) {
+        object.field("role", item.role);
+      } else {
+        object.begin("summary") += "[]";
+      }
+      std::string& content = object.begin("content");
+      content += '[';
+      if (has_content) append_content_part(content, item);
+      content += ']';
+      break;
+    }
+    case Item::Kind::call:
+      object.field("call_id", item.call_id);
+      object.field("name", item.name);
+      object.field("arguments", has_content ? std::string_view(item.text) : "");
+      break;
+    case Item::Kind::call_output:
+      object.field("call_id", item.call_id);
+      object.field("output", item.text);
+      break;
+  }
+  object.close();
+}
+
+// OpenAI knows no other ways: what was cut for whatever reason is incomplete, and `uma.reason` says why.
+std::string_view response_status(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop:
+    case FinishReason::tool_calls:
+      return "completed";
+    case FinishReason::error:
+      return "failed";
+    case FinishReason::cancelled:
+      return "cancelled";
+    default:
+      return "incomplete";
+  }
+}
+
+void append_response(std::string& out, const ResponseFacts& facts) {
+  const std::string_view status = facts.reason ? response_status(*facts.reason) : "in_progress";
+  ObjectWriter object(out, facts.request);
+  object.field("id", facts.id);
+  object.field("object", "response");
+  object.field("created_at", facts.created_s);
+  object.field("status", status);
+  object.field("model", facts.model);
+  object.field("background", false);
+  if (status == "failed") {
+    ObjectWriter error(object.begin("error"));
+    error.field("code", "server_error");
+    error.field("message", facts.error);
+    error.close();
+  } else {
+    object.null_field("error");
+  }
+  if (status == "incomplete") {
+    object.begin("incomplete_details") += R"({"reason":"max_output_tokens"})";
+  } else {
+    object.null_field("incomplete_details");
+  }
+  // What was cut was cut in the last item.
+  append_json_array(object.begin("output"), facts.output, [&](const Item& item) {
+    const bool is_whole = status == "completed" || &item != &facts.output.back();
+    append_item(out, item, is_whole ? ItemStatus::completed : ItemStatus::incomplete);
+  });
+  object.null_field("user");
+  if (facts.reason) {
+    write_usage(object, facts);
+  } else {
+    object.null_field("usage");
+  }
+  write_own(object, facts);
+  object.close();
+}
+
+}  // namespace uma::wire
