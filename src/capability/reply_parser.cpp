@@ -79,6 +79,7 @@ void append_escaped(std::string& out, char control) {
 void ReplyPieces::clear() {
   before.clear();
   content.clear();
+  content_places.clear();
   after.clear();
 }
 
@@ -92,6 +93,7 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed)
 
 void ReplyParser::push(std::string_view text, ReplyPieces& out) {
   held_ += text;
+  pushed_ += text.size();
   while (step(out)) {
   }
   flush_arguments(out);
@@ -160,7 +162,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     skips_blanks_ = false;
   }
   if (!finds_calls()) {
-    add_content(held_, out);
+    add_content(held_, out, taken());
     held_.clear();
     return false;
   }
@@ -179,7 +181,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
   const bool is_call = at != std::string_view::npos;
   // Blanks before a call belong to nothing.
   const std::string_view said = without_blanks_at_end(held.substr(0, is_call ? at : held.size() - begun_at_end(held, mark)));
-  add_content(said, out);
+  add_content(said, out, taken());
   const std::size_t end = is_call ? at + mark.size() : said.size();
   if (is_call) {
     call_text_ = held.substr(said.size(), end - said.size());
@@ -408,7 +410,7 @@ void ReplyParser::give_up_call(ReplyPieces& out) {
   is_told_ = false;
   state_ = State::content;
   skips_blanks_ = false;
-  add_content(call_text_, out);
+  add_content(call_text_, out, taken() - call_text_.size());
   call_text_.clear();
 }
 
@@ -494,13 +496,13 @@ void ReplyParser::finish(ReplyPieces& out) {
       break;
     case State::intro:
     case State::body:
-      add_content(call_text_ + held_, out);
+      add_content(call_text_ + held_, out, taken() - call_text_.size());
       break;
     case State::content:
-      if (!skips_blanks_) add_content(held_, out);
+      if (!skips_blanks_) add_content(held_, out, taken());
       break;
     case State::start:
-      add_content(held_, out);
+      add_content(held_, out, taken());
       break;
     case State::after_call:  // only blanks and the beginning of a closing mark
       break;
@@ -509,8 +511,9 @@ void ReplyParser::finish(ReplyPieces& out) {
   call_text_.clear();
 }
 
-void ReplyParser::add_content(std::string_view text, ReplyPieces& out) {
+void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
   out.content += text;
+  if (!text.empty()) out.content_places.push_back({begin, begin + text.size()});
   is_at_start_ = is_at_start_ && text.empty();
 }
 

@@ -45,6 +45,12 @@ struct ReplyFormat {
 struct ReplyPieces {
   std::vector<ReplyPart> before;  // the content
   std::string content;
+  struct Place {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    bool operator==(const Place&) const = default;
+  };
+  std::vector<Place> content_places{};  // of the content in all the text that was pushed, in order
   std::vector<ReplyPart> after;
 
   void clear();
@@ -99,6 +105,7 @@ class ReplyParser {
   [[nodiscard]] bool step_after_call();
 
   [[nodiscard]] bool finds_calls() const;
+  [[nodiscard]] std::size_t taken() const { return pushed_ - held_.size(); }
   [[nodiscard]] Intro read_intro() const;
   [[nodiscard]] Intro read_mistral_intro(std::size_t blanks) const;
   [[nodiscard]] Intro read_deepseek_intro(std::size_t blanks) const;
@@ -110,7 +117,8 @@ class ReplyParser {
   void begin_call(const Intro& intro);
   void give_up_call(ReplyPieces& out);
   void flush_arguments(ReplyPieces& out);
-  void add_content(std::string_view text, ReplyPieces& out);
+  // `begin`: of the text in all that was pushed.
+  void add_content(std::string_view text, ReplyPieces& out, std::size_t begin);
   void add_reasoning(std::string_view text, ReplyPieces& out);
   static void add_part(ReplyPart part, ReplyPieces& out);
 
@@ -118,6 +126,7 @@ class ReplyParser {
   const std::uint64_t seed_;
   State state_;
   std::string held_;          // not taken yet
+  std::size_t pushed_ = 0;    // bytes, with it
   bool skips_blanks_ = true;  // of what follows: thinking, content
   bool is_at_start_ = true;   // no content so far
 

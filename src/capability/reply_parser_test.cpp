@@ -366,5 +366,39 @@ TEST(ReadJson, SaysWhoWroteIt) {
   EXPECT_EQ(value->as_dict()->entries.front().first->inputs().front().source, 3);
 }
 
+// The parts of `text` that the places name, however it is cut.
+std::string at_places(const ReplyFormat& format, std::string_view text, std::size_t step, std::string& content) {
+  ReplyParser parser(format, kSeed);
+  ReplyPieces pieces;
+  std::string named;
+  const auto take = [&] {
+    for (const auto& [begin, end] : pieces.content_places) named += text.substr(begin, end - begin);
+    content += pieces.content;
+  };
+  for (std::size_t at = 0; at < text.size(); at += step) {
+    pieces.clear();
+    parser.push(text.substr(at, step), pieces);
+    take();
+  }
+  pieces.clear();
+  parser.finish(pieces);
+  take();
+  return named;
+}
+
+TEST(ReplyParser, SaysWhereItsContentStood) {
+  ReplyFormat format{.calls = CallSyntax::tagged, .tools = {"f"}, .think_open = "<think>", .think_close = "</think>"};
+  for (const std::string_view text :
+       {"<think>hm</think>\n\nfirst <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\nthen",
+        "a <tool_call> no call</tool_call>", "x<tool_call>{\"name\": 7}</tool_call>y", "<tool_call>{\"name\": \"f\"", "a <tool",
+        "  plain", "<thi"}) {
+    for (std::size_t step = 1; step <= text.size(); ++step) {
+      std::string content;
+      const std::string named = at_places(format, text, step, content);
+      EXPECT_EQ(named, content) << text << " in pieces of " << step;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace uma::capability

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/lane.h"
+#include "engine/logprob_queue.h"
 #include "llm/token_constraint.h"
 
 namespace uma::engine {
@@ -52,6 +53,9 @@ struct Lane::Sequence {
   llm::Sampler sampler;
   TextStream text;
   std::optional<capability::ReplyParser> parser;  // none: all of its text is content
+  LogprobQueue logprobs;                          // where the task asks for them
+  std::vector<TokenLogprobs> logprobs_told;       // where the task does not stream: all of them
+  std::size_t text_taken = 0;                     // bytes of the text that are certain
   sched::NgramDrafter drafter;
   sched::DraftControl draft_control;
   sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses

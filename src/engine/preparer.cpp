@@ -20,6 +20,19 @@ Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, c
   return Unit{};
 }
 
+Expected<Unit> append_tokens(const llm::Model& model, kv::SessionRecord& record, const std::vector<Token>& tokens) {
+  const auto unknown =
+      std::ranges::find_if(tokens, [size = model.vocab().size()](Token token) { return token < 0 || token >= size; });
+  if (unknown != tokens.end()) {
+    return std::unexpected(Error{ErrorCode::proto_field,
+                                 std::format("field \"prompt\": token {} is not in the vocabulary, which has 0 to {}", *unknown,
+                                             model.vocab().size() - 1),
+                                 "prompt"});
+  }
+  record.pending.insert(record.pending.end(), tokens.begin(), tokens.end());
+  return Unit{};
+}
+
 // The reply of each turn: its last message, its tokens up to the next turn.
 std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record) {
   std::vector<capability::MessagePlace> replies;
@@ -140,7 +153,8 @@ Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& forma
     if (chat != nullptr && !chat->tools.empty()) {
       return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
     }
-    done = append_text(format.model(), next, input.text);
+    done = input.tokens.empty() ? append_text(format.model(), next, input.text)
+                                : append_tokens(format.model(), next, input.tokens);
   } else {
     const bool is_text = input.messages.empty() && !input.text.empty();
     done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
@@ -171,7 +185,7 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
 Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
                                                               const GenerateOptions& options) {
   const auto named = [](std::string_view field, const Error& error) {
-    return fail(error.code, std::format("field \"{}\": {}", field, error.message));
+    return std::unexpected(Error{error.code, std::format("field \"{}\": {}", field, error.message), std::string(field)});
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {

@@ -1000,9 +1000,10 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
     if (auto known = check_model(request.model); !known) return refuse(id, known.error());
     for (const auto& [token, bias] : request.options.sampling.logit_bias) {
       if (token >= 0 && token < model_->vocab().size()) continue;
-      return refuse(
-          id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
-                                                   token, model_->vocab().size() - 1)});
+      return refuse(id, {ErrorCode::proto_field,
+                         std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}", token,
+                                     model_->vocab().size() - 1),
+                         "logit_bias"});
     }
     const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
     if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
@@ -1339,6 +1340,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
   task.grammar = open.grammar;
+  task.logprobs = options.logprobs;
   task.stream = options.stream;
   task.flow = open.flow;
   task.target_ttft_ms = options.target_ttft_ms;

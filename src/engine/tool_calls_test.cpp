@@ -32,7 +32,10 @@ constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f
 class Sink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) content += token->text;
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      content += token->text;
+      for (const TokenLogprobs& place : token->logprobs) likely += place.chosen.bytes;
+    }
     if (const auto* part = std::get_if<ReplyPart>(&event)) hear(*part);
     if (is_terminal(event)) terminal = event;
     return !is_slow;
@@ -41,6 +44,7 @@ class Sink final : public EventSink {
 
   bool is_slow = false;
   std::string content;
+  std::string likely;  // the text of the tokens whose likelihood was told
   std::string reasoning;
   std::vector<ReplyPart> calls;
   std::optional<Event> terminal;
@@ -294,6 +298,21 @@ TEST_F(ToolCalls, AreForcedByTheirSchemas) {
   EXPECT_EQ(generate(request)->calls.size(), 1u);
   request.options.grammar = "root ::= \"a\"";
   EXPECT_EQ(std::get<FailureEvent>(*generate(request)->terminal).error.code, ErrorCode::proto_field);
+}
+
+TEST_F(ToolCalls, OnlyTheTokensOfTheContentSayHowLikelyTheyWere) {
+  const std::string says = "first " + std::string(kCall) + " then";
+  serve(says);
+  GenerateRequest request = ask("what?");
+  request.options.logprobs = 1;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->content, "firstthen");
+  EXPECT_EQ(sink->likely, sink->content);
+  request.options.stream = false;
+  std::string likely;
+  for (const TokenLogprobs& place : generate(request)->eos().logprobs) likely += place.chosen.bytes;
+  EXPECT_EQ(likely, "firstthen");
 }
 
 }  // namespace
