@@ -171,6 +171,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     if (blanks == held_.size()) return false;
     if (held_[blanks] == '{') {
       call_text_.clear();
+      mark_bytes_ = 0;
       begin_call({.found = Found::yes, .length = blanks});
       return true;
     }
@@ -185,6 +186,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
   const std::size_t end = is_call ? at + mark.size() : said.size();
   if (is_call) {
     call_text_ = held.substr(said.size(), end - said.size());
+    mark_bytes_ = call_text_.size();
     state_ = State::intro;
   }
   held_.erase(0, end);
@@ -398,6 +400,12 @@ bool ReplyParser::tell_call() {
   return true;
 }
 
+std::optional<std::string> ReplyParser::begun_call() const {
+  const bool has_begun = state_ == State::intro || (state_ == State::body && !is_told_);
+  if (!has_begun || (mark_bytes_ == 0 && !std::ranges::contains(format_.tools, name_))) return std::nullopt;
+  return call_text_.substr(mark_bytes_) + held_;
+}
+
 // Its JSON is complete. False: it is no call.
 bool ReplyParser::end_call() {
   if (name_.empty()) return false;
@@ -446,7 +454,8 @@ bool ReplyParser::step_after_call() {
   };
   const auto begin_next = [&](bool is_list) {
     call_text_.clear();
-    begin_call({.found = Found::yes, .length = held_.size() - rest.size(), .is_list = is_list});
+    mark_bytes_ = held_.size() - rest.size();
+    begin_call({.found = Found::yes, .length = mark_bytes_, .is_list = is_list});
     return true;
   };
   skip_blanks();
@@ -481,6 +490,7 @@ bool ReplyParser::step_after_call() {
       if (!rest.starts_with(kCallBegin)) return go_on();
       held_.erase(0, held_.size() - rest.size());
       call_text_.clear();
+      mark_bytes_ = 0;
       state_ = State::intro;
       return true;
     case CallSyntax::none:

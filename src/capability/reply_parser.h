@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,6 +73,10 @@ class ReplyParser {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
   }
 
+  // All that has come of a call behind its mark, while it is none that was told yet. A call without a mark has begun with the
+  // name of a tool. Nothing: none has begun.
+  [[nodiscard]] std::optional<std::string> begun_call() const;
+
   // All of it so far. The calls that have begun, each with all of its arguments that came.
   [[nodiscard]] const std::string& reasoning() const { return reasoning_; }
   [[nodiscard]] const std::vector<ReplyPart>& calls() const { return calls_; }
@@ -134,7 +139,8 @@ class ReplyParser {
   std::vector<ReplyPart> calls_;
 
   // The call that is being read.
-  std::string call_text_;  // all of it, as content if it fails; empty once it was told
+  std::string call_text_;       // all of it, as content if it fails; empty once it was told
+  std::size_t mark_bytes_ = 0;  // of it, to the end of the mark; 0: it has none
   bool is_in_list_ = false;
   bool is_told_ = false;
   JsonScanner scanner_;

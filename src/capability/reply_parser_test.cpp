@@ -1,5 +1,6 @@
 #include "capability/reply_parser.h"
 
+#include <algorithm>
 #include <format>
 #include <vector>
 
@@ -398,6 +399,40 @@ TEST(ReplyParser, SaysWhereItsContentStood) {
       EXPECT_EQ(named, content) << text << " in pieces of " << step;
     }
   }
+}
+
+// What it says of a call that has begun, after each character.
+std::vector<std::string> begun_calls(const ReplyFormat& format, std::string_view text) {
+  ReplyParser parser(format, kSeed);
+  ReplyPieces pieces;
+  std::vector<std::string> begun;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    parser.push(text.substr(i, 1), pieces);
+    if (const auto call = parser.begun_call()) begun.push_back(*call);
+  }
+  return begun;
+}
+
+TEST(ReplyParser, SaysWhatHasComeOfACallBehindItsMark) {
+  const ReplyFormat tagged{.calls = CallSyntax::tagged, .tools = {"f"}};
+  const std::vector<std::string> begun =
+      begun_calls(tagged, "see <tool_call>\n{\"name\": \"f\", \"arguments\": {}}</tool_call> then");
+  ASSERT_FALSE(begun.empty());
+  EXPECT_EQ(begun.front(), "") << "the mark is complete";
+  EXPECT_EQ(begun[2], "\n{");
+  EXPECT_EQ(begun.back(), "\n{\"name\": \"f\", \"arguments\": ") << "then it is told";
+  EXPECT_TRUE(begun_calls(tagged, "see <tool").empty());
+  EXPECT_TRUE(begun_calls({}, "<tool_call>{").empty());
+}
+
+TEST(ReplyParser, ACallWithoutAMarkHasBegunWithTheNameOfATool) {
+  const ReplyFormat format{.calls = CallSyntax::llama3, .tools = {"f", "g"}};
+  const std::vector<std::string> begun =
+      begun_calls(format, R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {}})");
+  ASSERT_FALSE(begun.empty());
+  EXPECT_EQ(begun.front(), R"({"name": "f")");
+  EXPECT_TRUE(std::ranges::contains(begun, "{")) << "of the second one";
+  EXPECT_TRUE(begun_calls(format, R"({"name": "Ada", "age": 36})").empty());
 }
 
 }  // namespace

@@ -941,6 +941,25 @@ void Lane::take_logprobs(Sequence& sequence, std::size_t text_begin) {
   }
 }
 
+// From the mark of a call to its end its grammar holds. Where a call does not begin as the grammar does, calls are read as they
+// come.
+void Lane::constrain_call(Sequence& sequence) {
+  if (sequence.sampler.constraint() != nullptr) {
+    if (sequence.sampler.is_complete()) sequence.sampler.constrain(nullptr);
+    return;
+  }
+  if (sequence.writes_calls_freely) return;
+  const auto begun = sequence.parser->begun_call();
+  if (!begun) return;
+  auto constraint =
+      std::make_unique<llm::TokenConstraint>(sequence.task.call_grammar, vocab_, sequence.task.reply_format.marks);
+  if (constraint->accept_text(*begun + sequence.text.held())) {
+    sequence.sampler.constrain(std::move(constraint));
+  } else {
+    sequence.writes_calls_freely = true;
+  }
+}
+
 // What token_text_ says goes to the client, and into the reply where that is kept. False: the client is too slow.
 bool Lane::tell(Sequence& sequence, Token token) {
   const std::size_t begin = std::exchange(sequence.text_taken, sequence.text_taken + token_text_.size());
@@ -950,6 +969,7 @@ bool Lane::tell(Sequence& sequence, Token token) {
     sequence.parser->push(token_text_, pieces_);
     if (was_thinking || sequence.parser->is_thinking()) ++sequence.usage.reasoning_tokens;
     token_text_ = pieces_.content;
+    if (sequence.task.call_grammar) constrain_call(sequence);
   }
   take_logprobs(sequence, begin);
   const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();

@@ -69,9 +69,10 @@ struct Task {
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
   capability::ReplyFormat reply_format;
-  std::uint64_t call_seed = 0;                  // of the ids of its calls
-  std::shared_ptr<const llm::Grammar> grammar;  // that the text follows; null: none
-  std::optional<std::int32_t> logprobs;         // of each token of the content and of so many of the likeliest; absent: none
+  std::uint64_t call_seed = 0;                       // of the ids of its calls
+  std::shared_ptr<const llm::Grammar> grammar;       // that the text follows; null: none
+  std::shared_ptr<const llm::Grammar> call_grammar;  // that a call of its own accord follows, behind its mark; null: none
+  std::optional<std::int32_t> logprobs;  // of each token of the content and of so many of the likeliest; absent: none
   bool stream = true;
   sched::Flow flow;           // whose it is
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
@@ -87,7 +88,8 @@ struct Task {
 
   // Counted while it waits.
   [[nodiscard]] std::size_t bytes() const {
-    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0);
+    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0) +
+           (call_grammar != nullptr ? call_grammar->bytes() : 0);
   }
 };
 
@@ -315,6 +317,7 @@ class Lane {
   [[nodiscard]] bool take_text(Sequence& sequence, Token token);
   [[nodiscard]] bool tell(Sequence& sequence, Token token);
   void take_logprobs(Sequence& sequence, std::size_t text_begin);
+  void constrain_call(Sequence& sequence);
   void finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts);
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);

@@ -182,33 +182,34 @@ Expected<kv::SessionRecord> reopen_last_turn(const capability::ChatFormat& forma
   return next;
 }
 
-Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
-                                                              const GenerateOptions& options) {
-  const auto named = [](std::string_view field, const Error& error) {
-    return std::unexpected(Error{error.code, std::format("field \"{}\": {}", field, error.message), std::string(field)});
+Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options) {
+  using Compiled = Expected<std::shared_ptr<const llm::Grammar>>;
+  const auto whole = [](const Compiled& grammar, std::string_view field,
+                        std::string_view what = "") -> Expected<ReplyGrammars> {
+    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
+    const Error& error = grammar.error();
+    return std::unexpected(
+        Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or \"response_format\" exclude each other");
+    return std::unexpected(Error{ErrorCode::proto_field,
+                                 "a forced \"tool_choice\" and a grammar or \"response_format\" exclude each other",
+                                 "tool_choice"});
   }
   if (is_forced) {
     const auto gbnf = format.forced_grammar(options.chat);
     if (!gbnf) return std::unexpected(gbnf.error());
-    auto grammar = llm::Grammar::parse(*gbnf);
-    if (!grammar) {
-      return named("tools", {grammar.error().code, "their schemas together are no grammar: " + grammar.error().message});
-    }
-    return grammar;
+    return whole(llm::Grammar::parse(*gbnf), "tools", "their schemas together are no grammar: ");
   }
-  if (!options.grammar.empty()) {
-    auto grammar = llm::Grammar::parse(options.grammar);
-    if (!grammar) return named("grammar", grammar.error());
-    return grammar;
+  if (!options.grammar.empty()) return whole(llm::Grammar::parse(options.grammar), "grammar");
+  if (!options.json_schema.empty()) {
+    return whole(capability::json_schema_grammar(options.json_schema), "response_format.json_schema.schema");
   }
-  if (options.json_schema.empty()) return nullptr;
-  auto grammar = capability::json_schema_grammar(options.json_schema);
-  if (!grammar) return named("response_format.json_schema.schema", grammar.error());
-  return grammar;
+  if (options.chat.tools.empty()) return ReplyGrammars{};
+  auto calls = format.begun_call_grammar(options.chat);
+  if (!calls) return std::unexpected(calls.error());
+  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls)};
 }
 
 bool Preparer::step() {

@@ -30,10 +30,14 @@ namespace uma::engine {
                                                            const kv::SessionRecord& record, const kv::SessionRecord& rewound,
                                                            const ChatOptions& chat);
 
-// What the text of the reply must follow: a grammar, a schema or a call that is forced; null: nothing. Errors: E_PROTO_003 with
-// the field.
-[[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
-                                                                            const GenerateOptions& options);
+// What a reply must follow; null: nothing.
+struct ReplyGrammars {
+  std::shared_ptr<const llm::Grammar> whole;  // its text: a grammar, a schema or a call that is forced
+  std::shared_ptr<const llm::Grammar> calls;  // what comes behind the mark of a call that is not
+};
+
+// Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options);
 
 // What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
 // pending. Other instructions change the chain from its beginning. Errors: as append_to_record; E_PROTO_003 for a text session,

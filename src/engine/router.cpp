@@ -1005,17 +1005,16 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
                                      model_->vocab().size() - 1),
                          "logit_bias"});
     }
-    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-    if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
+    if (request.options.grammar.empty() && request.options.json_schema.empty() && request.options.chat.tools.empty())
       return begin_generation(id, tenant, std::move(request));
     // Before anything of the request is done: a grammar that is none changes nothing.
     preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
-      auto grammar = compile_grammar(*chat, request.options);
-      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
+      auto grammars = compile_grammars(*chat, request.options);
+      post([this, id, tenant = std::move(tenant), request = std::move(request), grammars = std::move(grammars)]() mutable {
         const auto found = requests_.find(id);
         if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, grammar.error());
-        found->second.grammar = std::move(*grammar);
+        if (!grammars) return refuse(id, grammars.error());
+        found->second.grammars = std::move(*grammars);
         begin_generation(id, tenant, std::move(request));
       });
     });
@@ -1339,7 +1338,8 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
-  task.grammar = open.grammar;
+  task.grammar = open.grammars.whole;
+  task.call_grammar = open.grammars.calls;
   task.logprobs = options.logprobs;
   task.stream = options.stream;
   task.flow = open.flow;

@@ -154,8 +154,8 @@ class Router {
     TimePoint timeout = kNever;
     TimePoint deadline = kNever;  // of waiting for another reply of its session
     bool wants_progress = false;
-    std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
-    std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
+    ReplyGrammars grammars;           // shared with its task
+    std::optional<std::size_t> lane;  // it is there; empty: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
   struct Account {

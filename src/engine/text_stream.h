@@ -23,7 +23,7 @@ class TextStream {
 
   // Of the text so far, with what is held back and what has been cut, but without an unfinished character.
   [[nodiscard]] std::size_t bytes_made() const { return made_; }
-  // What has come and was not appended yet, whole characters only.
+  // What has come and was not appended yet, without an unfinished character.
   [[nodiscard]] const std::string& held() const { return held_; }
 
  private:
