@@ -120,8 +120,9 @@ struct CreateSessionRequest {
 };
 
 struct ImportRequest {
-  std::string name;   // of the new session; empty: the one it had
-  PortableFile file;  // not checked yet
+  std::string name;     // of the new session; empty: the one it had
+  PortableFile file;    // not checked yet
+  std::string model{};  // that it becomes a session of; empty: the default one
 };
 
 struct AppendRequest {

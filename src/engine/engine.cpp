@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -71,18 +72,16 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       source_(std::move(source)),
       catalog_(std::move(catalog)),
       store_(with_busy(options_.store), std::move(cold), clock),
-      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
-              preparer_, clock) {
-  sessions_at_start_ = router_.session_ids();
-  model_info_.name = source_->model_name();
-}
+      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {}
 
 // The store is told whether somebody computes.
 kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
   options.is_busy = [this] {
-    const MutexLock lock(workers_mutex_);
-    return std::ranges::any_of(workers_,
-                               [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+    const MutexLock lock(models_mutex_);
+    return std::ranges::any_of(models_, [](const auto& entry) {
+      return std::ranges::any_of(entry.second.workers,
+                                 [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+    });
   };
   return options;
 }
@@ -93,6 +92,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   started_ = true;
+  source_->start(*this);
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
     do {
@@ -115,95 +115,167 @@ void Engine::start() {
       }
     } while (catalog_->wait());
   });
-  source_->load([this](double progress) { on_load_progress(progress); },
-                [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
+  store_thread_ = std::thread([this, sessions = router_.session_ids()] { run_store(sessions); });
+  load_model(options_.preload, [this](const Expected<Unit>& loaded) {
+    if (!options_.on_loaded) return;
+    if (!loaded) return options_.on_loaded(std::unexpected(loaded.error()));
+    const std::string name = source_->resolve(options_.preload).value();
+    const MutexLock lock(models_mutex_);
+    options_.on_loaded(models_.at(name).info);
+  });
 }
+
+// --- Models
+// --------------------------------------------------------------------------------------------------------------------
 
 // The library reports every tensor; who waits hears of every percent.
-void Engine::on_load_progress(double progress) {
-  const double before = load_progress_.exchange(progress);
-  if (std::floor(progress * 100) > std::floor(before * 100)) {
-    router_.post([this, progress] { router_.on_load_progress(progress); });
+void Engine::on_load_progress(const std::string& model, double progress) {
+  double before = 0;
+  {
+    const MutexLock lock(models_mutex_);
+    ModelInfo& info = models_[model].info;
+    info.state = ModelState::loading;
+    before = std::exchange(info.load_progress, progress);
+  }
+  if (progress < before || std::floor(progress * 100) > std::floor(before * 100)) {
+    router_.post([this, model, progress] { router_.on_load_progress(model, progress); });
   }
 }
 
-void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
-  Expected<ModelInfo> told = ModelInfo{};
+void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
   if (!loaded) {
     {
-      const MutexLock lock(workers_mutex_);
-      model_info_.state = ModelState::failed;
+      const MutexLock lock(models_mutex_);
+      models_[model].info = {.name = model, .state = ModelState::failed};
     }
-    router_.post([this, error = loaded.error()] { router_.on_load_failed(error); });
-    told = std::unexpected(loaded.error());
-  } else {
-    const llm::ModelFacts& facts = loaded->model->facts();
-    const llm::ContextShape shape = loaded->workers.front().decode->shape();
-    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, std::exchange(sessions_at_start_, {}));
-    store_thread_ = std::thread([this] { run_store(); });
-    std::vector<Lane*> lanes;
-    const MutexLock lock(workers_mutex_);
-    model_info_.description = facts.description;
-    model_info_.state = ModelState::ready;
-    model_info_.bytes = facts.bytes * static_cast<std::uint64_t>(loaded->copies);
-    model_info_.parameters = facts.parameters;
-    model_info_.context_tokens = shape.cells;
-    model_info_.sequence_tokens_max = shape.sequence_cells_max;
-    model_info_.train_tokens = facts.train_tokens;
-    model_info_.vocabulary = loaded->model->vocab().size();
-    model_info_.slots = shape.sequences;
-    model_info_.workers = static_cast<std::int32_t>(loaded->workers.size());
-    model_info_.has_chat_template = !facts.chat_template.empty();
-    model_info_.kv_layout = shape.is_unified ? "unified" : "split";
-    for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
-      LaneOptions options{.index = static_cast<std::int32_t>(i),
-                          .threads = options_.threads_per_worker,
-                          .threads_beside_prefill = options_.threads_beside_prefill,
-                          .tick_ms = options_.tick_ms,
-                          .target_ttft_ms = options_.target_ttft_ms,
-                          .target_tbt_ms = options_.target_tbt_ms,
-                          .weights = {.always = facts.bytes - facts.expert_bytes,
-                                      .experts = facts.expert_bytes,
-                                      .experts_count = facts.experts_count,
-                                      .experts_used = facts.experts_used},
-                          .bmt_budget_gbps = options_.bmt_budget_gbps,
-                          .policy = options_.policy,
-                          .is_reproducible = options_.is_reproducible,
-                          .speculates = options_.speculates,
-                          .store = &store_,
-                          .eviction = options_.store.eviction,
-                          .others_busy = nullptr,
-                          .guess = nullptr,
-                          .on_logits = nullptr};
-      if (options.threads > 1) {
-        options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
-      }
-      auto lane = std::make_unique<Lane>(
-          std::move(options), std::move(loaded->workers[i].decode), std::move(loaded->workers[i].prefill),
-          loaded->model->vocab(), clock_, [this](TaskResult result) {
-            router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
-          });
-      if (loaded->workers[i].draft) {
-        lane->draft_with(std::make_unique<ModelDrafter>(std::move(loaded->workers[i].draft), loaded->model->vocab(), clock_));
-      }
-      lanes.push_back(lane.get());
-      workers_.push_back({std::move(lane), {}});
-    }
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      workers_[i].threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
-      if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
-        workers_[i].threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
-      }
-    }
-    told = model_info_;
-    router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
+    return router_.post([this, model, error = loaded.error()] { router_.on_load_failed(model, error); });
   }
-  if (options_.on_loaded) options_.on_loaded(told);
+  store_is_open_.wait();  // requests of the first moment find what is on disk
+  std::shared_ptr<const llm::Model> weights = loaded->model;
+  std::vector<Lane*> lanes = make_workers(model, std::move(*loaded));
+  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes)]() mutable {
+    router_.on_loaded(model, std::move(weights), std::move(lanes));
+  });
 }
 
-void Engine::run_store() {
+std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers made) {
+  const llm::ModelFacts& facts = made.model->facts();
+  const llm::ContextShape shape = made.workers.front().decode->shape();
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_[name];
+  UMA_CHECK(loaded.workers.empty());
+  loaded.info = {.name = name,
+                 .description = facts.description,
+                 .state = ModelState::ready,
+                 .load_progress = 1,
+                 .bytes = facts.bytes * static_cast<std::uint64_t>(made.copies),
+                 .parameters = facts.parameters,
+                 .context_tokens = shape.cells,
+                 .sequence_tokens_max = shape.sequence_cells_max,
+                 .train_tokens = facts.train_tokens,
+                 .vocabulary = made.model->vocab().size(),
+                 .slots = shape.sequences,
+                 .workers = static_cast<std::int32_t>(made.workers.size()),
+                 .has_chat_template = !facts.chat_template.empty(),
+                 .kv_layout = shape.is_unified ? "unified" : "split"};
+  loaded.model = made.model;
+  loaded.reservation = std::move(made.reservation);
+  std::vector<Lane*> lanes;
+  for (std::size_t i = 0; i < made.workers.size(); ++i) {
+    if (i == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
+    LaneOptions options{.index = static_cast<std::int32_t>(i),
+                        .threads = made.threads,
+                        .threads_beside_prefill = made.threads_beside_prefill,
+                        .tick_ms = options_.tick_ms,
+                        .target_ttft_ms = options_.target_ttft_ms,
+                        .target_tbt_ms = options_.target_tbt_ms,
+                        .weights = {.always = facts.bytes - facts.expert_bytes,
+                                    .experts = facts.expert_bytes,
+                                    .experts_count = facts.experts_count,
+                                    .experts_used = facts.experts_used},
+                        .bmt_budget_gbps = options_.bmt_budget_gbps,
+                        .policy = options_.policy,
+                        .is_reproducible = options_.is_reproducible,
+                        .speculates = options_.speculates,
+                        .stats = loaded.stats[i],
+                        .store = &store_,
+                        .eviction = options_.store.eviction,
+                        .others_busy = nullptr,
+                        .guess = nullptr,
+                        .on_logits = nullptr};
+    if (options.threads > 1) {
+      options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
+    }
+    auto lane = std::make_unique<Lane>(
+        std::move(options), std::move(made.workers[i].decode), std::move(made.workers[i].prefill), made.model->vocab(), clock_,
+        [this](TaskResult result) {
+          router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+        });
+    if (made.workers[i].draft) {
+      lane->draft_with(std::make_unique<ModelDrafter>(std::move(made.workers[i].draft), made.model->vocab(), clock_));
+    }
+    lanes.push_back(lane.get());
+    loaded.workers.push_back({std::move(lane), {}});
+  }
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    std::vector<std::thread>& threads = loaded.workers[i].threads;
+    threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
+    if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
+      threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
+    }
+  }
+  return lanes;
+}
+
+void Engine::close_workers(std::span<Worker* const> workers) {
+  for (const Worker* worker : workers) worker->lane->close();
+  for (Worker* worker : workers) {
+    for (std::thread& thread : worker->threads) thread.join();
+  }
+}
+
+bool Engine::retire(const std::string& model) {
+  if (!ask_router<bool>([this, &model] { return router_.retire(model); })) return false;
+  std::vector<Worker> workers;
+  std::shared_ptr<const llm::Model> weights;
+  std::shared_ptr<void> reservation;
+  {
+    const MutexLock lock(models_mutex_);
+    Loaded& loaded = models_.at(model);
+    workers = std::exchange(loaded.workers, {});
+    weights = std::exchange(loaded.model, nullptr);
+    reservation = std::exchange(loaded.reservation, nullptr);
+    loaded.info = {.name = model, .state = ModelState::unloaded};
+  }
+  std::vector<Worker*> closing;
+  for (Worker& worker : workers) closing.push_back(&worker);
+  close_workers(closing);
+  workers.clear();
+  weights.reset();
+  reservation.reset();
+  router_.post([this, model] { router_.on_retired(model); });
+  return true;
+}
+
+std::vector<ModelUsage> Engine::usage() {
+  return ask_router<std::vector<ModelUsage>>([this] { return router_.usage(); });
+}
+
+template <class T>
+T Engine::ask_router(std::move_only_function<T()> question) {
+  std::promise<T> answer;
+  router_.post([&] { answer.set_value(question()); });
+  return answer.get_future().get();
+}
+
+// --- Threads
+// -------------------------------------------------------------------------------------------------------------------
+
+void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   constexpr Duration kSaveLimit = std::chrono::seconds(20);
   set_thread_name("uma-store");
+  store_.open(sessions);
+  store_opened_.set_value();
   do {
     while (store_.step()) {
     }
@@ -237,17 +309,17 @@ void Engine::stop() {
   if (!started_) return;
   started_ = false;
   source_->stop();
-  std::vector<std::thread> threads;
+  std::vector<Worker*> workers;
   {
-    const MutexLock lock(workers_mutex_);
-    for (Worker& worker : workers_) {
-      worker.lane->close();
-      std::ranges::move(worker.threads, std::back_inserter(threads));
+    const MutexLock lock(models_mutex_);
+    for (auto& [name, loaded] : models_) {
+      for (Worker& worker : loaded.workers) workers.push_back(&worker);
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  // Nobody adds or removes any more; metrics are still read.
+  close_workers(workers);
   store_.close();
-  if (store_thread_.joinable()) store_thread_.join();
+  store_thread_.join();
   preparer_.close();
   preparer_thread_.join();
   // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
@@ -344,6 +416,20 @@ void Engine::forget_response(TenantId tenant, std::string session, std::string r
                 reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
 }
 
+void Engine::load_model(std::string model, Reply<Unit> reply) {
+  router_.post(
+      [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });
+}
+
+void Engine::unload_model(std::string model, Reply<Unit> reply) {
+  auto known = source_->resolve(model);
+  if (!known)
+    return router_.post([reply = std::move(reply), error = known.error()]() mutable { reply(std::unexpected(error)); });
+  source_->unload(*known, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
+    router_.post([reply = std::move(reply), done = std::move(done)]() mutable { reply(std::move(done)); });
+  });
+}
+
 void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
   router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
     router_.list_sessions(tenant, std::move(reply));
@@ -366,10 +452,13 @@ void Engine::import_session(TenantId tenant, ImportRequest request, Reply<Import
 // ---------------------------------------------------------------------------------------
 
 std::vector<ModelInfo> Engine::models() const {
-  const MutexLock lock(workers_mutex_);
-  ModelInfo info = model_info_;
-  info.load_progress = info.state == ModelState::ready ? 1 : load_progress_.load();
-  return {info};
+  std::vector<ModelInfo> infos = source_->list();
+  const MutexLock lock(models_mutex_);
+  for (ModelInfo& info : infos) {
+    const auto found = models_.find(info.name);
+    if (found != models_.end() && found->second.info.state != ModelState::unloaded) info = found->second.info;
+  }
+  return infos;
 }
 
 MetricsSnapshot Engine::metrics() const {
@@ -389,17 +478,14 @@ MetricsSnapshot Engine::metrics() const {
   std::int64_t last_decode_us = 0;
   std::int64_t waiting_since_us = router_.waiting_since_us();
 
-  const MutexLock lock(workers_mutex_);
-  snapshot.model = model_info_.name;
+  if (const auto known = source_->resolve(options_.preload)) snapshot.model = *known;
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
   snapshot.requests_open = router_.requests_open();
   snapshot.requests_total = last_request_.load();
   snapshot.requests_failed_total = router_.requests_refused();
   snapshot.rss_bytes = resident_bytes();
-  for (const Worker& worker : workers_) {
-    const LaneStats& stats = worker.lane->stats();
-    const llm::ContextShape& shape = worker.lane->shape();
+  const auto add = [&](const std::string& model, const LaneStats& stats, const llm::ContextShape& shape) {
     snapshot.requests_failed_total += stats.requests_failed_total.value();
     snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
     snapshot.tokens_total += stats.tokens_total.value();
@@ -445,12 +531,21 @@ MetricsSnapshot Engine::metrics() const {
     for (Merged* merged : {&restore, &warm_restore}) merged->add(stats.warm_restore);
     for (Merged* merged : {&restore, &cold_restore}) merged->add(stats.cold_restore);
     save.add(stats.save);
-    snapshot.workers.push_back({.sequences_active = stats.sequences_active.value(),
+    snapshot.workers.push_back({.model = model,
+                                .sequences_active = stats.sequences_active.value(),
                                 .queue_depth = stats.queue_depth.value(),
                                 .cells_used = stats.cells_used.value(),
                                 .cells_total = shape.cells,
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
+  };
+  {
+    const MutexLock lock(models_mutex_);
+    for (const auto& [name, loaded] : models_) {
+      for (std::size_t i = 0; i < loaded.stats.size(); ++i) {
+        add(name, *loaded.stats[i], i < loaded.workers.size() ? loaded.workers[i].lane->shape() : llm::ContextShape());
+      }
+    }
   }
   const kv::StoreStats& stored = store_.stats();
   snapshot.warm_sessions += stored.warm_states.value();
