@@ -48,6 +48,9 @@ std::vector<Input> prompts_field(FieldReader& fields) {
     fields.fail_field("prompt", "is required");
   } else if (!prompt->is_array() || prompt->get_array().empty() || prompt->get_array().front().is_number()) {
     add(*prompt);
+  } else if (prompt->get_array().size() > kAnswerChoicesMax) {
+    fields.fail_field("prompt", std::format("holds {} prompts, at most {} are served at once", prompt->get_array().size(),
+                                            kAnswerChoicesMax));
   } else {
     for (const json::value& one : prompt->get_array()) add(one);
   }

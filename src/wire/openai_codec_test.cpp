@@ -190,6 +190,8 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
     EXPECT_THAT(refusal.error.message, HasSubstr(field));
   }
+  std::string many = "\"a\"";
+  for (int i = 0; i < 64; ++i) many += R"(,"a")";
   for (const auto& [fields, field] :
        std::vector<std::pair<std::string, std::string>>{{R"("prompt":"a","suffix":"x")", "suffix"},
                                                         {R"("prompt":"a","logprobs":6)", "logprobs"},
@@ -208,7 +210,8 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
                                                         {R"("prompt":[-1])", "prompt"},
                                                         {R"("prompt":[1.5])", "prompt"},
                                                         {R"("prompt":[2147483648])", "prompt"},
-                                                        {R"("prompt":7)", "prompt"}}) {
+                                                        {R"("prompt":7)", "prompt"},
+                                                        {R"("prompt":[)" + many + "]", "prompt"}}) {
     const RejectedBody refusal = rejected(CompletionKind::text, "{" + fields + "}");
     EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
