@@ -27,7 +27,8 @@ struct AnswerForm {
   std::vector<std::string> echoes{};  // for each prompt what its texts begin with; empty: nothing
 };
 
-// One for all choices. What is told of one choice is told by one thread at a time, the ends of all by the same thread.
+// One for all choices. What is told of one choice is told by one thread at a time; the ends of all, but for one with an error,
+// by the same thread.
 class CompletionAnswer {
  public:
   explicit CompletionAnswer(AnswerForm form);
