@@ -21,7 +21,6 @@
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/memory_info.h"
-#include "base/text.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
 #include "kv/catalog.h"
@@ -66,17 +65,23 @@ void raise_descriptor_limit() {
   if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files stays as it is");
 }
 
-// The file that a name in the configuration means.
-Expected<std::string> find_named(const Config& config, const std::string& name, const std::filesystem::path& shipped) {
-  std::vector<std::filesystem::path> folders;
-  if (!config.models_dir.empty()) folders.emplace_back(config.models_dir);
-  folders.push_back(shipped.parent_path());
-  return find_model(name, folders);
-}
-
 std::filesystem::path shipped_with_us() {
   std::error_code problem;
   return shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+}
+
+// Where models lie that are known by their names.
+std::vector<std::string> model_folders(const Config& config) {
+  std::vector<std::string> folders = config.models_dirs;
+  if (!config.models_dir.empty()) folders.push_back(config.models_dir);
+  folders.push_back(shipped_with_us().parent_path());
+  return folders;
+}
+
+// The file that a name in the configuration means.
+Expected<std::string> find_named(const Config& config, const std::string& name) {
+  const std::vector<std::string> folders = model_folders(config);
+  return find_model(name, {folders.begin(), folders.end()});
 }
 
 // The file to serve: what the configuration names, else the model that ships with umad.
@@ -88,7 +93,7 @@ Expected<std::string> choose_model(const Config& config) {
     return fail(ErrorCode::model_unknown,
                 std::format("no model: give --model FILE (the one that ships with umad is not at {})", shipped.string()));
   }
-  return find_named(config, config.model, shipped);
+  return find_named(config, config.model);
 }
 
 // The draft model's file; empty: there is none, or it would not be used.
@@ -98,7 +103,7 @@ Expected<std::string> choose_draft_model(const Config& config) {
     log_warning("draft_model is not loaded: it needs scheduler.speculation: auto");
     return std::string();
   }
-  return find_named(config, config.draft_model, shipped_with_us());
+  return find_named(config, config.draft_model);
 }
 
 // What was measured of this model on this machine; where that cannot be read, the log says why.
@@ -159,19 +164,54 @@ kv::StoreOptions store_options(const Config& config) {
           .ttl = config.state_ttl};
 }
 
+// Which models there are, and which one is meant where none is named.
+struct Models {
+  std::shared_ptr<const pool::ModelRegistry> registry;
+  std::string default_name;
+};
+
+Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config& config, const std::string& model_path) {
+  pool::RegistryOptions options{.cards_file = config.models_file,
+                                .needs_cards_file = config.is_given("models"),
+                                .model_path = model_path,
+                                .folders = model_folders(config)};
+  auto registry = pool::ModelRegistry::read(std::move(options));
+  if (registry) return *std::move(registry);
+  for (const std::string& problem : registry.error()) log_error("{}", problem);
+  return fail(ErrorCode::model_unknown, "the models that are registered could not be read");
+}
+
+Expected<Models> find_models(const Config& config) {
+  auto registry = read_registry(config, "");
+  if (!registry) return std::unexpected(registry.error());
+  if (!config.model.empty() && !config.model.contains('/')) {
+    if (const auto found = (*registry)->find(config.model)) return Models{*registry, (*found)->card.name};
+  }
+  auto path = choose_model(config);
+  if (!path) return std::unexpected(path.error());
+  if (registry = read_registry(config, *path); !registry) return std::unexpected(registry.error());
+  const auto is_it = [&](const pool::RegisteredModel& model) {
+    std::error_code problem;
+    return model.path == *path || std::filesystem::equivalent(model.path, *path, problem);
+  };
+  const auto found = std::ranges::find_if((*registry)->models(), is_it);
+  if (found == (*registry)->models().end()) return fail(ErrorCode::model_unknown, std::format("{}: no such file", *path));
+  return Models{*registry, found->card.name};
+}
+
 class Daemon {
  public:
-  Daemon(const Config& config, std::string model_path, std::string draft_path, std::unique_ptr<kv::Catalog> catalog)
+  Daemon(const Config& config, Models models, std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
-        model_path_(std::move(model_path)),
-        draft_path_(std::move(draft_path)),
+        models_(std::move(models)),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
 
  private:
   engine::EngineOptions engine_options();
-  std::unique_ptr<engine::WorkerSource> worker_source() const;
+  std::unique_ptr<engine::WorkerSource> worker_source();
+  Expected<engine::LoadWorkersOptions> load_options(const pool::RegisteredModel& model) const;
   std::unique_ptr<kv::ColdStore> cold_store() const;
 
   // Handles what happens until the daemon should end; returns its exit code.
@@ -183,14 +223,15 @@ class Daemon {
   bool wait_idle(Duration limit);
   void drain(int signal);
   void write_metrics() const;
+  void reload_models();
 
   const Config& config_;
-  const std::string model_path_;
-  const std::string draft_path_;  // empty: none
+  const Models models_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
   std::vector<Happening> taken_;
+  pool::ModelPool* pool_ = nullptr;  // the engine's
   engine::Engine engine_;
   // After engine_: they use the engine, and end first.
   std::unique_ptr<server::UnixServer> server_;
@@ -212,19 +253,46 @@ engine::EngineOptions Daemon::engine_options() {
   return options;
 }
 
-std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
-  pool::PooledModel model{.name = std::filesystem::path(model_path_).stem().string(), .prepare = [this] {
-                            const Compute compute = choose_compute_here(config_, model_path_);
-                            return engine::LoadWorkersOptions{.path = model_path_,
-                                                              .draft_path = draft_path_,
-                                                              .workers = config_.workers,
-                                                              .context = compute.context,
-                                                              .threads = compute.threads,
-                                                              .replicates = config_.replicates_weights,
-                                                              .lanes = compute.lanes,
-                                                              .threads_beside_prefill = compute.decode_threads_beside_prefill};
-                          }};
-  return std::make_unique<pool::ModelPool>(std::vector{std::move(model)});
+std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
+  const auto seconds = [](double s) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s)); };
+  const PoolOptions& settings = config_.pool;
+  pool::PoolOptions options;
+  options.default_model = models_.default_name;
+  options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
+  options.maintenance = seconds(settings.maintenance_s);
+  options.min_loaded = seconds(settings.min_loaded_s);
+  options.idle_unload = seconds(settings.idle_unload_s);
+  options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
+  options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
+  auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
+  pool_ = made.get();
+  return made;
+}
+
+// What the model's card says, and for the rest what the configuration says of all.
+Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::RegisteredModel& model) const {
+  const pool::ModelCard& card = model.card;
+  Config config = config_;
+  if (card.context_cells) config.context_cells = *card.context_cells;
+  if (card.slots) config.slots = *card.slots;
+  if (card.kv_type) config.kv_type = *card.kv_type;
+  const bool is_default = card.name == models_.default_name;
+  if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
+  config.workers = std::max(config.workers, card.workers_max);
+  config.replicates_weights = config.replicates_weights || card.replicates_weights;
+  const auto draft_path = choose_draft_model(config);
+  if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));
+  const Compute compute = choose_compute_here(config, model.path);
+  engine::LoadWorkersOptions options;
+  options.path = model.path;
+  options.draft_path = *draft_path;
+  options.workers = config.workers;
+  options.context = compute.context;
+  options.threads = compute.threads;
+  options.replicates = config.replicates_weights;
+  options.lanes = compute.lanes;
+  options.threads_beside_prefill = compute.decode_threads_beside_prefill;
+  return options;
 }
 
 // Without it states are kept in memory only.
@@ -329,7 +397,7 @@ int Daemon::serve() {
       if (number == SIGUSR1) {
         write_metrics();
       } else if (number == SIGHUP) {
-        log_info("HUP: nothing to reload, this version has no model registry");
+        reload_models();
       } else {
         drain(number);
         return 0;
@@ -371,6 +439,13 @@ void Daemon::drain(int signal) {
   }
 }
 
+void Daemon::reload_models() {
+  const auto count = pool_->reload();
+  if (count) return log_info("HUP: {} models are registered", *count);
+  for (const std::string& problem : count.error()) log_error("{}", problem);
+  log_error("HUP: the registered models stay as they were");
+}
+
 void Daemon::write_metrics() const {
   const std::string path = config_.data_dir + "/metrics.json";
   const auto written = write_file_atomically(path, wire::metrics_json(engine_.metrics()) + "\n");
@@ -392,23 +467,24 @@ int run_umad(const Config& config) {
     log_error("data folder {}", prepared.error().message);
     return 1;
   }
-  auto model_path = choose_model(config);
-  if (!model_path) {
+  if (config.tune) {
+    const auto model_path = choose_model(config);
+    if (model_path) return run_tune(config, *model_path);
     log_error("{}", model_path.error().message);
     return 1;
   }
-  if (config.tune) return run_tune(config, *model_path);
-  auto draft_path = choose_draft_model(config);
-  if (!draft_path) {
-    log_error("draft model: {}", draft_path.error().message);
+  auto models = find_models(config);
+  if (!models) {
+    log_error("{}", models.error().message);
     return 1;
   }
+  for (const std::string& remark : models->registry->remarks()) log_info("models  {}", remark);
   auto catalog = kv::SqliteCatalog::open(config.data_dir + "/catalog.db");
   if (!catalog) {
     log_error("catalog {}", catalog.error().message);
     return 1;
   }
-  return Daemon(config, std::move(*model_path), std::move(*draft_path), std::move(*catalog)).run();
+  return Daemon(config, std::move(*models), std::move(*catalog)).run();
 }
 
 // `umad key new NAME`: a key for a client, and the line that lets it in.

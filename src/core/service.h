@@ -66,7 +66,9 @@ class Service {
   // Frees a loaded model's memory, if nobody uses it; its sessions stay. Errors: E_SESSION_002 while it is in use.
   virtual void unload_model(std::string model, Reply<Unit> reply) = 0;
 
-  // The following two answer from values that are kept up to date, without asking another thread.
+  // The following answer from values that are kept up to date, without asking another thread.
+  // The name of the model that is meant by `name`, which may be an alias; empty: the default one. Errors: E_MODEL_001.
+  virtual Expected<std::string> resolve_model(const std::string& name) const = 0;
   virtual std::vector<ModelInfo> models() const = 0;
   virtual MetricsSnapshot metrics() const = 0;
 };

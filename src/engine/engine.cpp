@@ -142,6 +142,19 @@ void Engine::on_load_progress(const std::string& model, double progress) {
   }
 }
 
+void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
+  router_.post([this, model, bytes] { router_.on_load_queued(model, bytes); });
+}
+
+void Engine::limit_stored(std::uint64_t bytes_max) {
+  constexpr Duration kPatience = std::chrono::seconds(2);
+  constexpr Duration kStep = std::chrono::milliseconds(10);
+  store_.limit_memory(bytes_max);
+  for (const TimePoint end = clock_.now() + kPatience; store_.memory_bytes() > bytes_max && clock_.now() < end;) {
+    std::this_thread::sleep_for(kStep);
+  }
+}
+
 void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
   if (!loaded) {
     {

@@ -78,6 +78,7 @@ class Engine final : public Service, private WorkerHost {
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
   void load_model(std::string model, Reply<Unit> reply) override;
   void unload_model(std::string model, Reply<Unit> reply) override;
+  [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
@@ -98,6 +99,9 @@ class Engine final : public Service, private WorkerHost {
 
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
+  void on_load_queued(const std::string& model, std::uint64_t bytes) override;
+  [[nodiscard]] std::uint64_t stored_bytes() override { return store_.memory_bytes(); }
+  void limit_stored(std::uint64_t bytes_max) override;
   [[nodiscard]] bool retire(const std::string& model) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);

@@ -52,7 +52,9 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file});
   };
   for (std::int32_t i = 0; i < options.workers; ++i) {
-    if (i < loaded.copies) {
+    if (i == 0 && options.weights != nullptr && !options.replicates) {
+      model = options.weights;
+    } else if (i < loaded.copies) {
       auto copy = load_model(options.path, i, !options.replicates);
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "core/error.h"
@@ -12,8 +13,9 @@
 namespace uma::engine {
 
 struct LoadWorkersOptions {
-  std::string path;        // of a GGUF file
-  std::string draft_path;  // of a draft model, whose weights all workers share; empty: none
+  std::string path;                                     // of a GGUF file
+  std::string draft_path;                               // of a draft model, whose weights all workers share; empty: none
+  std::shared_ptr<const llm::Model> weights = nullptr;  // loaded before; null, or with replicated ones, they are read
   std::int32_t workers = 1;
   llm::ContextOptions context;              // of each worker
   std::int32_t threads = 1;                 // LoadedWorkers

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 
 namespace uma::engine {
 namespace {
@@ -104,6 +105,7 @@ void Router::with_model(const std::string& name, WithModel then, RequestId reque
     return then(std::unexpected(*served.error));
   }
   served.waiting.push_back({request, std::move(then)});
+  if (served.bytes_wanted > 0) count_deadlines(served);
   if (served.state == Served::State::away) ask_source_for(served);
 }
 
@@ -123,6 +125,7 @@ void Router::with_model_of(const TenantId& tenant, const std::string& session, W
 
 void Router::ask_source_for(Served& served) {
   served.state = Served::State::loading;
+  served.bytes_wanted = 0;
   served.is_wanted = true;
   served.error.reset();
   source_.load(served.name);
@@ -179,6 +182,21 @@ void Router::answer_waiting(Served& served) {
   served.last_used = clock_.now();
   for (Waiting& next : std::exchange(served.waiting, {})) {
     next.then(served.state == Served::State::ready ? Expected<ModelUse>(ModelUse(served)) : std::unexpected(*served.error));
+  }
+}
+
+void Router::on_load_queued(const std::string& name, std::uint64_t bytes) {
+  Served& served = served_.at(name);
+  served.bytes_wanted = bytes;
+  count_deadlines(served);
+}
+
+// Of the requests that wait for the model: waiting for memory is counted, loading is not.
+void Router::count_deadlines(const Served& served) {
+  for (auto& [id, open] : requests_) {
+    if (open.model != served.name || !open.use.is_empty()) continue;
+    open.deadline = served.bytes_wanted > 0 ? deadline_of(open) : kNever;
+    next_expiry_ = std::min(next_expiry_, open.deadline);
   }
 }
 
@@ -446,7 +464,15 @@ void Router::expire() {
     }
   }
   for (const RequestId id : waited) {
-    refuse(id, {ErrorCode::limit_wait, "other replies of the same conversation took until the request's deadline: try again"});
+    const Open& open = requests_.at(id);
+    if (!open.use.is_empty()) {
+      refuse(id,
+             {ErrorCode::limit_wait, "other replies of the same conversation took until the request's deadline: try again"});
+      continue;
+    }
+    refuse(id, {ErrorCode::limit_wait,
+                std::format("model \"{}\" waited for {} of memory until the request's deadline: the models in use take it",
+                            open.model, readable_bytes(served_.at(open.model).bytes_wanted))});
   }
   for (const RequestId id : late) {
     end_request(id, EosEvent{.reason = FinishReason::timeout, .usage = {}, .text = {}, .error = std::nullopt});
@@ -1145,6 +1171,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   open.flow = {tenant.value, request.client};
   open.received = clock_.now();
   open.wants_progress = request.options.progress;
+  open.deadline_ms = request.options.deadline_ms;
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
   next_expiry_ = std::min(next_expiry_, open.timeout);
   requests_open_.set(static_cast<std::int64_t>(requests_.size()));
@@ -1400,7 +1427,7 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
   if (previous.empty()) {
     open.session = session.summary.id;
     if (session.running == RequestId{}) return prepare_response(id, session.record, std::nullopt, std::move(request));
-    open.deadline = deadline_of(open, request.options);
+    open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
     waiting_for_reply_[session.summary.id].push_back([this, id, tenant, request = std::move(request)]() mutable {
       if (requests_.contains(id)) generate_response(id, tenant, std::move(request));
@@ -1514,8 +1541,8 @@ void Router::run_waiting_for_replies(const SessionId& id) {
   for (Command& command : waiting) command();
 }
 
-TimePoint Router::deadline_of(const Open& open, const GenerateOptions& options) const {
-  const std::int64_t deadline_ms = options.deadline_ms.value_or(options_.limits.deadline_ms);
+TimePoint Router::deadline_of(const Open& open) const {
+  const std::int64_t deadline_ms = open.deadline_ms.value_or(options_.limits.deadline_ms);
   if (deadline_ms <= 0) return kNever;
   // Loading the model is not counted as waiting.
   const TimePoint begin = open.use.is_empty() ? open.received : std::max(open.received, open.use->loaded_at);
@@ -1545,7 +1572,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.is_background = options.request_class == RequestClass::background;
   task.wants_progress = options.progress;
   task.received = open.received;
-  task.deadline = deadline_of(open, options);
+  task.deadline = deadline_of(open);
   task.timeout = open.timeout;
   task.sink = open.sink;
   return task;

@@ -85,6 +85,8 @@ class Router {
   void on_load_failed(const std::string& name, const Error& error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(const std::string& name, double progress);
+  // It waits for so many bytes of memory, and the deadlines of the requests that wait for it count meanwhile; 0: it goes on.
+  void on_load_queued(const std::string& name, std::uint64_t bytes);
   // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for on_retired(), and
   // then for another load. False: it is in use, or not loaded.
   [[nodiscard]] bool retire(const std::string& name);
@@ -127,7 +129,8 @@ class Router {
    public:
     ModelUse() = default;
     explicit ModelUse(Served& served);
-    ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
+    // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
+    [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
     ModelUse& operator=(ModelUse&& other) noexcept {
       std::swap(served_, other.served_);
       return *this;
@@ -189,9 +192,10 @@ class Router {
     std::shared_ptr<const capability::ChatFormat> chat;  // likewise
     std::vector<Lane*> lanes;                            // ready: at least one
     TimePoint loaded_at{};
-    std::optional<Error> error;  // of the last load
-    TimePoint retry_at{};        // until then it is the answer
-    bool is_wanted = true;       // loading: somebody waits for it; false: the load is being ended
+    std::optional<Error> error;      // of the last load
+    TimePoint retry_at{};            // until then it is the answer
+    std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
+    bool is_wanted = true;           // loading: somebody waits for it; false: the load is being ended
     std::vector<Waiting> waiting;
     std::atomic<std::int64_t> uses{0};
     TimePoint last_used{};
@@ -206,7 +210,8 @@ class Router {
     sched::Flow flow;
     TimePoint received{};
     TimePoint timeout = kNever;
-    TimePoint deadline = kNever;  // of waiting for another reply of its session
+    TimePoint deadline = kNever;              // of waiting for another reply of its session, or for memory for its model
+    std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
     ReplyGrammars grammars;  // shared with its task
     ModelUse use;            // from when the model is there
@@ -290,7 +295,8 @@ class Router {
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
   void expire();
-  [[nodiscard]] TimePoint deadline_of(const Open& open, const GenerateOptions& options) const;
+  [[nodiscard]] TimePoint deadline_of(const Open& open) const;
+  void count_deadlines(const Served& served);
 
   const RouterOptions options_;
   WorkerSource& source_;

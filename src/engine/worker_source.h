@@ -48,6 +48,13 @@ class WorkerHost {
   virtual void on_load_progress(const std::string& model, double progress) = 0;
   // Any thread. Exactly once for each load.
   virtual void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) = 0;
+  // Any thread. The load waits until it may take so many bytes of memory; 0: it goes on.
+  virtual void on_load_queued(const std::string& model, std::uint64_t bytes) = 0;
+  // Any thread. Memory that stored states take.
+  [[nodiscard]] virtual std::uint64_t stored_bytes() = 0;
+  // A thread of the source's. They may take so much from now on, and no more than was configured; waits a while for what has to
+  // go to disk first.
+  virtual void limit_stored(std::uint64_t bytes_max) = 0;
   // A thread of the source's. Takes the model out of service, if nobody uses it, and returns when all of it is freed; what was
   // computed goes to the state store. False: it is in use, or not loaded.
   [[nodiscard]] virtual bool retire(const std::string& model) = 0;

@@ -52,6 +52,27 @@ void BytePool::give(Bytes bytes) {
   const MutexLock lock(mutex_);
   idle_[room].push_back(std::move(bytes));
   idle_bytes_ += room;
+  free_excess(freed);
+}
+
+void BytePool::limit_idle(std::uint64_t bytes_max) {
+  std::vector<Bytes> freed;
+  const MutexLock lock(mutex_);
+  idle_bytes_max_ = bytes_max;
+  free_excess(freed);
+}
+
+std::uint64_t BytePool::idle_bytes() const {
+  const MutexLock lock(mutex_);
+  return idle_bytes_;
+}
+
+bool BytePool::can_keep(std::size_t bytes, std::size_t count) const {
+  const MutexLock lock(mutex_);
+  return room_for(bytes) * count <= idle_bytes_max_;
+}
+
+void BytePool::free_excess(std::vector<Bytes>& freed) {
   while (idle_bytes_ > idle_bytes_max_) {
     auto& largest = *idle_.rbegin();
     freed.push_back(std::move(largest.second.back()));

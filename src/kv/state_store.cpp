@@ -46,7 +46,8 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
       cold_(std::move(cold)),
       clock_(clock),
       maintenance_at_(clock.now()),
-      pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)) {}
+      pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)),
+      warm_bytes_max_(options_.warm_bytes_max) {}
 
 StateStore::~StateStore() = default;
 
@@ -344,6 +345,18 @@ SessionStates StateStore::states_of(const SessionId& session) const {
   return states;
 }
 
+std::uint64_t StateStore::memory_bytes() const {
+  const MutexLock lock(mutex_);
+  return warm_bytes_ + pool_.idle_bytes();
+}
+
+void StateStore::limit_memory(std::uint64_t bytes_max) {
+  pool_.limit_idle(std::min({bytes_max / kPoolPart, options_.warm_bytes_max / kPoolPart, kPoolBytesMax}));
+  const MutexLock lock(mutex_);
+  warm_bytes_max_ = std::min(options_.warm_bytes_max, bytes_max - std::min(bytes_max, pool_.idle_bytes()));
+  make_warm_room();
+}
+
 // --- Room
 // -----------------------------------------------------------------------------------------------------------------------
 
@@ -363,7 +376,7 @@ std::uint64_t StateStore::share_of(Place place) const {
     return (place == Place::memory ? tenant.second.warm : tenant.second.cold) > 0;
   };
   const auto count = static_cast<std::uint64_t>(std::ranges::count_if(tenants_, uses_it));
-  return (place == Place::memory ? options_.warm_bytes_max : options_.cold_bytes_max) / std::max<std::uint64_t>(1, count);
+  return (place == Place::memory ? warm_bytes_max_ : options_.cold_bytes_max) / std::max<std::uint64_t>(1, count);
 }
 
 bool StateStore::is_over_share(const TenantId& tenant, Place place, std::uint64_t share) const {
@@ -428,12 +441,12 @@ void StateStore::begin_write(Entry& entry) {
 }
 
 void StateStore::make_warm_room() {
-  while (warm_bytes_ - leaving_bytes_ > options_.warm_bytes_max) {
+  while (warm_bytes_ - leaving_bytes_ > warm_bytes_max_) {
     const auto least = least_valuable_in(Place::memory);
     if (!least) return;
     const StateId id = least->id;
     Entry& entry = entries_.at(id);
-    const bool has_time = leaving_bytes_ == 0 || warm_bytes_ <= options_.warm_bytes_max + options_.warm_bytes_max / 4;
+    const bool has_time = leaving_bytes_ == 0 || warm_bytes_ <= warm_bytes_max_ + warm_bytes_max_ / 4;
     if (entry.file.empty() && has_time && can_write(entry)) {
       begin_write(entry);
       inbox_.push({.kind = JobKind::write, .id = id});
@@ -595,7 +608,7 @@ void StateStore::write(StateId id) {
     UMA_CHECK(entry.is_busy && entry.image);
     if (entry.is_forgotten || !make_cold_room(id)) {
       leaving_bytes_ -= entry.warm_bytes();
-      if (!entry.is_forgotten && warm_bytes_ - leaving_bytes_ > options_.warm_bytes_max) {
+      if (!entry.is_forgotten && warm_bytes_ - leaving_bytes_ > warm_bytes_max_) {
         stats_.dropped_total.add();
         entry.is_forgotten = true;
       }
@@ -716,7 +729,7 @@ void StateStore::check_invariants() const {
     cold += entry.file_bytes;
   }
   UMA_CHECK(warm == warm_bytes_ && leaving == leaving_bytes_ && cold == cold_bytes_);
-  UMA_CHECK(warm - leaving <= options_.warm_bytes_max);
+  UMA_CHECK(warm - leaving <= warm_bytes_max_);
   UMA_CHECK(taken.size() == tenants_.size());
   for (const auto& [tenant, bytes] : tenants_) {
     UMA_CHECK(bytes.warm == taken.at(tenant).warm && bytes.cold == taken.at(tenant).cold);

@@ -132,6 +132,10 @@ class StateStore {
   // What is stored of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
+  // Bytes of memory that states take, and what is kept for the next ones.
+  [[nodiscard]] std::uint64_t memory_bytes() const;
+  // They may take so much from now on, or StoreOptions::warm_bytes_max where that is less. What is too much goes to disk, soon.
+  void limit_memory(std::uint64_t bytes_max);
   // Ends the loop around step(); later puts are dropped.
   void close() { inbox_.close(); }
 
@@ -254,6 +258,7 @@ class StateStore {
   PrefixIndex index_ GUARDED_BY(mutex_);
   std::unordered_map<SessionId, std::vector<StateId>> of_session_ GUARDED_BY(mutex_);  // oldest first
   StateId last_id_ GUARDED_BY(mutex_) = 0;
+  std::uint64_t warm_bytes_max_ GUARDED_BY(mutex_);
   std::uint64_t warm_bytes_ GUARDED_BY(mutex_) = 0;
   std::uint64_t leaving_bytes_ GUARDED_BY(mutex_) = 0;  // of them, on their way to disk
   std::uint64_t cold_bytes_ GUARDED_BY(mutex_) = 0;

@@ -6,16 +6,16 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thread_name.h"
+#include "llm/footprint.h"
 
 namespace uma::pool {
 namespace {
 
-std::string readable_bytes(std::uint64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMiB;
-  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
-}
+constexpr char kStoredStates[] = "stored states";                // in views and claims
+constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load that waits for memory
+constexpr double kPressure = 10;                                 // percent of time lost to waiting for memory, worth a line
 
 void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
@@ -32,85 +32,399 @@ void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& 
 
 }  // namespace
 
-ModelPool::ModelPool(std::vector<PooledModel> models) : models_(std::move(models)) {
-  UMA_CHECK(!models_.empty());
+// What loading takes: weights, and the contexts of all workers.
+struct ModelPool::Need {
+  std::uint64_t weights = 0;
+  std::uint64_t contexts = 0;
+};
+
+Expected<ModelPool::Need> ModelPool::need_of(const engine::LoadWorkersOptions& options) {
+  std::vector<llm::ContextOptions> contexts{options.context};
+  if (options.lanes && options.context.sequences > 1) {
+    contexts.push_back(options.context);
+    contexts.back().sequences = 1;
+    if (options.context.layout == llm::KvLayout::split) contexts.back().cells /= options.context.sequences;
+  }
+  const auto workers = static_cast<std::uint64_t>(options.workers);
+  const auto model = llm::measure_footprint(options.path, contexts);
+  if (!model) return std::unexpected(model.error());
+  Need need{.weights = model->weights * (options.replicates ? workers : 1)};
+  for (const llm::ContextBytes& context : model->contexts) need.contexts += context.total() * workers;
+  if (!options.draft_path.empty()) {
+    const auto draft = llm::measure_footprint(options.draft_path, std::span(contexts).first(1));
+    if (!draft) return std::unexpected(draft.error());
+    need.weights += draft->weights;
+    need.contexts += draft->contexts.front().total() * workers;
+  }
+  return need;
 }
+
+ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), governor_(options_.governor), registry_(std::move(registry)) {}
 
 ModelPool::~ModelPool() {
   stop();
 }
 
+// --- What there is
+// ----------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<const ModelRegistry> ModelPool::registry() const {
+  const MutexLock lock(mutex_);
+  return registry_;
+}
+
 Expected<std::string> ModelPool::resolve(const std::string& name) const {
-  if (name.empty()) return models_.front().name;
-  if (std::ranges::contains(models_, name, &PooledModel::name)) return name;
-  return fail(ErrorCode::model_unknown, std::format("no model \"{}\": this daemon serves \"{}\"", name, models_.front().name));
+  const auto known = registry();
+  if (!name.empty() || !options_.default_model.empty()) {
+    const auto found = known->find(name.empty() ? options_.default_model : name);
+    if (!found) return std::unexpected(found.error());
+    return (*found)->card.name;
+  }
+  if (known->models().empty()) return fail(ErrorCode::model_unknown, "there is no model: none is registered");
+  return known->models().front().card.name;
 }
 
 std::vector<ModelInfo> ModelPool::list() const {
   std::vector<ModelInfo> infos;
-  for (const PooledModel& model : models_) infos.push_back({.name = model.name});
+  const auto known = registry();
+  infos.reserve(known->models().size());
+  const auto first = resolve("");
+  for (const RegisteredModel& model : known->models()) {
+    ModelInfo info{.name = model.card.name};
+    if (const llm::GgufHeader* header = model.header()) {
+      info.description = header->architecture;
+      info.bytes = header->weight_bytes;
+      info.parameters = header->parameters;
+      info.train_tokens = static_cast<std::int32_t>(header->context_length);
+      info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
+      info.has_chat_template = header->has_chat_template;
+    }
+    if (!model.problem.empty()) info.state = ModelState::failed;
+    // The default one comes first.
+    infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));
+  }
   return infos;
 }
 
+std::expected<std::size_t, std::vector<std::string>> ModelPool::reload() {
+  auto next = registry()->reload();
+  if (!next) return std::unexpected(std::move(next.error()));
+  const MutexLock lock(mutex_);
+  registry_ = *std::move(next);
+  return registry_->models().size();
+}
+
+// --- Loads
+// ------------------------------------------------------------------------------------------------------------------------
+
 void ModelPool::start(engine::WorkerHost& host) {
   host_ = &host;
+  {
+    const MutexLock relief(relief_mutex_);
+    update_governor();
+  }
+  maintenance_ = std::thread([this] {
+    set_thread_name("uma-pool");
+    run_maintenance();
+  });
 }
 
 void ModelPool::load(const std::string& model) {
-  const auto found = std::ranges::find(models_, model, &PooledModel::name);
-  UMA_CHECK(host_ != nullptr && found != models_.end());
+  UMA_CHECK(host_ != nullptr);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
   std::unique_ptr<Load>& load = loads_[model];
   // The host has heard of the end of the last one, so its thread is at its end.
   if (load != nullptr) load->thread.join();
   load = std::make_unique<Load>();
-  load->thread = std::thread([this, pooled = &*found, mine = load.get()] { run(*pooled, *mine); });
+  load->thread = std::thread([this, model, mine = load.get()] {
+    set_thread_name("uma-load");
+    host_->on_load_progress(model, 0);
+    auto loaded = load_now(model, *mine);
+    if (!loaded) log_warning("model   {}: {}", model, loaded.error().message);
+    host_->on_loaded(model, std::move(loaded));
+  });
 }
 
-void ModelPool::run(const PooledModel& model, Load& load) {
-  set_thread_name("uma-load");
-  auto options = model.prepare();
-  if (!options) return host_->on_loaded(model.name, std::unexpected(options.error()));
-  log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
+Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Load& load) {
+  const TimePoint began = clock_.now();
+  const auto known = registry();
+  const auto found = known->find(model);
+  if (!found) return std::unexpected(found.error());
+  const RegisteredModel& registered = **found;
+  if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
+  auto options = options_.prepare(registered);
+  if (!options) return std::unexpected(options.error());
+  const auto need = need_of(*options);
+  if (!need) return std::unexpected(need.error());
+
+  std::shared_ptr<const ModelFile> file = registered.file;
+  {
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_[model];
+    if (resident.file != file) resident.weights.reset();  // the name stands for another file now
+    options->weights = resident.weights;
+  }
+  auto held = acquire(model, *need, options->weights != nullptr, load);
+  if (!held) {
+    const MutexLock lock(mutex_);
+    if (options->weights == nullptr) residents_.erase(model);
+    return std::unexpected(held.error());
+  }
+  if (options->weights == nullptr) {
+    log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
+  }
   auto loaded = engine::load_workers(*options, [&](double progress) {
-    host_->on_load_progress(model.name, progress);
+    host_->on_load_progress(model, progress);
     return !load.is_cancelled.load();
   });
-  if (loaded) log_loaded(*loaded, options->context);
-  host_->on_loaded(model.name, std::move(loaded));
+  const MutexLock lock(mutex_);
+  Resident& resident = residents_.at(model);
+  resident.is_loading = false;
+  if (!loaded) {
+    residents_.erase(model);
+    return loaded;
+  }
+  log_loaded(*loaded, options->context);
+  if (options->weights == nullptr) resident.load_ms = to_ms(clock_.now() - began);
+  // Replicated weights go with their workers.
+  if (loaded->copies == 1) resident.weights = loaded->model;
+  resident.file = std::move(file);
+  resident.loaded_at = clock_.now();
+  resident.is_serving = true;
+  loaded->reservation = std::make_shared<Reservation>(std::move(*held));
+  return loaded;
+}
+
+// Reserves what a load needs, after making room where that is necessary and possible; waits while it is not. Returns that of
+// the contexts; that of the weights, if they are not there yet, is with the resident. Errors: E_MODEL_002 with the numbers.
+Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& need, bool has_weights, Load& load) {
+  const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts + (has_weights ? 0 : need.weights)};
+  const auto begin = [&](Reservation all) -> Expected<Reservation> {
+    all.correct(has_weights ? 0 : need.weights);
+    auto contexts = governor_.reserve({.model = model, .kind = MemoryKind::context, .bytes = need.contexts});
+    if (!contexts) return contexts;
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_[model];
+    if (!has_weights) resident.weights_held = std::move(all);
+    resident.context_bytes = need.contexts;
+    resident.is_loading = true;
+    return contexts;
+  };
+  bool is_told = false;
+  for (;;) {
+    std::uint64_t seen = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopped_ || load.is_cancelled.load()) return fail(ErrorCode::model_load, "the load was ended");
+      seen = changes_;
+    }
+    {
+      const MutexLock relief(relief_mutex_);
+      update_governor();
+      if (auto all = governor_.reserve(whole)) {
+        if (is_told) host_->on_load_queued(model, 0);
+        return begin(std::move(*all));
+      }
+      const LadderOptions ladder{.min_loaded = options_.min_loaded};
+      const std::vector<ModelView> now = views(model);
+      LadderPlan plan = plan_relief(governor_.shortage(whole), now, ladder);
+      // Waiting is decided, and written down, once.
+      if (plan.outcome != Outcome::wait || !is_told) plan = governor_.decide(whole, now, ladder, clock_.unix_s());
+      if (plan.outcome == Outcome::refuse) {
+        const PlaceUse place = governor_.use().front();
+        return fail(ErrorCode::model_load, std::format("model \"{}\" needs {} of memory, {} may be used in all: {}", model,
+                                                       readable_bytes(whole.bytes), readable_bytes(place.usable),
+                                                       "a shorter --n-ctx, or a smaller model, takes less"));
+      }
+      if (plan.outcome == Outcome::fits) {
+        const bool done = std::ranges::all_of(plan.steps, [this](const LadderStep& step) { return take(step); });
+        if (done) continue;
+      }
+    }
+    if (!std::exchange(is_told, true)) host_->on_load_queued(model, whole.bytes);
+    const MutexLock lock(mutex_);
+    if (changes_ == seen && !is_stopped_) changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
+  }
+}
+
+// --- Room
+// -----------------------------------------------------------------------------------------------------------------------
+
+// Of all models that memory is held for but `asking`, and what is stored.
+std::vector<ModelView> ModelPool::views(const std::string& asking) const {
+  std::map<std::string, engine::ModelUsage> usages;
+  for (engine::ModelUsage& usage : host_->usage()) usages[usage.name] = usage;
+  std::vector<ModelView> all;
+  const auto known = registry();
+  const MutexLock lock(mutex_);
+  for (const auto& [name, resident] : residents_) {
+    if (name == asking) continue;
+    ModelView& view = all.emplace_back();
+    view.name = name;
+    if (const auto found = known->find(name); found && (*found)->card.name == name) {
+      view.is_pinned = (*found)->card.is_pinned;
+      view.weight = (*found)->card.weight;
+    }
+    const engine::ModelUsage& usage = usages[name];
+    view.is_loading = resident.is_loading;
+    view.sequences_active = static_cast<std::int32_t>(usage.uses);
+    view.requests_waiting = static_cast<std::int32_t>(usage.waiting);
+    view.idle = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(usage.idle_s));
+    view.loaded_for = clock_.now() - resident.loaded_at;
+    view.load_ms = resident.load_ms;
+    view.weight_bytes = resident.weights_held.bytes();
+    view.context_bytes = resident.is_serving || resident.is_loading ? resident.context_bytes : 0;
+  }
+  // They are nobody's weights or contexts, so pinned; what is in memory can go to disk.
+  all.push_back({.name = kStoredStates, .is_pinned = true, .warm_bytes = warm_.bytes()});
+  return all;
+}
+
+// False: it turned out that it cannot be done now.
+bool ModelPool::take(const LadderStep& step) {
+  switch (step.kind) {
+    case StepKind::drop_warm:
+      host_->limit_stored(warm_.bytes() - std::min(warm_.bytes(), step.bytes));
+      return true;
+    case StepKind::drop_contexts:
+      return unload_now(step.model, true);
+    case StepKind::unload:
+      return unload_now(step.model, false);
+    case StepKind::swap_out:
+      break;  // not planned: no view has background sequences
+  }
+  return false;
+}
+
+// Not under mutex_.
+bool ModelPool::unload_now(const std::string& model, bool keeps_weights) {
+  bool is_serving = false;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = residents_.find(model);
+    if (found == residents_.end() || found->second.is_loading) return false;
+    is_serving = found->second.is_serving;
+  }
+  if (is_serving && !host_->retire(model)) return false;
+  log_info("model   {}: {}", model, keeps_weights ? "its contexts are freed" : "unloaded");
+  Resident freed;  // ends after the lock
+  const MutexLock lock(mutex_);
+  // It may be loading again by now: then it holds what it needs.
+  const auto found = residents_.find(model);
+  if (found == residents_.end() || found->second.is_loading) return true;
+  found->second.is_serving = false;
+  if (!keeps_weights) {
+    freed = std::move(found->second);
+    residents_.erase(found);
+  }
+  ++changes_;
+  changed_.notify_all();
+  return true;
+}
+
+// The system's figures as they are now. Under relief_mutex_.
+void ModelPool::update_governor() {
+  const MemoryInfo memory = options_.memory();
+  governor_.update(memory, llm::gpu_memory());
+  if (warm_.bytes() == 0) {
+    if (auto begun = governor_.reserve({.model = kStoredStates, .kind = MemoryKind::warm_kv, .bytes = 0}))
+      warm_ = std::move(*begun);
+  }
+  warm_.correct(host_->stored_bytes());
+}
+
+// --- The pool's thread
+// ---------------------------------------------------------------------------------------------------------
+
+void ModelPool::run_maintenance() {
+  TimePoint next = clock_.now() + options_.maintenance;
+  for (;;) {
+    std::vector<UnloadRequest> requests;
+    {
+      const MutexLock lock(mutex_);
+      if (is_stopped_) break;
+      if (unloads_.empty() && clock_.now() < next) changed_.wait_until(mutex_, next);
+      if (is_stopped_) break;
+      requests = std::exchange(unloads_, {});
+    }
+    for (UnloadRequest& request : requests) {
+      const MutexLock relief(relief_mutex_);
+      if (unload_now(request.model, false)) {
+        request.reply(Unit{});
+      } else {
+        request.reply(fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", request.model)));
+      }
+    }
+    if (clock_.now() >= next) {
+      maintain();
+      next = clock_.now() + options_.maintenance;
+    }
+  }
+}
+
+void ModelPool::maintain() {
+  const MutexLock relief(relief_mutex_);
+  update_governor();
+  const PlaceUse place = governor_.use().front();
+  if (const auto pressure = options_.memory().pressure; pressure && *pressure > kPressure) {
+    log_warning("memory: programs waited for it {:.0f} % of the last 10 s; {} of {} are reserved here", *pressure,
+                readable_bytes(place.reserved()), readable_bytes(place.usable));
+  }
+  if (const std::uint64_t excess = governor_.excess(kHostMemory); excess > 0) {
+    // Others have taken memory since. Nobody waits for it here, so what is in use stays.
+    const LadderPlan plan = governor_.decide({.model = {}, .kind = MemoryKind::weights, .bytes = 0}, views({}),
+                                             {.min_loaded = options_.min_loaded}, clock_.unix_s());
+    for (const LadderStep& step : plan.steps) (void)take(step);
+  } else {
+    // States in memory may grow into half of what is left.
+    host_->limit_stored(warm_.bytes() + static_cast<std::uint64_t>(place.left()) / 2);
+  }
+  const auto known = registry();
+  for (const engine::ModelUsage& usage : host_->usage()) {
+    if (usage.uses + usage.waiting >= options_.queue_depth_warn) {
+      log_warning("model   {}: {} requests are under way or wait for it", usage.name, usage.uses + usage.waiting);
+    }
+    const auto found = known->find(usage.name);
+    const ModelCard* card = found ? &(*found)->card : nullptr;
+    const double limit_s =
+        card != nullptr && card->idle_unload_s ? static_cast<double>(*card->idle_unload_s) : to_ms(options_.idle_unload) / 1000;
+    const bool is_pinned = card != nullptr && card->is_pinned;
+    if (limit_s > 0 && !is_pinned && usage.is_loaded && usage.uses == 0 && usage.waiting == 0 && usage.idle_s >= limit_s) {
+      (void)unload_now(usage.name, false);
+    }
+  }
 }
 
 void ModelPool::unload(const std::string& model, Reply<Unit> reply) {
   const MutexLock lock(mutex_);
   if (is_stopped_) return reply(fail(ErrorCode::limit_wait, "the daemon is shutting down"));
-  unloads_.emplace_back([this, model, reply = std::move(reply)]() mutable {
-    set_thread_name("uma-unload");
-    if (host_->retire(model)) {
-      log_info("model   {}: unloaded", model);
-      return reply(Unit{});
-    }
-    reply(fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", model)));
-  });
+  unloads_.push_back({model, std::move(reply)});
+  changed_.notify_all();
 }
 
 void ModelPool::cancel_load(const std::string& model) {
   const MutexLock lock(mutex_);
   if (const auto found = loads_.find(model); found != loads_.end()) found->second->is_cancelled.store(true);
+  ++changes_;
+  changed_.notify_all();
 }
 
 void ModelPool::stop() {
-  std::vector<std::unique_ptr<Load>> loads;
-  std::vector<std::thread> unloads;
+  std::map<std::string, std::unique_ptr<Load>> loads;
+  std::vector<UnloadRequest> unloads;
   {
     const MutexLock lock(mutex_);
     is_stopped_ = true;
+    changed_.notify_all();
+    loads = std::exchange(loads_, {});
     unloads = std::exchange(unloads_, {});
-    for (auto& [model, load] : std::exchange(loads_, {})) loads.push_back(std::move(load));
   }
-  for (const auto& load : loads) load->is_cancelled.store(true);
-  for (const auto& load : loads) load->thread.join();
-  for (std::thread& unload : unloads) unload.join();
+  for (const auto& [model, load] : loads) load->is_cancelled.store(true);
+  for (const auto& [model, load] : loads) load->thread.join();
+  if (maintenance_.joinable()) maintenance_.join();
+  for (UnloadRequest& request : unloads) request.reply(fail(ErrorCode::limit_wait, "the daemon is shutting down"));
 }
 
 }  // namespace uma::pool

@@ -1,31 +1,47 @@
-// The source of workers that loads what is used: every load on a thread of its own, so that none waits for another.
+// The source of workers that loads what is used, within the memory there is. Every load runs on a thread of its own; one that
+// memory has no room for makes room as the ladder says, and waits where that does not help yet. A maintenance pass looks at the
+// machine every few seconds: what other programs have taken since, and models that nobody used for long.
+//
+// Thread rule: load(), unload() and cancel_load() come from the engine's router and wait for nobody; the pool's own threads may
+// wait for the router. So no lock that those three take is held while the host is asked.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <expected>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/memory_info.h"
 #include "base/mutex.h"
 #include "engine/load_workers.h"
 #include "engine/worker_source.h"
+#include "pool/memory_governor.h"
+#include "pool/model_registry.h"
 
 namespace uma::pool {
 
-// A model that may be loaded.
-struct PooledModel {
-  std::string name;
-  // How; called on the loading thread.
-  std::function<Expected<engine::LoadWorkersOptions>()> prepare;
+struct PoolOptions {
+  std::string default_model;  // that who names none means; empty: the first one registered
+  GovernorOptions governor;
+  Duration maintenance = std::chrono::seconds(10);
+  Duration min_loaded = std::chrono::seconds(15);  // LadderOptions
+  Duration idle_unload{0};                         // a model that nobody used for so long is unloaded; 0: never
+  std::int64_t queue_depth_warn = 50;              // requests for one model, above which the log says so
+  // How a model is loaded. On the loading thread.
+  std::function<Expected<engine::LoadWorkersOptions>(const RegisteredModel& model)> prepare;
+  std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
 };
 
 class ModelPool final : public engine::WorkerSource {
  public:
-  // The first one is the default.
-  explicit ModelPool(std::vector<PooledModel> models);
+  ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock);
   ~ModelPool() override;
 
   [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override;
@@ -36,19 +52,60 @@ class ModelPool final : public engine::WorkerSource {
   void cancel_load(const std::string& model) override;
   void stop() override;
 
+  // Reads the registry again; models that are loaded stay as they are. Any thread; reads files. Errors: every mistake in
+  // models.yaml, and the registry stays as it was.
+  [[nodiscard]] std::expected<std::size_t, std::vector<std::string>> reload();
+  [[nodiscard]] const MemoryGovernor& governor() const { return governor_; }
+
  private:
   struct Load {
     std::thread thread;
     std::atomic<bool> is_cancelled{false};
   };
+  // What is in memory of a model.
+  struct Resident {
+    // Also while there are no contexts; null while it loads, and for weights that belong to their workers.
+    std::shared_ptr<const llm::Model> weights;
+    Reservation weights_held;
+    std::shared_ptr<const ModelFile> file;  // they were loaded from
+    std::uint64_t context_bytes = 0;
+    TimePoint loaded_at{};
+    double load_ms = 0;
+    bool is_loading = false;
+    bool is_serving = false;  // its workers are with the engine
+  };
+  struct UnloadRequest {
+    std::string model;
+    Reply<Unit> reply;
+  };
+  struct Need;
 
-  void run(const PooledModel& model, Load& load);
+  [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
+  [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
+  [[nodiscard]] static Expected<Need> need_of(const engine::LoadWorkersOptions& options);
+  [[nodiscard]] Expected<Reservation> acquire(const std::string& model, const Need& need, bool has_weights, Load& load);
+  [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
+  [[nodiscard]] bool take(const LadderStep& step);
+  [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
+  void run_maintenance();
+  void maintain();
+  void update_governor();
 
-  const std::vector<PooledModel> models_;
+  const PoolOptions options_;
+  const Clock& clock_;
+  MemoryGovernor governor_;
+  Reservation warm_;  // of the states in memory; changes under relief_mutex_
   engine::WorkerHost* host_ = nullptr;
+
+  Mutex relief_mutex_;  // one makes room at a time; taken first
   mutable Mutex mutex_;
+  CondVar changed_;
+  std::uint64_t changes_ GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<const ModelRegistry> registry_ GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<Load>> loads_ GUARDED_BY(mutex_);  // the last one of each model
-  std::vector<std::thread> unloads_ GUARDED_BY(mutex_);
+  std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
+  std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::thread maintenance_;
   bool is_stopped_ GUARDED_BY(mutex_) = false;
 };
 

@@ -98,6 +98,7 @@ class RegistryReader {
   std::expected<std::shared_ptr<const ModelRegistry>, Problems> read() {
     if (auto problems = read_cards(); !problems.empty()) return std::unexpected(std::move(problems));
     for (const std::string& folder : next_->options_.folders) scan(folder);
+    add_given();
     for (const ModelCard& card : next_->cards_) add_card(card);
     add_files();
     pair_projectors();
@@ -175,11 +176,36 @@ class RegistryReader {
     return beside.lexically_normal().string();
   }
 
+  std::string path_of(const ModelCard& card) { return resolve(card.path.empty() ? file_name_of_url(card.url) : card.path); }
+
+  // A file that was named outside of the registry; where a card is of it, that is its card.
+  void add_given() {
+    const std::string& path = next_->options_.model_path;
+    if (path.empty()) return;
+    const auto is_same = [&](const ModelCard& card) {
+      std::error_code problem;
+      return fs::equivalent(path_of(card), path, problem);
+    };
+    if (std::ranges::any_of(next_->cards_, is_same)) return;
+    RegisteredModel model;
+    model.path = path;
+    model.file = file_at(path);
+    if (!model.file) model.problem = std::format("{}: no such file", path);
+    model.card.name = stem_of(path);
+    model.card.path = path;
+    used_.insert(path);
+    add(std::move(model));
+  }
+
   void add_card(const ModelCard& card) {
+    if (next_->by_name_.contains(card.name)) {
+      next_->remarks_.push_back(std::format("{}: the card of \"{}\" gives way to {}", next_->options_.cards_file, card.name,
+                                            next_->options_.model_path));
+      return;
+    }
     RegisteredModel model;
     model.card = card;
-    const std::string written = card.path.empty() ? file_name_of_url(card.url) : card.path;
-    model.path = resolve(written);
+    model.path = path_of(card);
     model.file = file_at(model.path);
     if (!model.file) {
       model.problem = card.url.empty() ? std::format("{}: no such file", model.path)

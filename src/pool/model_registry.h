@@ -24,6 +24,7 @@ namespace uma::pool {
 struct RegistryOptions {
   std::string cards_file;            // models.yaml; empty: none
   bool needs_cards_file = false;     // that it is absent is a mistake
+  std::string model_path{};          // a file that is a model whatever is said of it elsewhere; empty: none
   std::vector<std::string> folders;  // *.gguf in them are models; of two with one name the first folder's counts
 };
 
@@ -57,7 +58,7 @@ class ModelRegistry {
   // As the files are now.
   [[nodiscard]] std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> reload() const;
 
-  // Those of models.yaml in its order, then those of the folders by name.
+  // That of model_path, those of models.yaml in its order, then those of the folders by name.
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
   // By name or alias. Errors: E_MODEL_001 with the nearest names.
   [[nodiscard]] Expected<const RegisteredModel*> find(std::string_view name) const;

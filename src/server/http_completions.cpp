@@ -38,7 +38,7 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
   wire::AnswerForm form{.kind = kind,
                         .id = random_name(),
                         .created_s = unix_time_s(),
-                        .model = call->generate.model.empty() ? model_name(connection.service()) : call->generate.model,
+                        .model = model_name(connection.service(), call->generate.model),
                         .prompts = call->prompts.size(),
                         .n = call->n,
                         .includes_usage = call->includes_usage,

@@ -14,9 +14,8 @@ std::string random_name() {
   return std::format("{:016x}", random.next_u64());
 }
 
-std::string model_name(const Service& service) {
-  const std::vector<ModelInfo> models = service.models();
-  return models.empty() ? "" : models.front().name;
+std::string model_name(const Service& service, const std::string& asked) {
+  return service.resolve_model(asked).value_or(asked);
 }
 
 GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,

@@ -17,7 +17,7 @@ namespace uma::server {
 [[nodiscard]] std::string random_name();
 
 // Of the one that answers.
-[[nodiscard]] std::string model_name(const Service& service);
+[[nodiscard]] std::string model_name(const Service& service, const std::string& asked);
 
 // Writes the events of one generation: as a stream (the first ones, text as often as there is some, the last ones) or as one
 // object. Used by one thread at a time.

@@ -58,7 +58,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
-                                model_name(connection.service()), unix_time_s());
+                                model_name(connection.service(), call->generate.model), unix_time_s());
   std::vector<HttpGeneration> generations;
   generations.push_back(
       {.request = std::move(call->generate), .encoder = std::make_unique<ResponseWriter>(std::move(encoder))});

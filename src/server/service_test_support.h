@@ -131,6 +131,7 @@ class FakeService final : public Service {
     reply(Unit{});
   }
   void unload_model(std::string model, Reply<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
+  Expected<std::string> resolve_model(const std::string& name) const override { return name.empty() ? "fake" : name; }
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";

@@ -600,7 +600,7 @@ class Views(CliTest):
         self.assertIn(b"(E_SESSION_001)", result.stderr)
 
     def test_models(self):
-        header, row = self.output_of("models").decode().splitlines()
+        header, row, *_ = self.output_of("models").decode().splitlines()
         self.assertEqual("NAME", header.split()[0])
         self.assertEqual(["tiny-chat", "ready"], row.split()[:2])
         self.assertTrue(json.loads(self.output_of("models", "--json"))["models"][0]["has_chat_template"])

@@ -226,8 +226,9 @@ class Errors(HttpTest):
 class Facts(HttpTest):
     def test_models(self):
         status, models = self.request("GET", "/v1/models")
-        name = self.client.models()[0]["name"]
-        self.assertEqual((200, [name]), (status, [model["id"] for model in models["data"]]))
+        names = [model["name"] for model in self.client.models()]
+        name = names[0]
+        self.assertEqual((200, names), (status, [model["id"] for model in models["data"]]))
         self.assertEqual(name, self.request("GET", f"/v1/models/{name}")[1]["id"])
         self.assertEqual(200, self.chat(model=name)[0])
 
