@@ -1,7 +1,10 @@
 #include "capability/call_grammar.h"
 
+#include <cstddef>
 #include <format>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
@@ -81,7 +84,120 @@ Expected<std::string> arguments_of(const json::object& function, JsonRules& rule
   return rules.add(json::serialize(*parameters));
 }
 
+// Of tools[tool].
+std::unexpected<Error> refused_schema(std::size_t tool, const Error& error) {
+  std::string field = std::format("tools[{}].function.parameters", tool);
+  std::string message = std::format("field \"{}\": {}", field, error.message);
+  return std::unexpected(Error{error.code, std::move(message), std::move(field)});
+}
+
+// A tool and the rule for its arguments.
+struct Callable {
+  std::string name;
+  std::string arguments;
+};
+
+// The schema of a tool's arguments, which are an object; of a tool without one that of all objects.
+std::string schema_of(const json::object& function, bool is_wanted) {
+  const json::value* parameters = function.if_contains("parameters");
+  json::object schema =
+      is_wanted && parameters != nullptr && parameters->is_object() ? parameters->get_object() : json::object();
+  if (!schema.contains("type")) schema["type"] = "object";
+  return json::serialize(schema);
+}
+
+// `is_loose`: only the schemas of strict tools count.
+Expected<std::vector<Callable>> callables_of(const json::array& tools, bool is_loose, JsonRules& rules) {
+  std::vector<Callable> callables;
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const json::object& function = tools[i].at("function").as_object();
+    const json::value* strict = function.if_contains("strict");
+    const bool is_strict = strict != nullptr && *strict == true;
+    std::string schema = schema_of(function, is_strict || !is_loose);
+    if (!is_strict && !json_schema_gbnf(schema)) schema = schema_of(function, false);
+    const auto arguments = rules.add(schema);
+    if (!arguments) return refused_schema(i, arguments.error());
+    callables.push_back({std::string(std::string_view(function.at("name").as_string())), *arguments});
+  }
+  return callables;
+}
+
+// The grammar of begun_call_grammar() around the rules of the arguments.
+std::string begun_calls(CallSyntax syntax, bool are_parallel, const std::vector<Callable>& callables, const JsonRules& rules) {
+  // Each rule is one alternative a tool.
+  const auto each = [&](auto&& write) {
+    std::string alternatives;
+    for (const Callable& callable : callables) {
+      if (!alternatives.empty()) alternatives += " | ";
+      alternatives += write(callable);
+    }
+    return alternatives;
+  };
+  const std::string objects = each([](const Callable& callable) {
+    const std::string name = "named " + literal(std::format("\"{}\"", callable.name));
+    return std::format(R"("{{" ws type? ({0} ws "," ws with {1} | with {1} ws "," ws {0}) id? ws "}}")", name,
+                       callable.arguments);
+  });
+  const std::string grammar = std::format(R"(object ::= {}
+named ::= "\"name\"" ws ":" ws
+with ::= ("\"arguments\"" | "\"parameters\"") ws ":" ws
+type ::= "\"type\"" ws ":" ws "\"function\"" ws "," ws
+id ::= ws "," ws "\"id\"" ws ":" ws "\"" [a-zA-Z0-9_-]{{1,64}} "\""
+ws ::= [ \t\n]{{0,16}}
+{})",
+                                          objects, rules.gbnf());
+  const int more = are_parallel ? kCallsMax - 1 : 0;
+  switch (syntax) {
+    case CallSyntax::llama3:
+      return "root ::= ws object\n" + grammar;
+    case CallSyntax::mistral: {
+      const std::string plain = each([](const Callable& callable) {
+        return std::format(R"({} call-id? "[ARGS]"? ws {})", literal(callable.name), callable.arguments);
+      });
+      return std::format(R"(root ::= ws ("[" ws object (ws "," ws object){{0,{}}} ws "]" | object | {})
+call-id ::= "[CALL_ID]" [a-zA-Z0-9_-]{{1,64}}
+{})",
+                         more, plain, grammar);
+    }
+    case CallSyntax::deepseek: {
+      const std::string fenced = each([](const Callable& callable) {
+        return std::format(R"({} ws "\n" ws "```json" ws {} ws "```")", literal(callable.name), callable.arguments);
+      });
+      const std::string plain = each([](const Callable& callable) {
+        return std::format("{} ws {} ws", literal(callable.name + "<｜tool▁sep｜>"), callable.arguments);
+      });
+      return std::format(R"(root ::= ws call (ws call){{0,{}}} ws "<｜tool▁calls▁end｜>"
+call ::= "<｜tool▁call▁begin｜>" ("function<｜tool▁sep｜>" fenced | plain) "<｜tool▁call▁end｜>"
+fenced ::= {}
+plain ::= {}
+{})",
+                         more, fenced, plain, grammar);
+    }
+    case CallSyntax::tagged:
+    case CallSyntax::none:
+      break;
+  }
+  return std::format(R"(root ::= ws object ws "</tool_call>"
+{})",
+                     grammar);
+}
+
 }  // namespace
+
+Expected<std::shared_ptr<const llm::Grammar>> begun_call_grammar(const ReplyFormat& format, const ChatOptions& options) {
+  boost::system::error_code problem;
+  const json::value tools = wire::parse_json(options.tools, {}, problem);
+  if (problem) return fail(ErrorCode::proto_field, "field \"tools\" is no JSON");
+  const auto make = [&](bool is_loose) -> Expected<std::shared_ptr<const llm::Grammar>> {
+    JsonRules rules;
+    const auto callables = callables_of(tools.as_array(), is_loose, rules);
+    if (!callables) return std::unexpected(callables.error());
+    return llm::Grammar::parse(begun_calls(format.calls, options.has_parallel_calls, *callables, rules));
+  };
+  // Schemas that are grammars alone may be too much together.
+  if (auto grammar = make(false)) return grammar;
+  return make(true);
+}
 
 Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions& options) {
   const Notation notation = notation_of(format.calls);
@@ -94,10 +210,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     const std::string_view name = function.at("name").as_string();
     if (options.tool_choice == ToolChoice::named && name != options.tool_name) continue;
     const auto arguments = arguments_of(function, rules);
-    if (!arguments) {
-      return fail(arguments.error().code,
-                  std::format("field \"tools[{}].function.parameters\": {}", i, arguments.error().message));
-    }
+    if (!arguments) return refused_schema(i, arguments.error());
     calls += std::format("{}{} {} {}", calls.empty() ? "" : " | ",
                          literal(std::format("{}{}{}", notation.before_name, name, notation.before_arguments)), *arguments,
                          literal(notation.after_arguments));

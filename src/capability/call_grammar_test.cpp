@@ -1,5 +1,10 @@
 #include "capability/call_grammar.h"
 
+#include <format>
+#include <string>
+#include <tuple>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "llm/grammar.h"
@@ -116,6 +121,102 @@ TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
   EXPECT_TRUE(refused.error().message.starts_with("field \"tools[0].function.parameters\": ")) << refused.error().message;
+}
+
+// --- calls that nobody forces
+
+// How far the grammar of such a call takes the text behind a mark: "whole", "part" where more must come, or nothing.
+std::string begun(CallSyntax syntax, const ChatOptions& options, std::string_view text) {
+  const auto grammar = begun_call_grammar({.calls = syntax}, options);
+  EXPECT_TRUE(grammar) << (grammar ? "" : grammar.error().message);
+  if (!grammar) return "";
+  llm::GrammarReader reader(*grammar);
+  const auto place = reader.next(llm::GrammarReader::kStart, text);
+  if (place == llm::GrammarReader::kNowhere) return "";
+  return reader.can_end(place) ? "whole" : "part";
+}
+
+ChatOptions offered() {
+  ChatOptions options = forced();
+  options.tool_choice = ToolChoice::automatic;
+  return options;
+}
+
+TEST(BegunCallGrammar, TakesACallAsModelsWriteIt) {
+  for (const std::string_view text : {"\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>",
+                                      "{\"name\":\"f\",\"arguments\":{\"a\":true}}</tool_call>",
+                                      " {\"arguments\": {\"a\": false}, \"name\": \"f\"} </tool_call>",
+                                      "\n{\"name\": \"g\", \"arguments\": {\"anything\": [1, {\"b\": null}]}}\n</tool_call>"}) {
+    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "whole") << text;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      EXPECT_EQ(begun(CallSyntax::tagged, offered(), text.substr(0, i)), "part") << text.substr(0, i);
+    }
+    EXPECT_EQ(calls_in({.calls = CallSyntax::tagged}, "<tool_call>" + std::string(text)), 1u) << text;
+  }
+}
+
+TEST(BegunCallGrammar, TakesNoOtherToolAndNoOtherArguments) {
+  for (const std::string_view text :
+       {"\n{\"name\": \"h", "\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "\n{\"name\": \"f\", \"arguments\": {}",
+        "\n{\"name\": \"f\", \"arguments\": \"", "no", "\n{\"name\": \"g\", \"arguments\": []"}) {
+    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "") << text;
+  }
+}
+
+TEST(BegunCallGrammar, OfEachFamily) {
+  for (const auto& [syntax, mark, text] : std::vector<std::tuple<CallSyntax, std::string, std::string>>{
+           {CallSyntax::llama3, "<|python_tag|>", R"({"name": "f", "parameters": {"a": true}})"},
+           {CallSyntax::llama3, "<|python_tag|>", R"({"type": "function", "name": "f", "parameters": {"a": true}})"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"( [{"name": "f", "arguments": {"a": true}, "id": "abc123def"}])"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[ARGS]{"a": true})"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[CALL_ID]abc123def[ARGS]{"a": true})"},
+           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": true}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"}}) {
+    EXPECT_EQ(begun(syntax, offered(), text), "whole") << text;
+    EXPECT_EQ(calls_in({.calls = syntax}, mark + text), 1u) << text;
+    std::string wrong = text;
+    wrong.replace(wrong.find("true"), 4, "1234");
+    EXPECT_EQ(begun(syntax, offered(), wrong), "") << wrong;
+  }
+}
+
+TEST(BegunCallGrammar, AListHasOneCallWhereTheyAreNotParallel) {
+  const std::string two = R"([{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}])";
+  ChatOptions options = offered();
+  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "whole");
+  options.has_parallel_calls = false;
+  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "");
+}
+
+TEST(BegunCallGrammar, ASchemaThatIsNoGrammarCountsWhereItsToolIsStrict) {
+  ChatOptions options = offered();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}},)"
+                  R"({"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"b":{"const":1}}}}}])";
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f", "parameters": {"anything": 1}})"), "whole");
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 1}})"), "whole");
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 2)"), "");
+  options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
+  const auto refused = begun_call_grammar({.calls = CallSyntax::tagged}, options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().field, "tools[0].function.parameters");
+}
+
+TEST(BegunCallGrammar, ManySchemasThatAreTooMuchTogetherAreLetGo) {
+  ChatOptions options = offered();
+  options.tools = "[";
+  for (int i = 0; i < 100; ++i) {
+    options.tools +=
+        std::format(R"({}{{"type":"function","function":{{"name":"f{}","parameters":{{"type":"object","properties":{{)",
+                    i == 0 ? "" : ",", i);
+    for (int j = 0; j < 60; ++j)
+      options.tools += std::format(R"({}"p{}_{}":{{"type":"array","items":{{"type":"string","minLength":{}}}}})",
+                                   j == 0 ? "" : ",", i, j, 1 + j);
+    options.tools += "}}}}";
+  }
+  options.tools += "]";
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f7", "parameters": {"anything": 1}})"), "whole");
 }
 
 }  // namespace

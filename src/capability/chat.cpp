@@ -307,6 +307,10 @@ Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) con
   return call_grammar(format, options);
 }
 
+Expected<std::shared_ptr<const llm::Grammar>> ChatFormat::begun_call_grammar(const ChatOptions& options) const {
+  return capability::begun_call_grammar(reply_, options);
+}
+
 // In the ways that templates differ in taking messages, until one is taken.
 Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
                                                     const ChatContext& context) const {

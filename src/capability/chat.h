@@ -17,6 +17,7 @@
 #include "capability/reply_parser.h"
 #include "core/error.h"
 #include "core/request.h"
+#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::capability {
@@ -54,6 +55,8 @@ class ChatFormat {
   [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
   // GBNF of the replies that the options force (call_grammar.h).
   [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
+  // What follows the mark of a call that nobody forces (call_grammar.h).
+  [[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> begun_call_grammar(const ChatOptions& options) const;
   // What these tokens say, with the marks among them.
   [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
 

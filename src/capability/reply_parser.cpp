@@ -79,6 +79,7 @@ void append_escaped(std::string& out, char control) {
 void ReplyPieces::clear() {
   before.clear();
   content.clear();
+  content_places.clear();
   after.clear();
 }
 
@@ -92,6 +93,7 @@ ReplyParser::ReplyParser(ReplyFormat format, std::uint64_t seed)
 
 void ReplyParser::push(std::string_view text, ReplyPieces& out) {
   held_ += text;
+  pushed_ += text.size();
   while (step(out)) {
   }
   flush_arguments(out);
@@ -160,7 +162,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     skips_blanks_ = false;
   }
   if (!finds_calls()) {
-    add_content(held_, out);
+    add_content(held_, out, taken());
     held_.clear();
     return false;
   }
@@ -169,6 +171,7 @@ bool ReplyParser::step_content(ReplyPieces& out) {
     if (blanks == held_.size()) return false;
     if (held_[blanks] == '{') {
       call_text_.clear();
+      mark_bytes_ = 0;
       begin_call({.found = Found::yes, .length = blanks});
       return true;
     }
@@ -179,10 +182,11 @@ bool ReplyParser::step_content(ReplyPieces& out) {
   const bool is_call = at != std::string_view::npos;
   // Blanks before a call belong to nothing.
   const std::string_view said = without_blanks_at_end(held.substr(0, is_call ? at : held.size() - begun_at_end(held, mark)));
-  add_content(said, out);
+  add_content(said, out, taken());
   const std::size_t end = is_call ? at + mark.size() : said.size();
   if (is_call) {
     call_text_ = held.substr(said.size(), end - said.size());
+    mark_bytes_ = call_text_.size();
     state_ = State::intro;
   }
   held_.erase(0, end);
@@ -396,6 +400,12 @@ bool ReplyParser::tell_call() {
   return true;
 }
 
+std::optional<std::string> ReplyParser::begun_call() const {
+  const bool has_begun = state_ == State::intro || (state_ == State::body && !is_told_);
+  if (!has_begun || (mark_bytes_ == 0 && !std::ranges::contains(format_.tools, name_))) return std::nullopt;
+  return call_text_.substr(mark_bytes_) + held_;
+}
+
 // Its JSON is complete. False: it is no call.
 bool ReplyParser::end_call() {
   if (name_.empty()) return false;
@@ -408,7 +418,7 @@ void ReplyParser::give_up_call(ReplyPieces& out) {
   is_told_ = false;
   state_ = State::content;
   skips_blanks_ = false;
-  add_content(call_text_, out);
+  add_content(call_text_, out, taken() - call_text_.size());
   call_text_.clear();
 }
 
@@ -444,7 +454,8 @@ bool ReplyParser::step_after_call() {
   };
   const auto begin_next = [&](bool is_list) {
     call_text_.clear();
-    begin_call({.found = Found::yes, .length = held_.size() - rest.size(), .is_list = is_list});
+    mark_bytes_ = held_.size() - rest.size();
+    begin_call({.found = Found::yes, .length = mark_bytes_, .is_list = is_list});
     return true;
   };
   skip_blanks();
@@ -479,6 +490,7 @@ bool ReplyParser::step_after_call() {
       if (!rest.starts_with(kCallBegin)) return go_on();
       held_.erase(0, held_.size() - rest.size());
       call_text_.clear();
+      mark_bytes_ = 0;
       state_ = State::intro;
       return true;
     case CallSyntax::none:
@@ -494,13 +506,13 @@ void ReplyParser::finish(ReplyPieces& out) {
       break;
     case State::intro:
     case State::body:
-      add_content(call_text_ + held_, out);
+      add_content(call_text_ + held_, out, taken() - call_text_.size());
       break;
     case State::content:
-      if (!skips_blanks_) add_content(held_, out);
+      if (!skips_blanks_) add_content(held_, out, taken());
       break;
     case State::start:
-      add_content(held_, out);
+      add_content(held_, out, taken());
       break;
     case State::after_call:  // only blanks and the beginning of a closing mark
       break;
@@ -509,8 +521,9 @@ void ReplyParser::finish(ReplyPieces& out) {
   call_text_.clear();
 }
 
-void ReplyParser::add_content(std::string_view text, ReplyPieces& out) {
+void ReplyParser::add_content(std::string_view text, ReplyPieces& out, std::size_t begin) {
   out.content += text;
+  if (!text.empty()) out.content_places.push_back({begin, begin + text.size()});
   is_at_start_ = is_at_start_ && text.empty();
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,6 +46,12 @@ struct ReplyFormat {
 struct ReplyPieces {
   std::vector<ReplyPart> before;  // the content
   std::string content;
+  struct Place {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    bool operator==(const Place&) const = default;
+  };
+  std::vector<Place> content_places{};  // of the content in all the text that was pushed, in order
   std::vector<ReplyPart> after;
 
   void clear();
@@ -65,6 +72,10 @@ class ReplyParser {
   [[nodiscard]] bool has_ended() const {
     return !format_.has_parallel_calls && !calls_.empty() && (state_ == State::after_call || state_ == State::content);
   }
+
+  // All that has come of a call behind its mark, while it is none that was told yet. A call without a mark has begun with the
+  // name of a tool. Nothing: none has begun.
+  [[nodiscard]] std::optional<std::string> begun_call() const;
 
   // All of it so far. The calls that have begun, each with all of its arguments that came.
   [[nodiscard]] const std::string& reasoning() const { return reasoning_; }
@@ -99,6 +110,7 @@ class ReplyParser {
   [[nodiscard]] bool step_after_call();
 
   [[nodiscard]] bool finds_calls() const;
+  [[nodiscard]] std::size_t taken() const { return pushed_ - held_.size(); }
   [[nodiscard]] Intro read_intro() const;
   [[nodiscard]] Intro read_mistral_intro(std::size_t blanks) const;
   [[nodiscard]] Intro read_deepseek_intro(std::size_t blanks) const;
@@ -110,7 +122,8 @@ class ReplyParser {
   void begin_call(const Intro& intro);
   void give_up_call(ReplyPieces& out);
   void flush_arguments(ReplyPieces& out);
-  void add_content(std::string_view text, ReplyPieces& out);
+  // `begin`: of the text in all that was pushed.
+  void add_content(std::string_view text, ReplyPieces& out, std::size_t begin);
   void add_reasoning(std::string_view text, ReplyPieces& out);
   static void add_part(ReplyPart part, ReplyPieces& out);
 
@@ -118,6 +131,7 @@ class ReplyParser {
   const std::uint64_t seed_;
   State state_;
   std::string held_;          // not taken yet
+  std::size_t pushed_ = 0;    // bytes, with it
   bool skips_blanks_ = true;  // of what follows: thinking, content
   bool is_at_start_ = true;   // no content so far
 
@@ -125,7 +139,8 @@ class ReplyParser {
   std::vector<ReplyPart> calls_;
 
   // The call that is being read.
-  std::string call_text_;  // all of it, as content if it fails; empty once it was told
+  std::string call_text_;       // all of it, as content if it fails; empty once it was told
+  std::size_t mark_bytes_ = 0;  // of it, to the end of the mark; 0: it has none
   bool is_in_list_ = false;
   bool is_told_ = false;
   JsonScanner scanner_;

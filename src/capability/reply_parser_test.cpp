@@ -1,5 +1,6 @@
 #include "capability/reply_parser.h"
 
+#include <algorithm>
 #include <format>
 #include <vector>
 
@@ -364,6 +365,74 @@ TEST(ReadJson, SaysWhoWroteIt) {
   const auto value = read_json(R"({"a": "b"})", 3);
   EXPECT_EQ(value->as_dict()->find("a")->as_text()->inputs().front().source, 3);
   EXPECT_EQ(value->as_dict()->entries.front().first->inputs().front().source, 3);
+}
+
+// The parts of `text` that the places name, however it is cut.
+std::string at_places(const ReplyFormat& format, std::string_view text, std::size_t step, std::string& content) {
+  ReplyParser parser(format, kSeed);
+  ReplyPieces pieces;
+  std::string named;
+  const auto take = [&] {
+    for (const auto& [begin, end] : pieces.content_places) named += text.substr(begin, end - begin);
+    content += pieces.content;
+  };
+  for (std::size_t at = 0; at < text.size(); at += step) {
+    pieces.clear();
+    parser.push(text.substr(at, step), pieces);
+    take();
+  }
+  pieces.clear();
+  parser.finish(pieces);
+  take();
+  return named;
+}
+
+TEST(ReplyParser, SaysWhereItsContentStood) {
+  ReplyFormat format{.calls = CallSyntax::tagged, .tools = {"f"}, .think_open = "<think>", .think_close = "</think>"};
+  for (const std::string_view text :
+       {"<think>hm</think>\n\nfirst <tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\nthen",
+        "a <tool_call> no call</tool_call>", "x<tool_call>{\"name\": 7}</tool_call>y", "<tool_call>{\"name\": \"f\"", "a <tool",
+        "  plain", "<thi"}) {
+    for (std::size_t step = 1; step <= text.size(); ++step) {
+      std::string content;
+      const std::string named = at_places(format, text, step, content);
+      EXPECT_EQ(named, content) << text << " in pieces of " << step;
+    }
+  }
+}
+
+// What it says of a call that has begun, after each character.
+std::vector<std::string> begun_calls(const ReplyFormat& format, std::string_view text) {
+  ReplyParser parser(format, kSeed);
+  ReplyPieces pieces;
+  std::vector<std::string> begun;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    parser.push(text.substr(i, 1), pieces);
+    if (const auto call = parser.begun_call()) begun.push_back(*call);
+  }
+  return begun;
+}
+
+TEST(ReplyParser, SaysWhatHasComeOfACallBehindItsMark) {
+  const ReplyFormat tagged{.calls = CallSyntax::tagged, .tools = {"f"}};
+  const std::vector<std::string> begun =
+      begun_calls(tagged, "see <tool_call>\n{\"name\": \"f\", \"arguments\": {}}</tool_call> then");
+  ASSERT_FALSE(begun.empty());
+  EXPECT_EQ(begun.front(), "") << "the mark is complete";
+  EXPECT_EQ(begun[2], "\n{");
+  EXPECT_EQ(begun.back(), "\n{\"name\": \"f\", \"arguments\": ") << "then it is told";
+  EXPECT_TRUE(begun_calls(tagged, "see <tool").empty());
+  EXPECT_TRUE(begun_calls({}, "<tool_call>{").empty());
+}
+
+TEST(ReplyParser, ACallWithoutAMarkHasBegunWithTheNameOfATool) {
+  const ReplyFormat format{.calls = CallSyntax::llama3, .tools = {"f", "g"}};
+  const std::vector<std::string> begun =
+      begun_calls(format, R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {}})");
+  ASSERT_FALSE(begun.empty());
+  EXPECT_EQ(begun.front(), R"({"name": "f")");
+  EXPECT_TRUE(std::ranges::contains(begun, "{")) << "of the second one";
+  EXPECT_TRUE(begun_calls(format, R"({"name": "Ada", "age": 36})").empty());
 }
 
 }  // namespace

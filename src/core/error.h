@@ -36,6 +36,7 @@ enum class ErrorCode : std::uint8_t {
 struct Error {
   ErrorCode code;
   std::string message;
+  std::string field{};  // of the request that is to blame, with its path; empty: none, or the message says it
 };
 
 // The value of something that only succeeds or fails.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,11 +17,27 @@
 
 namespace uma {
 
+// How likely a token was to come: the logarithm of its chance by the model's own logits, before any setting of the sampler.
+struct TokenLogprob {
+  Token token = kNoToken;
+  double logprob = 0;   // at least kLogprobMin
+  std::string bytes{};  // its text, possibly part of a character; empty for control tokens
+};
+inline constexpr double kLogprobMin = -9999;
+
+// Those of one place of the content: of the token that came, and of the likeliest ones in their order.
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top{};
+};
+
 struct TokenEvent {
   // Content, in whole UTF-8 characters; empty while a character, a stop string or a mark is incomplete, and for what is no
   // content.
   std::string_view text;
   Token token = kNoToken;
+  // Where the request asks for them: of the tokens that begin in `text`, which may have come before this one.
+  std::span<const TokenLogprobs> logprobs{};
 };
 
 // A piece of a reply that is not its content. Comes before the TokenEvent of the token that made it certain.
@@ -63,6 +80,8 @@ struct EosEvent {
   std::optional<Error> error;  // with reason error: what happened
   // Likewise of the rest. With stream: false: all it thought as one part, then each call as one.
   std::vector<ReplyPart> parts{};
+  // Likewise of the tokens of `text`, where the request asks for them.
+  std::vector<TokenLogprobs> logprobs{};
 };
 
 struct FailureEvent {

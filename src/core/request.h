@@ -44,6 +44,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;           // non-empty strings
   std::string grammar;                     // GBNF that the reply must follow; empty: none
   std::string json_schema;                 // of the JSON that the reply must be, as JSON; empty: none; not beside a grammar
+  std::optional<std::int32_t> logprobs;    // of each token of the content, with so many of the likeliest; absent: none
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none
@@ -54,15 +55,16 @@ struct GenerateOptions {
   ChatOptions chat;
 };
 
-// Delta input of a session, or the whole prompt of a one-shot request: a text, or messages, never both.
+// Delta input of a session, or the whole prompt of a one-shot request: one of a text, messages and, for the latter, tokens.
 struct Input {
   std::string text;
   std::vector<ChatMessage> messages;
   std::vector<InputImage> images{};  // of the messages, in order; not read yet
+  std::vector<Token> tokens{};       // not checked against the vocabulary
 
-  [[nodiscard]] bool empty() const { return text.empty() && messages.empty(); }
+  [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty(); }
   [[nodiscard]] std::size_t bytes() const {
-    std::size_t total = text.size();
+    std::size_t total = text.size() + tokens.size() * sizeof(Token);
     for (const ChatMessage& message : messages) {
       total += message.role.size() + message.content.size() + message.extra.size();
     }

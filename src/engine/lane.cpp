@@ -11,6 +11,7 @@
 #include "engine/lane_internal.h"
 #include "engine/state_transfer.h"
 #include "llm/image_tokens.h"
+#include "llm/logprobs.h"
 
 namespace uma::engine {
 namespace {
@@ -946,9 +947,15 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
   }
   stats_.logits_rows_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
-  if (drawn_guess < 0) return push_token(sequence, sequence.sampler.sample(logits), now);
+  push_token(sequence, choose_token(sequence, logits, drawn_guess), now);
+}
+
+Token Lane::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn_guess) {
+  // The sampler writes into them.
+  if (sequence.task.logprobs) raw_logits_.assign(logits.begin(), logits.end());
+  if (drawn_guess < 0) return sequence.sampler.sample(logits);
   const auto guess = static_cast<std::size_t>(drawn_guess);
-  push_token(sequence, sequence.sampler.verify(logits, sequence.draft[guess], sequence.draft_chances[guess]), now);
+  return sequence.sampler.verify(logits, sequence.draft[guess], sequence.draft_chances[guess]);
 }
 
 // From the logits that came with a prompt.
@@ -956,7 +963,7 @@ void Lane::choose_first_token(Sequence& sequence, std::span<float> logits) {
   stats_.logits_rows_total.add();
   stats_.logits_copied_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
-  push_token(sequence, sequence.sampler.sample(logits), clock_.now());
+  push_token(sequence, choose_token(sequence, logits, -1), clock_.now());
 }
 
 double Lane::default_tbt_ms() const {
@@ -1020,8 +1027,7 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
   sequence.last_token_at = now;
 
-  token_text_.clear();
-  const bool stopped = sequence.text.push(token, token_text_);
+  const bool stopped = take_text(sequence, token);
   if (!tell(sequence, token)) {
     finish(sequence, FinishReason::slow_consumer);
   } else if (stopped || sequence.sampler.is_complete() || (sequence.parser && sequence.parser->has_ended())) {
@@ -1032,21 +1038,70 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
 }
 
+// Makes token_text_ what the token makes certain. True: a stop string is complete.
+bool Lane::take_text(Sequence& sequence, Token token) {
+  token_text_.clear();
+  const std::size_t begin = sequence.text.bytes_made();
+  const bool is_stopped = sequence.text.push(token, token_text_);
+  if (sequence.task.logprobs) {
+    sequence.logprobs.push(llm::logprobs_of(raw_logits_, token, *sequence.task.logprobs, vocab_), begin,
+                           sequence.text.bytes_made());
+  }
+  return is_stopped;
+}
+
+// Makes token_logprobs_ those of the content that has come with token_text_, which was read into pieces_ where there is a
+// parser; that text began at `text_begin`.
+void Lane::take_logprobs(Sequence& sequence, std::size_t text_begin) {
+  token_logprobs_.clear();
+  if (!sequence.task.logprobs) return;
+  if (!sequence.parser) {
+    sequence.logprobs.take(text_begin, sequence.text_taken, token_logprobs_);
+  } else {
+    for (const auto& [begin, end] : pieces_.content_places) sequence.logprobs.take(begin, end, token_logprobs_);
+  }
+  if (!sequence.task.stream) {
+    sequence.logprobs_told.insert(sequence.logprobs_told.end(), token_logprobs_.begin(), token_logprobs_.end());
+  }
+}
+
+// From the mark of a call to its end its grammar holds. Where a call does not begin as the grammar does, calls are read as they
+// come.
+void Lane::constrain_call(Sequence& sequence) {
+  if (sequence.sampler.constraint() != nullptr) {
+    if (sequence.sampler.is_complete()) sequence.sampler.constrain(nullptr);
+    return;
+  }
+  if (sequence.writes_calls_freely) return;
+  const auto begun = sequence.parser->begun_call();
+  if (!begun) return;
+  auto constraint =
+      std::make_unique<llm::TokenConstraint>(sequence.task.call_grammar, vocab_, sequence.task.reply_format.marks);
+  if (constraint->accept_text(*begun + sequence.text.held())) {
+    sequence.sampler.constrain(std::move(constraint));
+  } else {
+    sequence.writes_calls_freely = true;
+  }
+}
+
 // What token_text_ says goes to the client, and into the reply where that is kept. False: the client is too slow.
 bool Lane::tell(Sequence& sequence, Token token) {
+  const std::size_t begin = std::exchange(sequence.text_taken, sequence.text_taken + token_text_.size());
   pieces_.clear();
   if (sequence.parser) {
     const bool was_thinking = sequence.parser->is_thinking();
     sequence.parser->push(token_text_, pieces_);
     if (was_thinking || sequence.parser->is_thinking()) ++sequence.usage.reasoning_tokens;
     token_text_ = pieces_.content;
+    if (sequence.task.call_grammar) constrain_call(sequence);
   }
+  take_logprobs(sequence, begin);
   const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();
   if (keeps_reply) sequence.reply += token_text_;
   if (!sequence.task.stream) return true;
   EventSink& sink = *sequence.task.sink;
   const auto deliver = [&](const ReplyPart& part) { return sink.deliver(part); };
-  return std::ranges::all_of(pieces_.before, deliver) && sink.deliver(TokenEvent{token_text_, token}) &&
+  return std::ranges::all_of(pieces_.before, deliver) && sink.deliver(TokenEvent{token_text_, token, token_logprobs_}) &&
          std::ranges::all_of(pieces_.after, deliver);
 }
 
@@ -1076,11 +1131,13 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
 
   std::string rest;
   sequence.text.finish(rest);  // empty after a stop string
+  const std::size_t rest_begin = std::exchange(sequence.text_taken, sequence.text_taken + rest.size());
   std::vector<ReplyPart> parts;
   if (sequence.parser) {
     finish_parts(sequence, rest, parts);
     if (reason == FinishReason::stop && !sequence.parser->calls().empty()) reason = FinishReason::tool_calls;
   }
+  take_logprobs(sequence, rest_begin);
   sequence.reply += rest;
   const std::int32_t generated = sequence.generated();
   sequence.usage.completion_tokens = generated;
@@ -1105,7 +1162,8 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
                                .usage = sequence.usage,
                                .text = sequence.task.stream ? std::move(rest) : std::move(sequence.reply),
                                .error = std::move(error),
-                               .parts = std::move(parts)};
+                               .parts = std::move(parts),
+                               .logprobs = sequence.task.stream ? token_logprobs_ : std::move(sequence.logprobs_told)};
   }
   on_result_(std::move(result));
 }

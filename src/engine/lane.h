@@ -72,8 +72,10 @@ struct Task {
   std::uint64_t seed = 0;
   std::vector<std::string> stop;
   capability::ReplyFormat reply_format;
-  std::uint64_t call_seed = 0;                  // of the ids of its calls
-  std::shared_ptr<const llm::Grammar> grammar;  // that the text follows; null: none
+  std::uint64_t call_seed = 0;                       // of the ids of its calls
+  std::shared_ptr<const llm::Grammar> grammar;       // that the text follows; null: none
+  std::shared_ptr<const llm::Grammar> call_grammar;  // that a call of its own accord follows, behind its mark; null: none
+  std::optional<std::int32_t> logprobs;  // of each token of the content and of so many of the likeliest; absent: none
   bool stream = true;
   sched::Flow flow;           // whose it is
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
@@ -89,7 +91,8 @@ struct Task {
 
   // Counted while it waits.
   [[nodiscard]] std::size_t bytes() const {
-    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0);
+    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0) +
+           (call_grammar != nullptr ? call_grammar->bytes() : 0);
   }
 };
 
@@ -330,8 +333,12 @@ class Lane {
   void sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn_guess = -1);
   void choose_first_token(Sequence& sequence, std::span<float> logits);
   void note_promise(bool is_kept);
+  [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn_guess);
   void push_token(Sequence& sequence, Token token, TimePoint now);
+  [[nodiscard]] bool take_text(Sequence& sequence, Token token);
   [[nodiscard]] bool tell(Sequence& sequence, Token token);
+  void take_logprobs(Sequence& sequence, std::size_t text_begin);
+  void constrain_call(Sequence& sequence);
   void finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts);
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
@@ -381,6 +388,8 @@ class Lane {
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
   capability::ReplyPieces pieces_;
+  std::vector<float> raw_logits_;                // as the model gave them, of a sequence that tells how likely its tokens were
+  std::vector<TokenLogprobs> token_logprobs_;    // of what token_text_ shows
   std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
   std::vector<ModelDrafter::Candidate> candidates_;
   std::unordered_set<std::string> encoding_;  // images that were asked for

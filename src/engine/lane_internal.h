@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/lane.h"
+#include "engine/logprob_queue.h"
 #include "llm/token_constraint.h"
 
 namespace uma::engine {
@@ -29,7 +30,7 @@ struct Lane::Sequence {
     if (!task.reply_format.is_plain()) parser.emplace(task.reply_format, task.call_seed);
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
-    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab));
+    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab, task.reply_format.marks));
     usage.seed = task.seed;
   }
 
@@ -52,6 +53,10 @@ struct Lane::Sequence {
   llm::Sampler sampler;
   TextStream text;
   std::optional<capability::ReplyParser> parser;  // none: all of its text is content
+  bool writes_calls_freely = false;               // one did not begin as the grammar does
+  LogprobQueue logprobs;                          // where the task asks for them
+  std::vector<TokenLogprobs> logprobs_told;       // where the task does not stream: all of them
+  std::size_t text_taken = 0;                     // bytes of the text that are certain
   sched::NgramDrafter drafter;
   sched::DraftControl draft_control;
   sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses

@@ -21,6 +21,19 @@ Expected<Unit> append_text(const llm::Model& model, kv::SessionRecord& record, c
   return Unit{};
 }
 
+Expected<Unit> append_tokens(const llm::Model& model, kv::SessionRecord& record, const std::vector<Token>& tokens) {
+  const auto unknown =
+      std::ranges::find_if(tokens, [size = model.vocab().size()](Token token) { return token < 0 || token >= size; });
+  if (unknown != tokens.end()) {
+    return std::unexpected(Error{ErrorCode::proto_field,
+                                 std::format("field \"prompt\": token {} is not in the vocabulary, which has 0 to {}", *unknown,
+                                             model.vocab().size() - 1),
+                                 "prompt"});
+  }
+  record.pending.insert(record.pending.end(), tokens.begin(), tokens.end());
+  return Unit{};
+}
+
 // The reply of each turn: its last message, its tokens up to the next turn.
 std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record) {
   std::vector<capability::MessagePlace> replies;
@@ -146,7 +159,8 @@ Expected<kv::SessionRecord> append_to_record(const capability::ChatFormat& forma
     if (chat != nullptr && !chat->tools.empty()) {
       return fail(ErrorCode::proto_field, "field \"tools\" belongs to a chat: send \"messages\", to a session of mode chat");
     }
-    done = append_text(format.model(), next, input.text);
+    done = input.tokens.empty() ? append_text(format.model(), next, input.text)
+                                : append_tokens(format.model(), next, input.tokens);
   } else {
     const bool is_text = input.messages.empty() && !input.text.empty();
     done = append_messages(format, next, is_text ? std::vector<ChatMessage>{{"user", input.text}} : input.messages, chat);
@@ -194,40 +208,43 @@ Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& f
   return next;
 }
 
-bool needs_grammar(const GenerateOptions& options) {
-  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
-  return is_forced || !options.grammar.empty() || !options.json_schema.empty();
+bool needs_grammars(const GenerateOptions& options) {
+  // A forced call has tools too.
+  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
 }
 
-Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
-                                                              const GenerateOptions& options) {
-  const auto named = [](std::string_view field, const Error& error) {
-    return fail(error.code, std::format("field \"{}\": {}", field, error.message));
+Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options,
+                                         std::string_view schema_field) {
+  using Compiled = Expected<std::shared_ptr<const llm::Grammar>>;
+  const auto whole = [](const Compiled& grammar, std::string_view field,
+                        std::string_view what = "") -> Expected<ReplyGrammars> {
+    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
+    const Error& error = grammar.error();
+    return std::unexpected(
+        Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
   };
   const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
   if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return fail(ErrorCode::proto_field, "a forced \"tool_choice\" and a grammar or a format of the reply exclude each other");
+    return std::unexpected(Error{ErrorCode::proto_field,
+                                 "a forced \"tool_choice\" and a grammar or a format of the reply exclude each other",
+                                 "tool_choice"});
   }
   if (is_forced) {
     const auto gbnf = format.forced_grammar(options.chat);
     if (!gbnf) return std::unexpected(gbnf.error());
-    auto grammar = llm::Grammar::parse(*gbnf);
-    if (!grammar) {
-      return named("tools", {grammar.error().code, "their schemas together are no grammar: " + grammar.error().message});
-    }
-    return grammar;
+    return whole(llm::Grammar::parse(*gbnf), "tools", "their schemas together are no grammar: ");
   }
-  if (!options.grammar.empty()) {
-    auto grammar = llm::Grammar::parse(options.grammar);
-    if (!grammar) return named("grammar", grammar.error());
-    return grammar;
+  if (!options.grammar.empty()) return whole(llm::Grammar::parse(options.grammar), "grammar");
+  if (!options.json_schema.empty()) {
+    const auto grammar = capability::json_schema_grammar(options.json_schema);
+    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
+    return std::unexpected(
+        Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message, std::string(schema_field)});
   }
-  if (options.json_schema.empty()) return nullptr;
-  auto grammar = capability::json_schema_grammar(options.json_schema);
-  if (!grammar) {
-    return fail(grammar.error().code, std::format("the schema of the reply's format: {}", grammar.error().message));
-  }
-  return grammar;
+  if (options.chat.tools.empty()) return ReplyGrammars{};
+  auto calls = format.begun_call_grammar(options.chat);
+  if (!calls) return std::unexpected(calls.error());
+  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls)};
 }
 
 bool Preparer::step() {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "base/mailbox.h"
@@ -36,11 +37,19 @@ namespace uma::engine {
                                                                const kv::SessionRecord& record,
                                                                const kv::SessionRecord& rewound);
 
-// Whether the text of the reply must follow something: a grammar, a schema or a call that is forced.
-[[nodiscard]] bool needs_grammar(const GenerateOptions& options);
-// What it must follow; null: nothing. Errors: E_PROTO_003 with the field.
-[[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> compile_grammar(const capability::ChatFormat& format,
-                                                                            const GenerateOptions& options);
+// What a reply must follow; null: nothing.
+struct ReplyGrammars {
+  std::shared_ptr<const llm::Grammar> whole;  // its text: a grammar, a schema or a call that is forced
+  std::shared_ptr<const llm::Grammar> calls;  // what comes behind the mark of a call that is not
+
+  [[nodiscard]] bool is_empty() const { return whole == nullptr && calls == nullptr; }
+};
+
+// Whether there is something that a reply must follow.
+[[nodiscard]] bool needs_grammars(const GenerateOptions& options);
+// `schema_field` is what the request calls the schema of its reply. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options,
+                                                       std::string_view schema_field = "response_format.json_schema.schema");
 
 // What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
 // pending. Other instructions and, where the template writes them there, other tools change the chain from its beginning.

@@ -1388,9 +1388,10 @@ void Router::begin_with_model(RequestId id, const TenantId& tenant, GenerateRequ
   const llm::Model& model = *open.use->model;
   for (const auto& [token, bias] : request.options.sampling.logit_bias) {
     if (token >= 0 && token < model.vocab().size()) continue;
-    return refuse(
-        id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
-                                                 token, model.vocab().size() - 1)});
+    return refuse(id, {ErrorCode::proto_field,
+                       std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}", token,
+                                   model.vocab().size() - 1),
+                       "logit_bias"});
   }
   if (!request.input.images.empty()) return read_images(id, tenant, std::move(request));
   begin_generation(id, tenant, std::move(request));
@@ -1411,15 +1412,15 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
       [this, id, chat = requests_.at(id).use->chat, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
         kv::SessionRecord empty;
         empty.created_s = now_s;
-        auto grammar = compile_grammar(*chat, request.options);
+        auto grammars = compile_grammars(*chat, request.options);
         auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
-        post([this, id, grammar = std::move(grammar), record = std::move(record), request = std::move(request)]() mutable {
+        post([this, id, grammars = std::move(grammars), record = std::move(record), request = std::move(request)]() mutable {
           const auto open = requests_.find(id);
           if (open == requests_.end()) return;  // cancelled meanwhile
           const Served& served = *open->second.use;
-          if (!grammar) return refuse(id, grammar.error());
+          if (!grammars) return refuse(id, grammars.error());
           if (!record) return refuse(id, record.error());
-          open->second.grammar = std::move(*grammar);
+          open->second.grammars = std::move(*grammars);
           if (auto fits = check_fits(served, 0, record->pending.size()); !fits) return refuse(id, fits.error());
           if (record->pending.empty())
             return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
@@ -1457,7 +1458,7 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
   if (auto known = check_record(*open.use, *session.record); !known) return refuse(id, known.error());
   const SessionId session_id = session.summary.id;
   // Before anything is done: a grammar that is none changes nothing.
-  if (needs_grammar(request.options) && open.grammar == nullptr) return compile_and_generate_in(session, id, request);
+  if (needs_grammars(request.options) && !open.grammars) return compile_and_generate_in(session, id, request);
   if (request.regenerate) {
     const kv::SessionRecord& record = *session.record;
     if (record.turns.empty()) return refuse(id, {ErrorCode::proto_field, "the session has no reply to regenerate"});
@@ -1497,12 +1498,12 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
 void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
   lock(session);
   preparer_.post([this, id, session_id = session.summary.id, chat = requests_.at(id).use->chat, request] {
-    post([this, id, session_id, request, grammar = compile_grammar(*chat, request.options)]() mutable {
+    post([this, id, session_id, request, grammars = compile_grammars(*chat, request.options)]() mutable {
       const auto open = requests_.find(id);  // none: cancelled meanwhile
-      if (open != requests_.end() && !grammar) {
-        refuse(id, grammar.error());
+      if (open != requests_.end() && !grammars) {
+        refuse(id, grammars.error());
       } else if (open != requests_.end()) {
-        open->second.grammar = std::move(*grammar);
+        open->second.grammars = std::move(*grammars);
         std::vector<WithSession>& waiting = find_session(session_id)->waiting;
         waiting.insert(waiting.begin(), [this, id, request](Expected<Session*> found) {
           if (!requests_.contains(id)) return;  // cancelled meanwhile
@@ -1660,16 +1661,16 @@ void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<
   if (!origin) lock(*find_session(record->id));
   preparer_.post([this, id, chat = requests_.at(id).use->chat, record = std::move(record), origin = std::move(origin),
                   request = std::move(request)]() mutable {
-    auto grammar = compile_grammar(*chat, request.options);
+    auto grammars = compile_grammars(*chat, request.options, "text.format.schema");
     auto next = begin_response(*chat, *record, request.input, *request.response, request.options.chat);
-    post([this, id, record = std::move(record), origin = std::move(origin), grammar = std::move(grammar),
+    post([this, id, record = std::move(record), origin = std::move(origin), grammars = std::move(grammars),
           next = std::move(next), request = std::move(request)]() mutable {
       const bool is_locked = !origin;
       const auto open = requests_.find(id);  // none: cancelled meanwhile
-      if (open != requests_.end() && !grammar) {
-        refuse(id, grammar.error());
+      if (open != requests_.end() && !grammars) {
+        refuse(id, grammars.error());
       } else if (open != requests_.end()) {
-        open->second.grammar = std::move(*grammar);
+        open->second.grammars = std::move(*grammars);
         const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
                                   : Expected<Unit>(std::unexpected(next.error()));
         if (!started) refuse(id, started.error());
@@ -1758,7 +1759,11 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
   task.stop = options.stop;
-  task.grammar = open.grammar;
+  if (open.grammars) {
+    task.grammar = open.grammars->whole;
+    task.call_grammar = open.grammars->calls;
+  }
+  task.logprobs = options.logprobs;
   task.stream = options.stream;
   task.flow = open.flow;
   task.target_ttft_ms = options.target_ttft_ms;

@@ -136,7 +136,8 @@ class Router {
    public:
     ModelUse() = default;
     explicit ModelUse(Served& served);
-    ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
+    // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
+    [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
     ModelUse& operator=(ModelUse&& other) noexcept {
       std::swap(served_, other.served_);
       return *this;
@@ -220,10 +221,10 @@ class Router {
     TimePoint deadline = kNever;              // of waiting for another reply of its session, or for memory for its model
     std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
-    std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
-    std::vector<ImagePtr> images;                 // that came with it
-    ModelUse use;                                 // from when the model is there
-    Lane* lane = nullptr;                         // it is there; null: with the router or the preparer
+    std::optional<ReplyGrammars> grammars;  // shared with its task; nothing: they were not compiled
+    std::vector<ImagePtr> images;           // that came with it
+    ModelUse use;                           // from when the model is there
+    Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
   struct Account {

@@ -10,10 +10,15 @@ TextStream::TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_st
     : detokenizer_(vocab), stop_strings_(std::move(stop_strings)), marks_(std::move(marks)) {}
 
 void TextStream::push_text(Token token, std::string& out) {
+  const std::size_t before = out.size();
   const auto mark = std::ranges::find(marks_, token, &std::pair<Token, std::string>::first);
-  if (mark == marks_.end()) return detokenizer_.push(token, out);
-  detokenizer_.finish(out);
-  out += mark->second;
+  if (mark == marks_.end()) {
+    detokenizer_.push(token, out);
+  } else {
+    detokenizer_.finish(out);
+    out += mark->second;
+  }
+  made_ += out.size() - before;
 }
 
 bool TextStream::push(Token token, std::string& out) {

@@ -21,6 +21,11 @@ class TextStream {
   // Appends what was held back to `out`: the reply ended without a stop string.
   void finish(std::string& out);
 
+  // Of the text so far, with what is held back and what has been cut, but without an unfinished character.
+  [[nodiscard]] std::size_t bytes_made() const { return made_; }
+  // What has come and was not appended yet, without an unfinished character.
+  [[nodiscard]] const std::string& held() const { return held_; }
+
  private:
   void push_text(Token token, std::string& out);
   [[nodiscard]] std::size_t possible_stop_length() const;
@@ -28,6 +33,7 @@ class TextStream {
   llm::Detokenizer detokenizer_;
   std::vector<std::string> stop_strings_;
   std::vector<std::pair<Token, std::string>> marks_;
+  std::size_t made_ = 0;
   std::string held_;  // shorter than the longest stop string, between calls
 };
 

@@ -33,7 +33,10 @@ constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f
 class Sink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) content += token->text;
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      content += token->text;
+      for (const TokenLogprobs& place : token->logprobs) likely += place.chosen.bytes;
+    }
     if (const auto* part = std::get_if<ReplyPart>(&event)) hear(*part);
     if (const auto* place = std::get_if<ResponseBegunEvent>(&event)) session = place->session.value;
     if (is_terminal(event)) terminal = event;
@@ -44,6 +47,7 @@ class Sink final : public EventSink {
   bool is_slow = false;
   std::string session;  // of a response
   std::string content;
+  std::string likely;  // the text of the tokens whose likelihood was told
   std::string reasoning;
   std::vector<ReplyPart> calls;
   std::optional<Event> terminal;
@@ -332,6 +336,77 @@ TEST_F(ToolCalls, AreForcedByTheirSchemas) {
   EXPECT_EQ(generate(request)->calls.size(), 1u);
   request.options.grammar = "root ::= \"a\"";
   EXPECT_EQ(std::get<FailureEvent>(*generate(request)->terminal).error.code, ErrorCode::proto_field);
+}
+
+TEST_F(ToolCalls, OnlyTheTokensOfTheContentSayHowLikelyTheyWere) {
+  const std::string says = "first " + std::string(kCall) + " then";
+  serve(says);
+  GenerateRequest request = ask("what?");
+  request.options.logprobs = 1;
+  const auto sink = generate(request);
+  EXPECT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->content, "firstthen");
+  EXPECT_EQ(sink->likely, sink->content);
+  request.options.stream = false;
+  std::string likely;
+  for (const TokenLogprobs& place : generate(request)->eos().logprobs) likely += place.chosen.bytes;
+  EXPECT_EQ(likely, "firstthen");
+}
+
+constexpr std::string_view kStrictTools =
+    R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object",)"
+    R"("properties":{"a":{"enum":["x y"]}},"required":["a"],"additionalProperties":false}}}])";
+
+TEST_F(ToolCalls, OfItsOwnAccordFollowTheirSchemas) {
+  // It wants to call with other arguments, and another tool after it.
+  serve("I call. <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 17, \"b\": [1, 2]}}\n</tool_call>");
+  GenerateRequest request = ask("what?");
+  request.options.max_tokens = 200;
+  EXPECT_EQ(generate(request)->calls.at(0).text, R"({"a": 17, "b": [1, 2]})") << "the tool has no schema";
+  request.options.chat.tools = kStrictTools;
+  for (const bool streams : {true, false}) {
+    request.options.stream = streams;
+    const auto sink = generate(request);
+    const std::vector<ReplyPart>& calls = streams ? sink->calls : sink->eos().parts;
+    ASSERT_EQ(calls.size(), 1u);
+    EXPECT_EQ(calls[0].name, "f");
+    std::string written = calls[0].text;
+    std::erase(written, ' ');  // there may be blanks between its parts
+    EXPECT_EQ(written, R"({"a":"xy"})") << calls[0].text;
+    EXPECT_TRUE((streams ? sink->content : sink->eos().text).starts_with("I call."));
+  }
+}
+
+TEST_F(ToolCalls, BehindACallTheReplyIsFreeAgain) {
+  const std::string says = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\":\"x y\"}}\n</tool_call>\nand [this] too";
+  serve(says);
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools = kStrictTools;
+  const auto sink = generate(request);
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_EQ(sink->calls[0].text, R"({"a":"x y"})");
+  EXPECT_EQ(sink->content, "and [this] too");
+  EXPECT_EQ(sink->eos().reason, FinishReason::tool_calls);
+}
+
+TEST_F(ToolCalls, AStopStringThatHidesTheMarkDoesNotSpoilTheGrammar) {
+  serve("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 17}}\n</tool_call>");
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools = kStrictTools;
+  request.options.stop = {"<tool_call>\n{\"nothing"};  // holds the text back up to there
+  request.options.max_tokens = 200;
+  const auto sink = generate(request);
+  ASSERT_EQ(sink->calls.size(), 1u);
+  EXPECT_TRUE(sink->calls[0].text.contains("x y")) << sink->calls[0].text;
+}
+
+TEST_F(ToolCalls, AStrictToolWhoseSchemaIsNoGrammarIsRefused) {
+  serve(kCall);
+  GenerateRequest request = ask("what?");
+  request.options.chat.tools =
+      R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
+  const auto refused = generate(request);
+  EXPECT_EQ(std::get<FailureEvent>(*refused->terminal).error.field, "tools[0].function.parameters");
 }
 
 }  // namespace

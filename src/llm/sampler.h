@@ -24,7 +24,7 @@ class Sampler {
   // params.logit_bias and `banned` that are outside the vocabulary are passed over.
   Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned);
 
-  // What is chosen from here on follows `constraint`. Call after the prompt was noted.
+  // What is chosen from here on follows `constraint`, or nothing where it is null. Call after the prompt was noted.
   void constrain(std::unique_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
   // Nothing but the end may come.
   [[nodiscard]] bool is_complete() const { return constraint_ && constraint_->is_complete(); }

@@ -1,14 +1,20 @@
 #include "llm/token_constraint.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string_view>
 
 namespace uma::llm {
 
+std::string_view TokenConstraint::text_of(Token token) const {
+  const auto mark = std::ranges::find(marks_, token, &std::pair<Token, std::string>::first);
+  return mark == marks_.end() ? vocab_.piece(token) : std::string_view(mark->second);
+}
+
 bool TokenConstraint::allows(Token token) {
   if (vocab_.is_end_of_generation(token)) return can_end();
-  const std::string_view piece = vocab_.piece(token);
+  const std::string_view piece = text_of(token);
   return !piece.empty() && reader_.next(place_, piece) != GrammarReader::kNowhere;
 }
 
@@ -26,6 +32,10 @@ void TokenConstraint::mask(std::span<float> logits) {
     const auto index = static_cast<std::size_t>(ordered.token);
     if (places_.back() != GrammarReader::kNowhere && index < allowed_.size()) allowed_[index] = true;
   }
+  for (const auto& [token, text] : marks_) {
+    const auto index = static_cast<std::size_t>(token);
+    if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != GrammarReader::kNowhere;
+  }
   if (can_end()) {
     for (const Token token : vocab_.end_of_generation()) {
       if (static_cast<std::size_t>(token) < allowed_.size()) allowed_[static_cast<std::size_t>(token)] = true;
@@ -37,7 +47,12 @@ void TokenConstraint::mask(std::span<float> logits) {
 }
 
 void TokenConstraint::accept(Token token) {
-  place_ = reader_.next(place_, vocab_.piece(token));
+  place_ = reader_.next(place_, text_of(token));
+}
+
+bool TokenConstraint::accept_text(std::string_view text) {
+  place_ = reader_.next(place_, text);
+  return place_ != GrammarReader::kNowhere;
 }
 
 }  // namespace uma::llm

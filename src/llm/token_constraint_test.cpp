@@ -175,5 +175,26 @@ TEST(SamplerConstraint, NotesWhatIsAccepted) {
   EXPECT_TRUE(sampler.is_complete());
 }
 
+TEST(TokenConstraint, TakesTheTextOfMarks) {
+  const std::vector<std::pair<Token, std::string>> marks = {{6, "<m>"}};
+  const auto made = [&](std::string_view gbnf) { return TokenConstraint(Grammar::parse(gbnf).value(), kVocab, marks); };
+  TokenConstraint open = made(R"(root ::= "a" "<m>" "b")");
+  EXPECT_FALSE(open.allows(6));
+  open.accept(0);
+  EXPECT_TRUE(open.allows(6));
+  EXPECT_EQ(allowed_by_mask(open), (std::vector<Token>{6}));
+  open.accept(6);
+  EXPECT_EQ(allowed_by_mask(open), (std::vector<Token>{3}));
+  EXPECT_FALSE(constraint_of(R"(root ::= "<m>" | "a")").allows(6)) << "without its text it has none";
+}
+
+TEST(TokenConstraint, GoesOnBehindAText) {
+  TokenConstraint constraint = constraint_of(R"(root ::= "xyz" "ab")");
+  EXPECT_TRUE(constraint.accept_text("xyz"));
+  EXPECT_EQ(allowed_by_mask(constraint), (std::vector<Token>{0, 1, 9}));
+  EXPECT_FALSE(constraint.accept_text("q"));
+  EXPECT_TRUE(allowed_by_mask(constraint).empty());
+}
+
 }  // namespace
 }  // namespace uma::llm

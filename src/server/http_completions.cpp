@@ -7,32 +7,54 @@
 #include "base/clock.h"
 #include "server/http_connection.h"
 #include "server/http_routes.h"
+#include "wire/completion_answer.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
 namespace {
 
-class CompletionEncoder final : public AnswerEncoder {
+// Writes one choice of an answer.
+class ChoiceEncoder final : public AnswerEncoder {
  public:
-  explicit CompletionEncoder(wire::CompletionHead head) : head_(std::move(head)) {}
+  ChoiceEncoder(std::shared_ptr<wire::CompletionAnswer> answer, std::size_t choice)
+      : answer_(std::move(answer)), choice_(choice) {}
 
-  void append_first(std::string& out) override { wire::append_first_chunk(out, head_); }
-  void append_text(std::string& out, std::string_view text) override { wire::append_text_chunk(out, head_, text); }
-  void append_part(std::string& out, const ReplyPart& part) override { wire::append_part_chunk(out, head_, part); }
-  void append_last(std::string& out, const EosEvent& eos) override { wire::append_last_chunks(out, head_, eos); }
-  std::string whole(const EosEvent& eos) override { return wire::completion_json(head_, eos); }
+  void append_first(std::string& out) override { answer_->append_first(out, choice_); }
+  void append_text(std::string& out, const TokenEvent& token) override {
+    answer_->append_text(out, choice_, token.text, token.logprobs);
+  }
+  void append_part(std::string& out, const ReplyPart& part) override { answer_->append_part(out, choice_, part); }
+  void append_last(std::string& out, const EosEvent& eos) override { answer_->append_last(out, choice_, eos); }
+  std::string whole(const EosEvent& eos) override { return answer_->whole(choice_, eos); }
 
  private:
-  const wire::CompletionHead head_;
+  const std::shared_ptr<wire::CompletionAnswer> answer_;  // the encoders of all choices end its life together
+  const std::size_t choice_;
 };
 
 handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(kind, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
-  wire::CompletionHead head(kind, random_name(), unix_time_s(), model_name(connection.service(), call->generate.model),
-                            call->includes_usage);
-  co_return co_await connection.generate(std::move(call->generate), std::make_unique<CompletionEncoder>(std::move(head)),
-                                         request);
+  wire::AnswerForm form{.kind = kind,
+                        .id = random_name(),
+                        .created_s = unix_time_s(),
+                        .model = model_name(connection.service(), call->generate.model),
+                        .prompts = call->prompts.size(),
+                        .n = call->n,
+                        .includes_usage = call->includes_usage,
+                        .has_logprobs = call->generate.options.logprobs.has_value()};
+  if (call->echoes) {
+    for (const Input& prompt : call->prompts) form.echoes.push_back(prompt.text);
+  }
+  const auto answer = std::make_shared<wire::CompletionAnswer>(std::move(form));
+  std::vector<HttpGeneration> generations;
+  for (GenerateRequest& choice : call->choices()) {
+    const std::size_t index = generations.size();
+    generations.push_back({.request = std::move(choice),
+                           .encoder = std::make_unique<ChoiceEncoder>(answer, index),
+                           .charges_prompt = index % call->n == 0});
+  }
+  co_return co_await connection.generate(std::move(generations), request);
 }
 
 }  // namespace

@@ -55,24 +55,24 @@ Awaitable<std::optional<T>> within(Duration limit, Awaitable<T> operation) {
   co_return std::nullopt;
 }
 
-// Cancels a generation whose answer nobody takes any more.
+// Cancels the generations of an answer that nobody takes any more.
 class GenerationGuard {
  public:
   GenerationGuard(Service& service, std::shared_ptr<Outbox> outbox) : service_(service), outbox_(std::move(outbox)) {}
   ~GenerationGuard() {
     outbox_->seal();
-    if (running_) service_.cancel(*running_, [](Expected<bool>) {});
+    for (const RequestId id : running_) service_.cancel(id, [](Expected<bool>) {});
   }
   GenerationGuard(const GenerationGuard&) = delete;
   GenerationGuard& operator=(const GenerationGuard&) = delete;
 
-  void set_running(RequestId id) { running_ = id; }
-  void set_ended() { running_.reset(); }
+  void add_running(RequestId id) { running_.push_back(id); }
+  void set_all_ended() { running_.clear(); }
 
  private:
   Service& service_;
   const std::shared_ptr<Outbox> outbox_;
-  std::optional<RequestId> running_;
+  std::vector<RequestId> running_;  // some may have ended
 };
 
 // What a browser asks before it lets a page ask.
@@ -94,14 +94,16 @@ struct HttpConnection::Refusal {
 // Charges a generation to its caller when it has ended, also where the connection is gone by then.
 class HttpConnection::MeteredSink final : public EventSink {
  public:
-  MeteredSink(std::shared_ptr<EventSink> inner, std::shared_ptr<Account> caller, std::shared_ptr<Spent> spent)
-      : inner_(std::move(inner)), caller_(std::move(caller)), spent_(std::move(spent)) {}
+  MeteredSink(std::shared_ptr<EventSink> inner, std::shared_ptr<Account> caller, std::shared_ptr<Spent> spent,
+              bool charges_prompt)
+      : inner_(std::move(inner)), caller_(std::move(caller)), spent_(std::move(spent)), charges_prompt_(charges_prompt) {}
 
   bool deliver(const Event& event) override {
     if (const auto* eos = std::get_if<EosEvent>(&event)) {
       const Usage& usage = eos->usage;
-      caller_->charge_tokens(std::int64_t{usage.prompt_tokens} + usage.completion_tokens, SteadyClock().now());
-      spent_->prompt_tokens.add(static_cast<std::uint64_t>(usage.prompt_tokens));
+      const std::int64_t prompt_tokens = charges_prompt_ ? usage.prompt_tokens : 0;
+      caller_->charge_tokens(prompt_tokens + usage.completion_tokens, SteadyClock().now());
+      spent_->prompt_tokens.add(static_cast<std::uint64_t>(prompt_tokens));
       spent_->completion_tokens.add(static_cast<std::uint64_t>(usage.completion_tokens));
       spent_->generations.add();
     }
@@ -112,6 +114,7 @@ class HttpConnection::MeteredSink final : public EventSink {
   const std::shared_ptr<EventSink> inner_;
   const std::shared_ptr<Account> caller_;
   const std::shared_ptr<Spent> spent_;
+  const bool charges_prompt_;
 };
 
 // While a request is answered: the daemon's end waits for it.
@@ -430,35 +433,40 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_limits() {
                  std::format("Retry-After: {}\r\n", seconds)};
 }
 
-RequestId HttpConnection::begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink) {
+RequestId HttpConnection::begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink, bool charges_prompt) {
   request.client = client_;
-  return server_.service.generate(current_.caller->tenant(), std::move(request),
-                                  std::make_shared<MeteredSink>(std::move(sink), current_.caller, current_.spent));
+  return server_.service.generate(
+      current_.caller->tenant(), std::move(request),
+      std::make_shared<MeteredSink>(std::move(sink), current_.caller, current_.spent, charges_prompt));
 }
 
 // --- answering
 
-Awaitable<bool> HttpConnection::generate(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder,
-                                         const HttpRequest& request, std::string_view session_field) {
+Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                         std::string_view session_field) {
   if (server_.draining) {
     co_return co_await respond_error(503, {ErrorCode::limit_wait, "the daemon is stopping and takes no new generations"},
                                      false);
   }
-  auto first = co_await (run_generation(std::move(generate), std::move(encoder), request, session_field) || watch_client());
+  auto first = co_await (run_generations(std::move(generations), request, session_field) || watch_client());
   co_return first.index() == 0 && std::get<0>(first);
 }
 
-Awaitable<bool> HttpConnection::run_generation(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder,
-                                               const HttpRequest& request, std::string_view session_field) {
-  const bool is_stream = generate.options.stream;
+Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                                std::string_view session_field) {
+  const bool is_stream = generations.front().request.options.stream;
   const bool is_chunked = request.version >= 11;
   const bool keep_alive = request.keep_alive;
   // Engine threads copy the weak pointer and never hold the connection: it is destroyed on the server's thread.
   const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
                                                [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
-  const auto sink = std::make_shared<GenerationSink>(outbox, std::move(encoder), is_stream);
   GenerationGuard guard(server_.service, outbox);
-  guard.set_running(begin_generation(std::move(generate), sink));
+  std::vector<std::shared_ptr<GenerationSink>> sinks;  // shared with the engine
+  for (HttpGeneration& generation : generations) {
+    sinks.push_back(
+        std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(generation.encoder), is_stream));
+    guard.add_running(begin_generation(std::move(generation.request), sinks.back(), generation.charges_prompt));
+  }
 
   bool has_begun = false;
   std::string bytes;
@@ -466,22 +474,33 @@ Awaitable<bool> HttpConnection::run_generation(GenerateRequest generate, std::un
   while (is_open_) {
     bytes.clear();
     outbox->take(bytes, ended);
-    const bool has_ended = !ended.empty();
-    if (has_ended) guard.set_ended();
-    if (has_ended && sink->failure() && !has_begun) {
-      const Error error = *sink->failure();
+    GenerationSink* failed = nullptr;
+    for (const std::string& id : ended) {
+      GenerationSink& sink = *sinks[std::stoul(id)];
+      if (sink.failure() != nullptr) failed = &sink;
+    }
+    const bool have_all_ended = ended.size() == sinks.size();
+    if (have_all_ended) guard.set_all_ended();
+    if (failed != nullptr) {
+      outbox->seal();  // what the others would still say comes too late
+      outbox->take(bytes, ended);
+    }
+    if (failed != nullptr && !has_begun && bytes.empty()) {
+      const Error error = *failed->failure();
       const int status = http_status(error.code);
       const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
-      co_return co_await respond_error(status, error, keep_alive, is_session ? session_field : "",
+      co_return co_await respond_error(status, error, keep_alive, is_session ? session_field : error.field,
                                        status == 503 ? "Retry-After: 1\r\n" : "");
     }
-    if (bytes.empty() && !has_ended) {
+    const bool is_last = failed != nullptr || have_all_ended;
+    if (bytes.empty() && !is_last) {
       wake_.expires_at(asio::steady_timer::time_point::max());
       co_await wake_.async_wait(kAwait);
       continue;
     }
     if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
     const std::size_t events_bytes = bytes.size();
+    if (failed != nullptr) failed->append_failure(bytes);
     std::string out;
     if (!has_begun) {
       out = head_bytes(
@@ -496,10 +515,10 @@ Awaitable<bool> HttpConnection::run_generation(GenerateRequest generate, std::un
       out += bytes;
       out += "\r\n";
     }
-    if (has_ended && is_chunked) out += "0\r\n\r\n";
+    if (is_last && is_chunked) out += "0\r\n\r\n";
     if (!co_await write(std::move(out))) co_return false;
     outbox->mark_written(events_bytes);
-    if (has_ended) co_return keep_alive&& is_chunked;
+    if (is_last) co_return keep_alive&& is_chunked;
   }
   co_return false;
 }

@@ -98,8 +98,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
-  // Answers with a generation, whole or as a stream. `session_field` is the field that named its session, if any.
-  Awaitable<bool> generate(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder, const HttpRequest& request,
+  // Answers with generations, whole or as a stream; they all are one or the other. Where one of them fails all do.
+  // `session_field` is the field that named their session, if any.
+  Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
                            std::string_view session_field = "");
   // What a call of the service replies: start(reply) makes it. Nothing where the connection was closed meanwhile.
   template <class T, class StartT>
@@ -162,10 +163,10 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   std::optional<Refusal> check_limits();
   void log_access();
 
-  Awaitable<bool> run_generation(GenerateRequest generate, std::unique_ptr<AnswerEncoder> encoder, const HttpRequest& request,
-                                 std::string_view session_field);
+  Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                  std::string_view session_field);
   // As Service::generate(), for the current request's caller, who is charged with the tokens.
-  RequestId begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink);
+  RequestId begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink, bool charges_prompt);
   Awaitable<void> watch_client();
 
   // The beginning of an answer's header; `header` ends the lines that only this answer has.

@@ -18,8 +18,9 @@ std::string model_name(const Service& service, const std::string& asked) {
   return service.resolve_model(asked).value_or(asked);
 }
 
-GenerationSink::GenerationSink(std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream)
-    : outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}
+GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,
+                               bool stream)
+    : id_(std::move(id)), outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}
 
 bool GenerationSink::deliver(const Event& event) {
   const auto* token = std::get_if<TokenEvent>(&event);
@@ -29,7 +30,7 @@ bool GenerationSink::deliver(const Event& event) {
     return outbox_->append_unless_full([&](std::string& out) {
       if (!std::exchange(has_text_, true)) encoder_->append_first(out);
       if (token != nullptr) {
-        encoder_->append_text(out, token->text);
+        encoder_->append_text(out, *token);
       } else {
         encoder_->append_part(out, *part);
       }
@@ -40,24 +41,23 @@ bool GenerationSink::deliver(const Event& event) {
   } else if (const auto* eos = std::get_if<EosEvent>(&event)) {
     end(*eos);
   } else if (const auto* failure = std::get_if<FailureEvent>(&event)) {
-    failure_ = failure->error;
-    outbox_->append_last("", [](std::string&) {});
+    end({.reason = FinishReason::error, .usage = {}, .text = "", .error = failure->error});
   }
   return true;
 }
 
 void GenerationSink::end(const EosEvent& eos) {
-  const bool is_whole_answer_lost = eos.error && (!stream_ || !has_text_);
-  if (is_whole_answer_lost) failure_ = eos.error;
   // Encoded before the outbox is locked.
   std::string bytes;
-  if (!is_whole_answer_lost && stream_) {
+  if (eos.error) {
+    failed_ = eos;
+  } else if (stream_) {
     if (!has_text_) encoder_->append_first(bytes);
     encoder_->append_last(bytes, eos);
-  } else if (!is_whole_answer_lost) {
+  } else {
     bytes = encoder_->whole(eos);
   }
-  outbox_->append_last("", [&](std::string& out) { out += bytes; });
+  outbox_->append_last(id_, [&](std::string& out) { out += bytes; });
 }
 
 }  // namespace uma::server

@@ -4,10 +4,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "core/error.h"
 #include "core/event.h"
+#include "core/request.h"
 #include "core/service.h"
 #include "server/outbox.h"
 
@@ -27,31 +27,45 @@ class AnswerEncoder {
   // Before all other calls, where the generation is a response.
   virtual void set_place(const ResponseBegunEvent&) {}
   virtual void append_first(std::string& out) = 0;
-  virtual void append_text(std::string& out, std::string_view text) = 0;
+  virtual void append_text(std::string& out, const TokenEvent& token) = 0;
   // Only where the request asked for parts.
   virtual void append_part(std::string& /*out*/, const ReplyPart& /*part*/) {}
   virtual void append_last(std::string& out, const EosEvent& eos) = 0;
+  // Empty where other generations of the answer have not ended.
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
+};
+
+// One of the generations that answer a request, and how its part of the answer is written.
+struct HttpGeneration {
+  GenerateRequest request;
+  std::unique_ptr<AnswerEncoder> encoder;
+  bool charges_prompt = true;  // to the caller; false: another one does
 };
 
 // Engine threads own it too, and may outlive the connection: then the outbox is sealed.
 class GenerationSink final : public EventSink {
  public:
-  GenerationSink(std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream);
+  // `id` is what the outbox calls the generation when it has ended.
+  GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream);
 
   bool deliver(const Event& event) override;
 
-  // Set where the whole answer is an error. To be asked after the outbox said that the generation has ended.
-  [[nodiscard]] const std::optional<Error>& failure() const { return failure_; }
+  // --- After the outbox said that the generation has ended.
+
+  // What went wrong; null: nothing did.
+  [[nodiscard]] const Error* failure() const { return failed_ ? &*failed_->error : nullptr; }
+  // The end of a stream that this failure cuts. Requires a failure.
+  void append_failure(std::string& out) { encoder_->append_last(out, *failed_); }
 
  private:
   void end(const EosEvent& eos);
 
+  const std::string id_;
   const std::shared_ptr<Outbox> outbox_;
-  const std::unique_ptr<AnswerEncoder> encoder_;  // the engine's, which delivers one event at a time
+  const std::unique_ptr<AnswerEncoder> encoder_;  // the engine's, which delivers one event at a time, until the end
   const bool stream_;
-  bool has_text_ = false;         // likewise
-  std::optional<Error> failure_;  // written before the outbox hears of the end, read after
+  bool has_text_ = false;           // likewise
+  std::optional<EosEvent> failed_;  // written before the outbox hears of the end, read after
 };
 
 }  // namespace uma::server

@@ -25,7 +25,7 @@ class ResponseWriter final : public AnswerEncoder {
 
   void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
   void append_first(std::string& out) override { encoder_.append_first(out); }
-  void append_text(std::string& out, std::string_view text) override { encoder_.append_text(out, text); }
+  void append_text(std::string& out, const TokenEvent& token) override { encoder_.append_text(out, token.text); }
   void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
   void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
   std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
@@ -61,8 +61,11 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
                                 model_name(connection.service(), call->generate.model), unix_time_s());
-  co_return co_await connection.generate(std::move(call->generate), std::make_unique<ResponseWriter>(std::move(encoder)),
-                                         request, names_response ? "previous_response_id" : "conversation");
+  std::vector<HttpGeneration> generations;
+  generations.push_back(
+      {.request = std::move(call->generate), .encoder = std::make_unique<ResponseWriter>(std::move(encoder))});
+  co_return co_await connection.generate(std::move(generations), request,
+                                         names_response ? "previous_response_id" : "conversation");
 }
 
 Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {

@@ -243,6 +243,95 @@ TEST_F(HttpServerTest, SaysAnErrorInsideAStreamAsAnEvent) {
   EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_RUNTIME_001")"));
 }
 
+constexpr const char* kThree = R"({"messages":[{"role":"user","content":"hi"}],"n":3,"seed":5})";
+constexpr const char* kThreeStreamed = R"({"messages":[{"role":"user","content":"hi"}],"n":3,"stream":true})";
+
+TEST_F(HttpServerTest, AnswersWithEveryChoice) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kThree);
+  std::vector<FakeService::Generation> generations;
+  for (std::uint64_t i = 0; i < 3; ++i) {
+    generations.push_back(service_.next_generation());
+    EXPECT_EQ(generations.back().request.options.sampling.seed, 5 + i);
+  }
+  for (const std::size_t i : {2u, 0u, 1u}) {
+    generations[i].sink->deliver(EosEvent{FinishReason::stop, {}, "said" + std::to_string(i), std::nullopt});
+  }
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  std::size_t at = 0;
+  for (const char* said : {"said0", "said1", "said2"}) {
+    const std::size_t found = answer.body.find(said);
+    EXPECT_GE(found, at) << said;
+    EXPECT_NE(found, std::string::npos) << said;
+    at = found;
+  }
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(HttpServerTest, StreamsEveryChoiceAndEndsWithTheLast) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kThreeStreamed);
+  std::vector<FakeService::Generation> generations;
+  for (int i = 0; i < 3; ++i) generations.push_back(service_.next_generation());
+  for (const std::size_t i : {1u, 2u, 0u}) EXPECT_TRUE(generations[i].sink->deliver(token("t" + std::to_string(i))));
+  for (const std::size_t i : {2u, 0u, 1u}) generations[i].sink->deliver(eos());
+  const std::string body = one.answer().body;
+  for (const char* said : {R"("index":0,"delta":{"content":"t0"})", R"("index":1,"delta":{"content":"t1"})",
+                           R"("index":2,"delta":{"content":"t2"})"}) {
+    EXPECT_THAT(body, HasSubstr(said));
+  }
+  EXPECT_EQ(body.find("[DONE]"), body.size() - std::string_view("[DONE]\n\n").size());
+}
+
+TEST_F(HttpServerTest, FailsAsAWholeWhereOneChoiceDoes) {
+  start();
+  for (const char* body : {kThree, kThreeStreamed}) {
+    const std::size_t cancelled_before = service_.cancelled().size();
+    HttpClient one = client();
+    one.post(kChat, body);
+    std::vector<FakeService::Generation> generations;
+    for (int i = 0; i < 3; ++i) generations.push_back(service_.next_generation());
+    generations[1].sink->deliver(FailureEvent{{ErrorCode::proto_field, "no", "tools[0]"}});
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_THAT(answer.body, HasSubstr(R"("param":"tools[0]")"));
+    EXPECT_TRUE(service_.wait_cancelled(cancelled_before + 2)) << "the others end with it";
+    for (const std::size_t i : {0u, 2u}) generations[i].sink->deliver(eos(FinishReason::cancelled));
+  }
+}
+
+TEST_F(HttpServerTest, AChoiceThatFailsInTheMiddleEndsTheStream) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kThreeStreamed);
+  std::vector<FakeService::Generation> generations;
+  for (int i = 0; i < 3; ++i) generations.push_back(service_.next_generation());
+  generations[0].sink->deliver(token("a"));
+  generations[2].sink->deliver(EosEvent{FinishReason::error, {}, "", Error{ErrorCode::runtime_decode, "broken"}});
+  generations[0].sink->deliver(token("too late"));
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_RUNTIME_001")"));
+  EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(service_.wait_cancelled(2));
+}
+
+TEST_F(HttpServerTest, CancelsEveryChoiceThatAClientLeaves) {
+  start();
+  HttpClient one = client();
+  one.post(kChat, kThreeStreamed);
+  std::vector<FakeService::Generation> generations;
+  for (int i = 0; i < 3; ++i) generations.push_back(service_.next_generation());
+  one.close();
+  EXPECT_TRUE(service_.wait_cancelled(3));
+  for (const FakeService::Generation& generation : generations) generation.sink->deliver(eos(FinishReason::cancelled));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
 TEST_F(HttpServerTest, CancelsWhatAClientLeaves) {
   start();
   for (const char* body : {kHello, kHelloStream}) {

@@ -62,7 +62,18 @@ void append_token(std::string& out, const FrameHead& head, const TokenEvent& tok
   append_reply(out, head, "token", [&](ObjectWriter& object) {
     object.field("text", token.text);
     object.field("token_id", token.token);
+    if (!token.logprobs.empty()) append_logprobs(object.begin("logprobs"), token.logprobs, true);
   });
+}
+
+void write_logprob(ObjectWriter& object, const TokenLogprob& token, bool with_id) {
+  if (with_id) object.field("token_id", token.token);
+  object.field("token", token.bytes);
+  append_json_number(object.begin("logprob"), token.logprob, kLogprobDecimals);
+  if (token.bytes.empty()) return object.null_field("bytes");
+  std::string& out = object.begin("bytes");
+  append_json_array(out, token.bytes,
+                    [&](char byte) { append_json_integer(out, std::uint64_t{static_cast<unsigned char>(byte)}); });
 }
 
 void append_part(std::string& out, const FrameHead& head, const ReplyPart& part) {
@@ -97,6 +108,7 @@ void append_eos(std::string& out, const FrameHead& head, const EosEvent& eos, bo
     object.field("reason", finish_reason_name(eos.reason));
     if (!stream || !eos.text.empty()) object.field("text", eos.text);
     if (!stream) write_parts(object, eos);
+    if (!eos.logprobs.empty()) append_logprobs(object.begin("logprobs"), eos.logprobs, true);
     if (eos.error) {
       object.field("code", code_name(eos.error->code));
       object.field("message", eos.error->message);
@@ -332,6 +344,19 @@ void append_calls(std::string& out, std::span<const ReplyPart> parts) {
                       function.close();
                       call.close();
                     });
+}
+
+void append_logprobs(std::string& out, std::span<const TokenLogprobs> logprobs, bool with_ids) {
+  append_json_array(out, logprobs, [&](const TokenLogprobs& place) {
+    ObjectWriter object(out);
+    write_logprob(object, place.chosen, with_ids);
+    append_json_array(object.begin("top_logprobs"), place.top, [&](const TokenLogprob& token) {
+      ObjectWriter likely(out);
+      write_logprob(likely, token, with_ids);
+      likely.close();
+    });
+    object.close();
+  });
 }
 
 void append_usage(std::string& out, const Usage& usage) {

@@ -31,6 +31,9 @@ void append_event(std::string& out, const FrameHead& head, const Event& event, b
 
 // The calls among the parts of a whole reply, as an array with OpenAI's names.
 void append_calls(std::string& out, std::span<const ReplyPart> parts);
+// An array of tokens as OpenAI has them: text, bytes, logprob, and the likeliest ones. `with_ids`: each with its token_id too.
+void append_logprobs(std::string& out, std::span<const TokenLogprobs> logprobs, bool with_ids);
+inline constexpr int kLogprobDecimals = 6;
 void append_error(std::string& out, const FrameHead& head, const Error& error);
 void append_ack(std::string& out, const FrameHead& head);
 void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled);

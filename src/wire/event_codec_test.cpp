@@ -41,6 +41,17 @@ TEST(EventCodec, TokenFrameIsExactlyTheseBytes) {
   EXPECT_EQ(bytes, expected);
 }
 
+TEST(EventCodec, TokensSayHowLikelyTheyWereWhereThatIsAsked) {
+  const std::vector<TokenLogprobs> logprobs = {
+      {.chosen = {.token = 7, .logprob = -0.1234567, .bytes = "a"}, .top = {{.token = 8, .logprob = -3, .bytes = "\xc3"}}}};
+  const char* told = R"([{"token_id":7,"token":"a","logprob":-0.123457,"bytes":[97],"top_logprobs":[
+      {"token_id":8,"token":"\ufffd","logprob":-3,"bytes":[195]}]}])";
+  EXPECT_EQ(encoded(TokenEvent{"a", 7, logprobs}).at("logprobs"), json::parse(told));
+  EosEvent event{FinishReason::stop, {}, "a", std::nullopt};
+  event.logprobs = logprobs;
+  EXPECT_EQ(encoded(event, false).at("logprobs"), json::parse(told));
+}
+
 TEST(EventCodec, EscapesTheClientsId) {
   std::string bytes;
   append_pong(bytes, FrameHead("a\"\\\n\u20ac"));

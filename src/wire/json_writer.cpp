@@ -70,18 +70,18 @@ void append_json_string(std::string& out, std::string_view text) {
   out.push_back('"');
 }
 
-void append_json_number(std::string& out, double value) {
+void append_json_number(std::string& out, double value, int decimals) {
   if (!std::isfinite(value)) {
     out.append("null");
     return;
   }
   std::array<char, 32> digits;
-  // Numbers of this protocol are times and ratios; one too long for four decimals is written with an exponent.
-  auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed, 4);
+  // Numbers of this protocol are times, ratios and logarithms; one too long for its decimals is written with an exponent.
+  auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::fixed, decimals);
   if (end.ec != std::errc())
     end = std::to_chars(digits.data(), digits.data() + digits.size(), value, std::chars_format::scientific, 9);
   std::string_view text(digits.data(), end.ptr);
-  if (text.find('e') == std::string_view::npos) {
+  if (text.find('e') == std::string_view::npos && text.contains('.')) {
     text = text.substr(0, text.find_last_not_of('0') + 1);
     if (text.ends_with('.')) text.remove_suffix(1);
   }

@@ -10,8 +10,8 @@ namespace uma::wire {
 
 // Appends `text` as a JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD: a frame is always valid JSON.
 void append_json_string(std::string& out, std::string_view text);
-// At most four digits after the point; null for what JSON cannot say (infinity, NaN).
-void append_json_number(std::string& out, double value);
+// At most `decimals` digits after the point; null for what JSON cannot say (infinity, NaN).
+void append_json_number(std::string& out, double value, int decimals = 4);
 void append_json_integer(std::string& out, std::int64_t value);
 void append_json_integer(std::string& out, std::uint64_t value);
 

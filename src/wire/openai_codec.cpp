@@ -1,14 +1,13 @@
 #include "wire/openai_codec.h"
 
 #include <algorithm>
-#include <array>
 #include <format>
+#include <limits>
+#include <optional>
 #include <utility>
 
-#include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
-#include "wire/event_codec.h"
 #include "wire/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/json_writer.h"
@@ -21,16 +20,78 @@ namespace json = boost::json;
 
 // --- requests
 
-// A prompt is a string, or an array of one: several prompts and token ids come later.
-std::string prompt_field(FieldReader& fields) {
-  const json::value* prompt = fields.find("prompt");
-  if (prompt == nullptr || !prompt->is_array()) return fields.required_text("prompt", {.min = 1});
-  const json::array& prompts = prompt->get_array();
-  if (prompts.size() != 1 || !prompts.front().is_string()) {
-    fields.fail_field("prompt", "is served only as a string or an array of one string by this version");
-    return "";
+// The tokens of a prompt, or nothing where they are none.
+std::optional<std::vector<Token>> tokens_of(const json::array& ids) {
+  std::vector<Token> tokens;
+  for (const json::value& id : ids) {
+    if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > std::numeric_limits<Token>::max()) return std::nullopt;
+    tokens.push_back(static_cast<Token>(id.get_int64()));
   }
-  return fields.checked_text("prompt", prompts.front(), {.min = 1}).value_or("");
+  return tokens;
+}
+
+// A string or the ids of tokens, or an array of either.
+std::vector<Input> prompts_field(FieldReader& fields) {
+  std::vector<Input> prompts;
+  const auto add = [&](const json::value& prompt) {
+    Input& input = prompts.emplace_back();
+    if (prompt.is_string()) {
+      input.text = fields.checked_text("prompt", prompt, {.min = 1}).value_or("");
+    } else if (auto tokens = prompt.is_array() ? tokens_of(prompt.get_array()) : std::nullopt; tokens && !tokens->empty()) {
+      input.tokens = std::move(*tokens);
+    } else {
+      fields.fail_field("prompt", "must be a string or an array of token ids, or an array of those, none of them empty");
+    }
+  };
+  const json::value* prompt = fields.find("prompt");
+  if (prompt == nullptr) {
+    fields.fail_field("prompt", "is required");
+  } else if (!prompt->is_array() || prompt->get_array().empty() || prompt->get_array().front().is_number()) {
+    add(*prompt);
+  } else if (prompt->get_array().size() > kAnswerChoicesMax) {
+    fields.fail_field("prompt", std::format("holds {} prompts, at most {} are served at once", prompt->get_array().size(),
+                                            kAnswerChoicesMax));
+  } else {
+    for (const json::value& one : prompt->get_array()) add(one);
+  }
+  return prompts;
+}
+
+// n, and how many choices that makes.
+void read_counts(FieldReader& fields, CompletionRequest& request) {
+  const std::int64_t n = fields.integer("n", 1, kChoicesMax).value_or(1);
+  request.n = static_cast<std::size_t>(n);
+  if (request.n * request.prompts.size() > kAnswerChoicesMax) {
+    fields.fail_field("n", std::format("makes {} choices of {} prompts, {} are served at once",
+                                       request.n * request.prompts.size(), request.prompts.size(), kAnswerChoicesMax));
+  }
+  if (fields.integer("best_of", 1, kAnswerChoicesMax).value_or(n) != n) {
+    fields.fail_field("best_of", "is served only where it is n: every choice is told");
+  }
+}
+
+// How many of the likeliest tokens are told with each; nothing: none, nor how likely it was.
+std::optional<std::int32_t> logprobs_field(CompletionKind kind, FieldReader& fields) {
+  if (kind == CompletionKind::text) {
+    const auto top = fields.integer("logprobs", 0, kTextTopLogprobsMax);
+    return top ? std::optional(static_cast<std::int32_t>(*top)) : std::nullopt;
+  }
+  const bool is_wanted = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, kTopLogprobsMax);
+  if (top && !is_wanted) fields.fail_field("top_logprobs", "needs \"logprobs\": true");
+  return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
+}
+
+// The text is to begin with its prompt.
+bool echo_field(FieldReader& fields, const CompletionRequest& request) {
+  if (!fields.boolean("echo").value_or(false)) return false;
+  if (request.generate.options.logprobs) {
+    fields.fail_field("echo", "is not served with \"logprobs\": those of a prompt are not computed");
+  }
+  if (!std::ranges::all_of(request.prompts, [](const Input& prompt) { return !prompt.text.empty(); })) {
+    fields.fail_field("echo", "is served for prompts that are texts");
+  }
+  return true;
 }
 
 // A field whose value would change the answer is refused where we do not act on it.
@@ -39,16 +100,12 @@ void refuse(FieldReader& fields, std::string_view name) {
 }
 
 void refuse_unserved_fields(FieldReader& fields) {
-  for (const std::string_view name : {"n", "best_of"}) {
-    if (fields.integer(name, 1, 1024).value_or(1) != 1) fields.fail_field(name, "is served only as 1 by this version");
-  }
-  for (const std::string_view name : {"echo", "suffix", "functions", "audio"}) {
+  for (const std::string_view name : {"suffix", "functions", "audio"}) {
     const json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
     if (!is_empty) refuse(fields, name);
   }
-  if (const json::value* value = fields.find("logprobs"); value != nullptr && *value != false) refuse(fields, "logprobs");
 }
 
 bool include_usage_field(FieldReader& fields) {
@@ -82,11 +139,12 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   if (kind == CompletionKind::chat) {
     if (fields.find("messages") == nullptr) fields.fail_field("messages", "is required");
-    generate.input.messages = messages_field(fields, generate.input.images);
+    Input& input = request.prompts.emplace_back();
+    input.messages = messages_field(fields, input.images);
     generate.options.chat = chat_options(fields);
     generate.options.chat.splits_reasoning = true;
   } else {
-    generate.input.text = prompt_field(fields);
+    request.prompts = prompts_field(fields);
     const json::array* tools = fields.array("tools");
     if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "belongs to chat/completions");
   }
@@ -97,6 +155,9 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   options.max_tokens = max_tokens_field(fields, "max_tokens");
   if (const auto count = max_tokens_field(fields, "max_completion_tokens")) options.max_tokens = count;
   options.stream = fields.boolean("stream").value_or(false);
+  options.logprobs = logprobs_field(kind, fields);
+  read_counts(fields, request);
+  request.echoes = echo_field(fields, request);
   request.includes_usage = include_usage_field(fields);
   read_grammar(fields, options);
   refuse_unserved_fields(fields);
@@ -106,79 +167,6 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
 }
 
 // --- answers
-
-// OpenAI knows no other ways to end: a text that was cut for whatever reason ends with "length", and `uma.reason` says why.
-std::string_view openai_finish_reason(FinishReason reason) {
-  return reason == FinishReason::stop || reason == FinishReason::tool_calls ? finish_reason_name(reason) : "length";
-}
-
-void write_usage(ObjectWriter& parent, const Usage& usage) {
-  ObjectWriter object(parent.begin("usage"));
-  object.field("prompt_tokens", usage.prompt_tokens);
-  object.field("completion_tokens", usage.completion_tokens);
-  object.field("total_tokens", usage.prompt_tokens + usage.completion_tokens);
-  ObjectWriter details(object.begin("prompt_tokens_details"));
-  details.field("cached_tokens", usage.reused_tokens);
-  details.close();
-  ObjectWriter completion(object.begin("completion_tokens_details"));
-  completion.field("reasoning_tokens", usage.reasoning_tokens);
-  completion.close();
-  object.close();
-}
-
-// The receipt: how it ended in our words, and what it cost.
-void write_receipt(ObjectWriter& parent, const EosEvent& eos) {
-  ObjectWriter object(parent.begin("uma"));
-  object.field("reason", finish_reason_name(eos.reason));
-  append_usage(object.begin("usage"), eos.usage);
-  object.close();
-}
-
-// What a whole reply says, thinks and calls.
-void write_reply(ObjectWriter& message, const EosEvent& eos) {
-  const bool has_calls = std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind);
-  if (eos.text.empty() && has_calls) {
-    message.null_field("content");
-  } else {
-    message.field("content", eos.text);
-  }
-  for (const ReplyPart& part : eos.parts) {
-    if (part.kind == ReplyPart::Kind::reasoning) message.field("reasoning_content", part.text);
-  }
-  if (has_calls) append_calls(message.begin("tool_calls"), eos.parts);
-}
-
-void append_chunk_start(std::string& out) {
-  out += "data: ";
-}
-void append_chunk_end(std::string& out) {
-  out += "\n\n";
-}
-
-// One chunk with one choice: write_delta(choice) adds what is new. `eos` is set for the chunk that ends the choice.
-template <class WriteT>
-void append_choice_chunk(std::string& out, const CompletionHead& head, const EosEvent* eos, WriteT&& write_delta) {
-  append_chunk_start(out);
-  ObjectWriter object(out, head.chunk());
-  object.begin("choices") += '[';
-  {
-    ObjectWriter choice(out);
-    choice.field("index", 0);
-    write_delta(choice);
-    choice.null_field("logprobs");
-    if (eos == nullptr) {
-      choice.null_field("finish_reason");
-    } else {
-      choice.field("finish_reason", openai_finish_reason(eos->reason));
-    }
-    choice.close();
-  }
-  out += ']';
-  if (head.includes_usage()) object.null_field("usage");
-  if (eos != nullptr) write_receipt(object, *eos);
-  object.close();
-  append_chunk_end(out);
-}
 
 std::string_view error_type(int status) {
   switch (status) {
@@ -203,113 +191,16 @@ std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind 
   return decode_body<CompletionRequest>(body, [&](FieldReader& fields) { return read_completion(kind, fields); });
 }
 
-CompletionHead::CompletionHead(CompletionKind kind, std::string_view id, std::int64_t created_s, std::string_view model,
-                               bool includes_usage)
-    : kind_(kind), includes_usage_(includes_usage) {
-  const bool is_chat = kind == CompletionKind::chat;
-  const auto write = [&](std::string& out, std::string_view object_name) {
-    ObjectWriter object(out);
-    object.field("id", std::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", id));
-    object.field("object", object_name);
-    object.field("created", created_s);
-    object.field("model", model);
-  };
-  write(whole_, is_chat ? "chat.completion" : "text_completion");
-  write(chunk_, is_chat ? "chat.completion.chunk" : "text_completion");
-}
-
-std::string completion_json(const CompletionHead& head, const EosEvent& eos) {
-  std::string out;
-  ObjectWriter object(out, head.whole());
-  object.begin("choices") += '[';
-  {
-    ObjectWriter choice(out);
-    choice.field("index", 0);
-    if (head.kind() == CompletionKind::chat) {
-      ObjectWriter message(choice.begin("message"));
-      message.field("role", "assistant");
-      write_reply(message, eos);
-      message.null_field("refusal");
-      message.close();
-    } else {
-      choice.field("text", eos.text);
-    }
-    choice.null_field("logprobs");
-    choice.field("finish_reason", openai_finish_reason(eos.reason));
-    choice.close();
-  }
-  out += ']';
-  write_usage(object, eos.usage);
-  write_receipt(object, eos);
-  object.close();
-  return out;
-}
-
-void append_first_chunk(std::string& out, const CompletionHead& head) {
-  if (head.kind() != CompletionKind::chat) return;
-  append_choice_chunk(out, head, nullptr, [](ObjectWriter& choice) {
-    ObjectWriter delta(choice.begin("delta"));
-    delta.field("role", "assistant");
-    delta.field("content", "");
-    delta.close();
-  });
-}
-
-void append_text_chunk(std::string& out, const CompletionHead& head, std::string_view text) {
-  append_choice_chunk(out, head, nullptr, [&](ObjectWriter& choice) {
-    if (head.kind() == CompletionKind::text) return choice.field("text", text);
-    ObjectWriter delta(choice.begin("delta"));
-    delta.field("content", text);
-    delta.close();
-  });
-}
-
-void append_part_chunk(std::string& out, const CompletionHead& head, const ReplyPart& part) {
-  append_choice_chunk(out, head, nullptr, [&](ObjectWriter& choice) {
-    ObjectWriter delta(choice.begin("delta"));
-    if (part.kind == ReplyPart::Kind::reasoning) {
-      delta.field("reasoning_content", part.text);
-    } else {
-      delta.begin("tool_calls") += '[';
-      ObjectWriter call(out);
-      call.field("index", part.call);
-      if (!part.id.empty()) {
-        call.field("id", part.id);
-        call.field("type", "function");
-      }
-      ObjectWriter function(call.begin("function"));
-      if (!part.name.empty()) function.field("name", part.name);
-      function.field("arguments", part.text);
-      function.close();
-      call.close();
-      out += ']';
-    }
-    delta.close();
-  });
-}
-
-void append_last_chunks(std::string& out, const CompletionHead& head, const EosEvent& eos) {
-  for (const ReplyPart& part : eos.parts) append_part_chunk(out, head, part);
-  if (!eos.text.empty()) append_text_chunk(out, head, eos.text);
-  if (eos.error) {
-    append_chunk_start(out);
-    out += error_json(*eos.error, 500, "");
-    append_chunk_end(out);
-  } else {
-    append_choice_chunk(out, head, &eos, [&](ObjectWriter& choice) {
-      if (head.kind() == CompletionKind::text) return choice.field("text", "");
-      ObjectWriter(choice.begin("delta")).close();
-    });
-    if (head.includes_usage()) {
-      append_chunk_start(out);
-      ObjectWriter object(out, head.chunk());
-      object.begin("choices") += "[]";
-      write_usage(object, eos.usage);
-      object.close();
-      append_chunk_end(out);
+std::vector<GenerateRequest> CompletionRequest::choices() const {
+  std::vector<GenerateRequest> made;
+  for (const Input& prompt : prompts) {
+    for (std::size_t i = 0; i < n; ++i) {
+      GenerateRequest& choice = made.emplace_back(generate);
+      choice.input = prompt;
+      if (choice.options.sampling.seed) *choice.options.sampling.seed += i;
     }
   }
-  out += "data: [DONE]\n\n";
+  return made;
 }
 
 std::string error_json(const Error& error, int status, std::string_view field) {

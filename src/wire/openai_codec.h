@@ -1,5 +1,5 @@
-// OpenAI's JSON of chat/completions and completions: bodies of requests as core requests, and back what the engine says, as one
-// object or as server-sent events. docs/PROTOCOL.md, section HTTP, lists the fields.
+// OpenAI's JSON of chat/completions and completions: bodies of requests as core requests (their answers: completion_answer.h),
+// errors and models. docs/PROTOCOL.md, section HTTP, lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "core/event.h"
 #include "core/request.h"
 #include "core/session_info.h"
 #include "wire/json_body.h"
@@ -17,44 +17,24 @@ namespace uma::wire {
 
 enum class CompletionKind : std::uint8_t { chat, text };
 
+inline constexpr std::int64_t kChoicesMax = 16;         // of one prompt
+inline constexpr std::int64_t kAnswerChoicesMax = 64;   // of one request
+inline constexpr std::int64_t kTextTopLogprobsMax = 5;  // of a text, as OpenAI has it
+
 struct CompletionRequest {
-  GenerateRequest generate;
+  GenerateRequest generate;     // of each choice, but for its input and its seed
+  std::vector<Input> prompts;   // at least one
+  std::size_t n = 1;            // choices of each prompt
   bool includes_usage = false;  // stream_options.include_usage
+  bool echoes = false;          // the prompts are texts
+
+  // One for each choice, in the order of their indices: those of the first prompt, then those of the next. Of one prompt they
+  // differ in their seeds, which go up from the one that was given.
+  [[nodiscard]] std::vector<GenerateRequest> choices() const;
 };
 
 // Pure.
 [[nodiscard]] std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body);
-
-// What every object of one answer repeats.
-class CompletionHead {
- public:
-  // `id` is the answer's own, without its prefix; `created_s` is Unix time.
-  CompletionHead(CompletionKind kind, std::string_view id, std::int64_t created_s, std::string_view model, bool includes_usage);
-
-  [[nodiscard]] CompletionKind kind() const { return kind_; }
-  [[nodiscard]] bool includes_usage() const { return includes_usage_; }
-  // {"id":…,"object":…,"created":…,"model":… without the closing brace.
-  [[nodiscard]] const std::string& whole() const { return whole_; }
-  [[nodiscard]] const std::string& chunk() const { return chunk_; }
-
- private:
-  const CompletionKind kind_;
-  const bool includes_usage_;
-  std::string whole_;
-  std::string chunk_;
-};
-
-// The answer to a request that does not stream.
-[[nodiscard]] std::string completion_json(const CompletionHead& head, const EosEvent& eos);
-
-// Server-sent events, each appended whole. A stream is: the first chunk, text chunks, then the last ones, which end with
-// [DONE].
-void append_first_chunk(std::string& out, const CompletionHead& head);  // names the role; nothing for completions
-void append_text_chunk(std::string& out, const CompletionHead& head, std::string_view text);
-// A piece of what the model thinks, or of a call.
-void append_part_chunk(std::string& out, const CompletionHead& head, const ReplyPart& part);
-// The rest of the reply, the reason, the receipt; the usage where it is wanted. An error of the engine is an event instead.
-void append_last_chunks(std::string& out, const CompletionHead& head, const EosEvent& eos);
 
 // {"error":{"message","type","param","code"}}; `field` may be empty. The status chooses the type.
 [[nodiscard]] std::string error_json(const Error& error, int status, std::string_view field);

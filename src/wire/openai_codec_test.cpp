@@ -1,6 +1,7 @@
 #include "wire/openai_codec.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <boost/json.hpp>
@@ -35,41 +36,11 @@ RejectedBody rejected(CompletionKind kind, const std::string& body) {
   return std::move(request.error());
 }
 
-// The objects of a stream of server-sent events; [DONE] is a string.
-std::vector<json::value> events_of(std::string_view stream) {
-  std::vector<json::value> events;
-  while (!stream.empty()) {
-    const std::size_t end = stream.find("\n\n");
-    EXPECT_NE(end, std::string_view::npos) << "an event without its end: " << stream;
-    if (end == std::string_view::npos) break;
-    const std::string_view event = stream.substr(0, end);
-    EXPECT_TRUE(event.starts_with("data: ")) << event;
-    const std::string data(event.substr(6));
-    events.push_back(data == "[DONE]" ? json::value("[DONE]") : json::parse(data));
-    stream.remove_prefix(end + 2);
-  }
-  return events;
-}
-
-EosEvent eos(std::string text, FinishReason reason = FinishReason::stop) {
-  EosEvent event{.reason = reason, .usage = {}, .text = std::move(text), .error = std::nullopt};
-  event.usage.prompt_tokens = 10;
-  event.usage.reused_tokens = 8;
-  event.usage.recomputed_tokens = 2;
-  event.usage.completion_tokens = 3;
-  event.usage.tier = Tier::hot;
-  return event;
-}
-
-CompletionHead head(CompletionKind kind, bool includes_usage = false) {
-  return {kind, "abc", 1'700'000'000, "tiny", includes_usage};
-}
-
 // --- requests
 
 TEST(DecodeCompletion, TakesOpenAisDefaults) {
   const CompletionRequest request = chat(kMessages);
-  EXPECT_EQ(request.generate.input.messages, (std::vector<ChatMessage>{{"user", "hi"}}));
+  EXPECT_EQ(request.prompts.front().messages, (std::vector<ChatMessage>{{"user", "hi"}}));
   EXPECT_EQ(request.generate.options.sampling.temperature, 1);
   EXPECT_EQ(request.generate.options.sampling.top_p, 1);
   EXPECT_FALSE(request.generate.options.stream);
@@ -113,12 +84,57 @@ TEST(DecodeCompletion, PrefersTheNewerNameOfMaxTokens) {
   EXPECT_EQ(chat(std::string(kMessages) + R"(,"max_tokens":5,"max_completion_tokens":6)").generate.options.max_tokens, 6);
 }
 
-TEST(DecodeCompletion, TakesAPromptAsAStringOrAnArrayOfOne) {
-  for (const char* body : {R"({"prompt":"once"})", R"({"prompt":["once"]})"}) {
-    const auto request = decode_completion(CompletionKind::text, body);
-    ASSERT_TRUE(request.has_value()) << body;
-    EXPECT_EQ(request->generate.input.text, "once");
+CompletionRequest text(const std::string& fields) {
+  auto request = decode_completion(CompletionKind::text, "{" + fields + "}");
+  if (!request) {
+    ADD_FAILURE() << fields << ": " << request.error().error.message;
+    return {};
   }
+  return std::move(*request);
+}
+
+TEST(DecodeCompletion, TakesPromptsInEveryForm) {
+  for (const char* prompt : {R"("once")", R"(["once"])"}) {
+    const CompletionRequest request = text(std::string(R"("prompt":)") + prompt);
+    ASSERT_EQ(request.prompts.size(), 1U) << prompt;
+    EXPECT_EQ(request.prompts.front().text, "once");
+  }
+  const CompletionRequest texts = text(R"("prompt":["a","b"])");
+  ASSERT_EQ(texts.prompts.size(), 2U);
+  EXPECT_EQ(texts.prompts[1].text, "b");
+  const CompletionRequest tokens = text(R"("prompt":[1,2,3])");
+  ASSERT_EQ(tokens.prompts.size(), 1U);
+  EXPECT_THAT(tokens.prompts.front().tokens, ElementsAre(1, 2, 3));
+  const CompletionRequest mixed = text(R"("prompt":[[1,2],"b"])");
+  ASSERT_EQ(mixed.prompts.size(), 2U);
+  EXPECT_THAT(mixed.prompts[0].tokens, ElementsAre(1, 2));
+  EXPECT_EQ(mixed.prompts[1].text, "b");
+}
+
+TEST(DecodeCompletion, MakesNChoicesOfEachPromptWithSeedsOfTheirOwn) {
+  const std::vector<GenerateRequest> choices =
+      text(R"("prompt":["a","b"],"n":2,"best_of":2,"seed":7,"max_tokens":3)").choices();
+  ASSERT_EQ(choices.size(), 4U);
+  std::string prompts;
+  std::vector<std::uint64_t> seeds;
+  for (const GenerateRequest& choice : choices) {
+    prompts += choice.input.text;
+    seeds.push_back(choice.options.sampling.seed.value());
+    EXPECT_EQ(choice.options.max_tokens, 3);
+  }
+  EXPECT_EQ(prompts, "aabb");
+  EXPECT_THAT(seeds, ElementsAre(7, 8, 7, 8));
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"n":2)").choices()[1].options.sampling.seed, std::nullopt);
+}
+
+TEST(DecodeCompletion, LogprobsAreAskedForInEitherWay) {
+  EXPECT_EQ(chat(kMessages).generate.options.logprobs, std::nullopt);
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"logprobs":false)").generate.options.logprobs, std::nullopt);
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"logprobs":true)").generate.options.logprobs, 0);
+  EXPECT_EQ(chat(std::string(kMessages) + R"(,"logprobs":true,"top_logprobs":20)").generate.options.logprobs, 20);
+  EXPECT_EQ(text(R"("prompt":"a")").generate.options.logprobs, std::nullopt);
+  EXPECT_EQ(text(R"("prompt":"a","logprobs":0)").generate.options.logprobs, 0);
+  EXPECT_EQ(text(R"("prompt":"a","logprobs":5)").generate.options.logprobs, 5);
 }
 
 TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
@@ -136,8 +152,12 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
       {messages + R"(,"uma":{"top_k":-1})", "uma.top_k"},
       {messages + R"(,"uma":{"session_id":"s"})", "uma.session_id"},
       {messages + R"(,"grammar":"a","uma":{"grammar":"b"})", "uma.grammar"},
-      {messages + R"(,"n":2)", "n"},
-      {messages + R"(,"logprobs":true)", "logprobs"},
+      {messages + R"(,"n":17)", "n"},
+      {messages + R"(,"n":0)", "n"},
+      {messages + R"(,"logprobs":1)", "logprobs"},
+      {messages + R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {messages + R"(,"top_logprobs":2)", "top_logprobs"},
+      {messages + R"(,"echo":true)", "echo"},
       {messages + R"(,"tools":[{"type":"function"}])", "tools[0].function"},
       {messages + R"(,"tools":[{"type":"web_search"}])", "tools[0].type"},
       {messages + R"(,"tools":[{"type":"function","function":{"name":"a b"}}])", "tools[0].function.name"},
@@ -173,12 +193,31 @@ TEST(DecodeCompletion, NamesTheFieldThatIsWrong) {
     EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
     EXPECT_THAT(refusal.error.message, HasSubstr(field));
   }
-  for (const char* field :
-       {R"("suffix":"x")", R"("echo":true)", R"("logprobs":0)", R"("best_of":2)", R"("prompt":["a","b"])"}) {
-    const RejectedBody refusal = rejected(CompletionKind::text, std::string(field).starts_with("\"prompt")
-                                                                    ? "{" + std::string(field) + "}"
-                                                                    : R"({"prompt":"a",)" + std::string(field) + "}");
-    EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << field;
+  std::string many = "\"a\"";
+  for (int i = 0; i < 64; ++i) many += R"(,"a")";
+  for (const auto& [fields, field] :
+       std::vector<std::pair<std::string, std::string>>{{R"("prompt":"a","suffix":"x")", "suffix"},
+                                                        {R"("prompt":"a","logprobs":6)", "logprobs"},
+                                                        {R"("prompt":"a","logprobs":true)", "logprobs"},
+                                                        {R"("prompt":"a","best_of":2)", "best_of"},
+                                                        {R"("prompt":"a","n":3,"best_of":2)", "best_of"},
+                                                        {R"("prompt":["a","a","a","a","a"],"n":16)", "n"},
+                                                        {R"("prompt":"a","echo":true,"logprobs":1)", "echo"},
+                                                        {R"("prompt":[1],"echo":true)", "echo"},
+                                                        {R"("n":1)", "prompt"},
+                                                        {R"("prompt":"")", "prompt"},
+                                                        {R"("prompt":[])", "prompt"},
+                                                        {R"("prompt":[[]])", "prompt"},
+                                                        {R"("prompt":["a",1])", "prompt"},
+                                                        {R"("prompt":[1,"a"])", "prompt"},
+                                                        {R"("prompt":[-1])", "prompt"},
+                                                        {R"("prompt":[1.5])", "prompt"},
+                                                        {R"("prompt":[2147483648])", "prompt"},
+                                                        {R"("prompt":7)", "prompt"},
+                                                        {R"("prompt":[)" + many + "]", "prompt"}}) {
+    const RejectedBody refusal = rejected(CompletionKind::text, "{" + fields + "}");
+    EXPECT_EQ(refusal.error.code, ErrorCode::proto_field) << fields;
+    EXPECT_EQ(refusal.field, field) << fields << ": " << refusal.error.message;
   }
 }
 
@@ -220,7 +259,7 @@ TEST(DecodeCompletion, MessagesKeepCallsResultsAndThoughts) {
       chat(R"("messages":[{"role":"assistant","content":null,"reasoning_content":"hm","x":1,"tool_calls":[)"
            R"({"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\": \"b\"}"},"x":1}]},)"
            R"({"role":"tool","tool_call_id":"1","content":"7"},{"role":"user","content":"hi","name":"Ada","tool_calls":[]}])");
-  const std::vector<ChatMessage>& messages = request.generate.input.messages;
+  const std::vector<ChatMessage>& messages = request.prompts.front().messages;
   ASSERT_EQ(messages.size(), 3U);
   EXPECT_EQ(messages[0].content, "");
   EXPECT_EQ(messages[0].extra, R"({"reasoning_content":"hm","tool_calls":[{"id":"1","type":"function","function":)"
@@ -246,130 +285,12 @@ TEST(DecodeCompletion, ToolsBelongToChats) {
   EXPECT_EQ(rejected(CompletionKind::text, std::string(R"({"prompt":"a","tools":)") + kTools + "}").field, "tools");
 }
 
-// --- answers
-
-TEST(CompletionJson, HasTheTextTheUsageAndTheReceipt) {
-  const json::value answer = json::parse(completion_json(head(CompletionKind::chat), eos("hello", FinishReason::length)));
-  EXPECT_EQ(answer.at("id"), "chatcmpl-abc");
-  EXPECT_EQ(answer.at("object"), "chat.completion");
-  EXPECT_EQ(answer.at("created"), 1'700'000'000);
-  EXPECT_EQ(answer.at("model"), "tiny");
-  const json::value& choice = answer.at("choices").at(0);
-  EXPECT_EQ(choice.at("message").at("role"), "assistant");
-  EXPECT_EQ(choice.at("message").at("content"), "hello");
-  EXPECT_EQ(choice.at("finish_reason"), "length");
-  EXPECT_EQ(answer.at("usage"), json::parse(R"({"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,)"
-                                            R"("prompt_tokens_details":{"cached_tokens":8},)"
-                                            R"("completion_tokens_details":{"reasoning_tokens":0}})"));
-  EXPECT_EQ(answer.at("uma").at("usage").at("tier"), "hot");
-  EXPECT_EQ(answer.at("uma").at("usage").at("recomputed_tokens"), 2);
-}
-
-TEST(CompletionJson, OfATextHasNoMessage) {
-  const json::value answer = json::parse(completion_json(head(CompletionKind::text), eos("hello")));
-  EXPECT_EQ(answer.at("id"), "cmpl-abc");
-  EXPECT_EQ(answer.at("object"), "text_completion");
-  EXPECT_EQ(answer.at("choices").at(0).at("text"), "hello");
-  EXPECT_EQ(answer.at("choices").at(0).at("finish_reason"), "stop");
-}
-
-TEST(CompletionChunks, AreOpenAis) {
-  std::string stream;
-  const CompletionHead chat_head = head(CompletionKind::chat, true);
-  append_first_chunk(stream, chat_head);
-  append_text_chunk(stream, chat_head, "one\n");
-  append_last_chunks(stream, chat_head, eos("two"));
-  const std::vector<json::value> events = events_of(stream);
-  ASSERT_EQ(events.size(), 6U);
-  for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(events[i].at("object"), "chat.completion.chunk");
-    EXPECT_TRUE(events[i].at("usage").is_null());
-  }
-  const auto delta = [&](std::size_t i) { return json::serialize(events[i].at("choices").at(0).at("delta")); };
-  EXPECT_EQ(delta(0), R"({"role":"assistant","content":""})");
-  EXPECT_EQ(delta(1), R"({"content":"one\n"})");
-  EXPECT_TRUE(events[1].at("choices").at(0).at("finish_reason").is_null());
-  EXPECT_EQ(delta(2), R"({"content":"two"})");
-  EXPECT_EQ(delta(3), "{}");
-  EXPECT_EQ(events[3].at("choices").at(0).at("finish_reason"), "stop");
-  EXPECT_EQ(events[3].at("uma").at("reason"), "stop");
-  EXPECT_TRUE(events[4].at("choices").get_array().empty());
-  EXPECT_EQ(events[4].at("usage").at("total_tokens"), 13);
-  EXPECT_EQ(events[5], "[DONE]");
-}
-
-TEST(CompletionChunks, OfATextHaveNoRoleAndNoUsageThatNobodyAskedFor) {
-  std::string stream;
-  const CompletionHead text_head = head(CompletionKind::text);
-  append_first_chunk(stream, text_head);
-  EXPECT_EQ(stream, "");
-  append_text_chunk(stream, text_head, "one");
-  append_last_chunks(stream, text_head, eos(""));
-  const std::vector<json::value> events = events_of(stream);
-  ASSERT_EQ(events.size(), 3U);
-  EXPECT_EQ(events[0].at("choices").at(0).at("text"), "one");
-  EXPECT_EQ(events[0].as_object().if_contains("usage"), nullptr);
-  EXPECT_EQ(events[1].at("choices").at(0).at("finish_reason"), "stop");
-}
-
-TEST(CompletionChunks, SayAnErrorInTheMiddle) {
-  std::string stream;
-  EosEvent event = eos("rest", FinishReason::error);
-  event.error = Error{ErrorCode::runtime_decode, "broken"};
-  append_last_chunks(stream, head(CompletionKind::chat), event);
-  const std::vector<json::value> events = events_of(stream);
-  ASSERT_EQ(events.size(), 3U);
-  EXPECT_EQ(events[1].at("error").at("code"), "E_RUNTIME_001");
-  EXPECT_EQ(events[2], "[DONE]");
-}
+// --- errors
 
 TEST(ErrorJson, IsOpenAis) {
   EXPECT_EQ(error_json({ErrorCode::proto_field, "no \"x\""}, 400, "x"),
             R"({"error":{"message":"no \"x\"","type":"invalid_request_error","param":"x","code":"E_PROTO_003"}})");
   EXPECT_THAT(error_json({ErrorCode::io_short_write, ""}, 500, ""), HasSubstr(R"("type":"server_error","param":null)"));
-}
-
-std::vector<ReplyPart> reply_parts() {
-  using enum ReplyPart::Kind;
-  return {{.kind = reasoning, .text = "hm"},
-          {.kind = tool_call, .text = "{\"a\": 1}", .call = 0, .id = "x1", .name = "f"},
-          {.kind = tool_call, .text = "{}", .call = 1, .id = "x2", .name = "g"}};
-}
-
-TEST(CompletionJson, CallsAndThoughts) {
-  EosEvent event = eos("", FinishReason::tool_calls);
-  event.usage.reasoning_tokens = 2;
-  event.parts = reply_parts();
-  const json::value answer = json::parse(completion_json(head(CompletionKind::chat), event));
-  const json::value& choice = answer.at("choices").at(0);
-  EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
-  EXPECT_TRUE(choice.at("message").at("content").is_null());
-  EXPECT_EQ(choice.at("message").at("reasoning_content"), "hm");
-  EXPECT_EQ(choice.at("message").at("tool_calls"),
-            json::parse(R"([{"id":"x1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},
-                            {"id":"x2","type":"function","function":{"name":"g","arguments":"{}"}}])"));
-  EXPECT_EQ(answer.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 2);
-  event.parts.clear();
-  EXPECT_EQ(json::parse(completion_json(head(CompletionKind::chat), event)).at("choices").at(0).at("message").at("content"),
-            "");
-}
-
-TEST(CompletionStream, CallsAndThoughtsAreDeltas) {
-  std::string stream;
-  const std::vector<ReplyPart> parts = reply_parts();
-  append_part_chunk(stream, head(CompletionKind::chat), parts[0]);
-  append_part_chunk(stream, head(CompletionKind::chat), parts[1]);
-  EosEvent event = eos("", FinishReason::tool_calls);
-  event.parts = {{.kind = ReplyPart::Kind::tool_call, .text = "}", .call = 0}};
-  append_last_chunks(stream, head(CompletionKind::chat), event);
-  const std::vector<json::value> events = events_of(stream);
-  ASSERT_EQ(events.size(), 5U);
-  const auto delta = [&](std::size_t i) { return events[i].at("choices").at(0).at("delta"); };
-  EXPECT_EQ(delta(0), json::parse(R"({"reasoning_content":"hm"})"));
-  EXPECT_EQ(delta(1), json::parse(R"({"tool_calls":[{"index":0,"id":"x1","type":"function",
-                                      "function":{"name":"f","arguments":"{\"a\": 1}"}}]})"));
-  EXPECT_EQ(delta(2), json::parse(R"({"tool_calls":[{"index":0,"function":{"arguments":"}"}}]})"));
-  EXPECT_EQ(events[3].at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
 }  // namespace

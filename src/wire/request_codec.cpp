@@ -63,6 +63,7 @@ GenerateOptions option_fields(FieldReader& fields) {
   options.stream = fields.boolean("stream").value_or(true);
   read_scheduling(fields, options);
   options.progress = fields.boolean("progress").value_or(false);
+  if (const auto top = fields.integer("logprobs", 0, kTopLogprobsMax)) options.logprobs = static_cast<std::int32_t>(*top);
   options.chat = chat_options(fields);
   options.chat.splits_reasoning = fields.boolean("split_reasoning").value_or(false);
   read_grammar(fields, options);

@@ -180,8 +180,13 @@ class Errors(HttpTest):
     def test_fields(self):
         self.assert_refused(400, "E_PROTO_003", self.chat(temperature="hot"), "temperature")
         self.assert_refused(400, "E_PROTO_003", self.chat(tools=[{"type": "function"}]), "tools[0].function")
-        self.assert_refused(400, "E_PROTO_003", self.chat(n=2), "n")
+        self.assert_refused(400, "E_PROTO_003", self.chat(n=17), "n")
         self.assert_refused(400, "E_PROTO_003", self.request("POST", "/v1/chat/completions", {}), "messages")
+        # What only the model, or what compiles a schema, can find wrong.
+        self.assert_refused(400, "E_PROTO_003", self.chat(logit_bias={"99999999": 1}), "logit_bias")
+        schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "uniqueItems": True}}}
+        self.assert_refused(400, "E_PROTO_003", self.chat(response_format=schema), "response_format.json_schema.schema")
+        self.assert_refused(400, "E_PROTO_003", self.chat(grammar="root ::= ("), "grammar")
 
     def test_an_unknown_model(self):
         self.assert_refused(404, "E_MODEL_001", self.chat(model="gpt-9"))

@@ -4,10 +4,12 @@ import http.client
 import json
 import pathlib
 import re
+import select
 import socket
 import ssl
 import subprocess
 import tempfile
+import time
 import unittest
 
 import uma
@@ -231,6 +233,39 @@ class HostileJson(unittest.TestCase):
         lines = stream.read().decode().split("\n\n")
         self.assertEqual(["data: [DONE]", ""], lines[-2:])
         self.assertEqual("length", json.loads(lines[-3].removeprefix("data: "))["choices"][0]["finish_reason"])
+
+
+class SlowHeaders(unittest.TestCase):
+    def test_clients_that_drip_are_closed_while_others_are_served(self):
+        """A byte of a header every few hundred ms: each resets no clock, so the limit of the whole header ends the request."""
+        door = Door(self, {})
+        drips = []
+        for _ in range(8):
+            drips.append(socket.create_connection(("127.0.0.1", door.port), timeout=uma.WAIT_S))
+            self.addCleanup(drips[-1].close)
+        header = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"a" * 1000
+        ended = {}
+        for i in range(200):
+            for drip in drips:
+                if drip in ended:
+                    continue
+                if select.select([drip], [], [], 0)[0]:
+                    ended[drip] = (i, drip.recv(1 << 16))
+                else:
+                    drip.sendall(header[i:i + 1])
+            if len(ended) == len(drips):
+                break
+            # A whole stream in between.
+            connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=uma.WAIT_S)
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"prompt": "one two", "max_tokens": 20, "temperature": 0, "stream": True, "uma": {"ignore_eos": True}}))
+            self.assertTrue(connection.getresponse().read().endswith(b"data: [DONE]\n\n"))
+            connection.close()
+            time.sleep(0.3)
+        self.assertEqual(len(drips), len(ended), "all are closed")
+        for steps, answer in ended.values():
+            self.assertTrue(answer.startswith(b"HTTP/1.1 408 "), answer[:100])
+            self.assertGreater(steps, 5, "not before it was slow")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,27 @@ class ChatCompletions(OpenAiTest):
         self.assertGreater(len(seen["deltas"]), 1)
         self.assertGreater(seen["final"]["usage"]["completion_tokens"], 0)
 
+    def test_several_choices(self):
+        seen = self.run_scenario("choices")
+        said = [choice["message"]["content"] for choice in seen["whole"]["choices"]]
+        self.assertEqual([said[0]] * 3, said)
+        self.assertEqual(said, [choice["message"]["content"] for choice in seen["streamed"]["choices"]])
+        texts = [choice["text"] for choice in seen["prompts"]["choices"]]
+        self.assertEqual((texts[0], texts[2]), (texts[1], texts[3]))
+        self.assertTrue(texts[0].startswith("Once") and texts[2].startswith("The sea"), texts)
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="n")
+
+    def test_how_likely_the_tokens_were(self):
+        seen = self.run_scenario("logprobs")
+        whole, streamed = (seen[name]["choices"][0] for name in ("whole", "streamed"))
+        self.assertEqual(whole["message"]["content"], "".join(place["token"] for place in whole["logprobs"]["content"]))
+        self.assertEqual([place["token"] for place in whole["logprobs"]["content"]],
+                         [place["token"] for place in streamed["logprobs"]["content"]])
+        self.assertEqual({3}, {len(place["top_logprobs"]) for place in streamed["logprobs"]["content"]})
+        told = seen["text"]["choices"][0]["logprobs"]
+        self.assertEqual(len(told["tokens"]), len(told["token_logprobs"]))
+        self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="top_logprobs")
+
     def test_breaking_off_a_stream_frees_its_sequence(self):
         before = self.client.metrics()["requests_cancelled_total"]
         seen = self.run_scenario("abort")

@@ -84,6 +84,28 @@ class SameAnswers(HttpTest):
             with self.subTest(prompt=prompt):
                 self.assert_same_answer("/v1/completions", {"prompt": prompt, "temperature": 0, "max_tokens": 24})
 
+    def assert_same_places(self, theirs, ours):
+        self.assertEqual([place["bytes"] for place in theirs], [place["bytes"] or [] for place in ours])
+        for their_place, our_place in zip(theirs, ours):
+            self.assertAlmostEqual(their_place["logprob"], our_place["logprob"], delta=1e-3)
+            # Of two that are almost equally likely each may come first.
+            for their_top, our_top in zip(their_place["top_logprobs"], our_place["top_logprobs"], strict=True):
+                self.assertAlmostEqual(their_top["logprob"], our_top["logprob"], delta=1e-3)
+
+    def test_how_likely_the_tokens_were(self):
+        for name, messages in CHATS.items():
+            with self.subTest(chat=name):
+                body = {"messages": messages, "temperature": 0, "max_tokens": 12, "logprobs": True, "top_logprobs": 5}
+                theirs, ours = (json.loads(answer)["choices"][0]["logprobs"]["content"] for answer in reversed(self.both("/v1/chat/completions", body)))
+                self.assert_same_places(theirs[:len(ours)], ours)
+
+    def test_how_likely_hot_tokens_are_is_not_changed_by_the_temperature(self):
+        # Which tokens come differs, the first place does not.
+        body = {"messages": CHATS["a question"], "temperature": 1.5, "top_p": 0.5, "seed": 1, "max_tokens": 1, "logprobs": True, "top_logprobs": 20}
+        theirs, ours = (json.loads(answer)["choices"][0]["logprobs"]["content"][0] for answer in reversed(self.both("/v1/chat/completions", body)))
+        for their_top, our_top in zip(theirs["top_logprobs"], ours["top_logprobs"], strict=True):
+            self.assertAlmostEqual(their_top["logprob"], our_top["logprob"], delta=1e-3)
+
     def test_stop_strings(self):
         whole = self.assert_same_answer("/v1/chat/completions", {"messages": CHATS["a longer answer"], "temperature": 0, "max_tokens": 64})
         text = whole["message"]["content"]

@@ -2,6 +2,9 @@
 src/capability/reply_parser_test.cpp and src/engine/tool_calls_test.cpp."""
 
 import json
+import pathlib
+import struct
+import tempfile
 import unittest
 
 import test_http
@@ -146,7 +149,84 @@ class Forced(test_http.HttpTest):
         tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
         status, answer = self.request("POST", "/v1/chat/completions", self.ask(tools=[tool], tool_choice="required"))
         self.assertEqual((400, "E_PROTO_003"), (status, answer["error"]["code"]), answer)
+        self.assertEqual("tools[0].function.parameters", answer["error"]["param"])
         self.assertEqual(200, self.request("POST", "/v1/chat/completions", self.ask(tools=[tool], max_tokens=2))[0])
+
+
+def with_token(model, text, folder):
+    """A copy of the model in which `text` is a token of its own, in the place of a word that has as many bytes; and its id."""
+    data = bytearray(model.read_bytes())
+    key = b"tokenizer.ggml.tokens"
+    at = data.index(key) + len(key)
+    kind, of, count = struct.unpack_from("<IIQ", data, at)
+    assert (kind, of) == (9, 8), "an array of strings"
+    at += 16
+    for token in range(count):
+        (length,) = struct.unpack_from("<Q", data, at)
+        at += 8
+        if length == len(text) and data[at:at + 3] == "\u2581".encode():
+            data[at:at + length] = text.encode()
+            path = pathlib.Path(folder) / model.name
+            path.write_bytes(data)
+            return path, token
+        at += length
+    raise AssertionError(f"no word of {len(text)} bytes")
+
+
+class OfTheirOwnAccord(test_http.HttpTest):
+    """Calls that nobody forces: a model that always wants to begin one, by a bias, and then says what its random weights say."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.model, cls.mark = with_token(uma.TINY_CHAT, "<tool_call>", folder)
+        super().setUpClass()
+
+    def ask(self, **fields):
+        return {"messages": HISTORY[:1], "max_tokens": 400, "temperature": 1, "tools": [WEATHER, CLOCK], "logit_bias": {str(self.mark): 100},
+                **fields}
+
+    def check(self, call):
+        arguments = json.loads(call["function"]["arguments"])
+        if call["function"]["name"] == "clock":
+            return self.assertEqual({}, arguments)
+        self.assertEqual("weather", call["function"]["name"])
+        self.assertEqual({"city", "days"}, set(arguments))
+        self.assertLessEqual(len(arguments["city"]), 10)
+        self.assertIn(arguments["days"], range(1, 10))
+
+    def test_their_arguments_follow_the_schemas(self):
+        for seed in range(4):
+            status, answer = self.request("POST", "/v1/chat/completions", self.ask(seed=seed, parallel_tool_calls=False))
+            self.assertEqual(200, status, answer)
+            (choice,) = answer["choices"]
+            self.assertEqual("tool_calls", choice["finish_reason"], choice)
+            (call,) = choice["message"]["tool_calls"]
+            self.check(call)
+
+    def test_one_after_the_other(self):
+        _, answer = self.request("POST", "/v1/chat/completions", self.ask(seed=1, max_tokens=1500))
+        choice = answer["choices"][0]
+        calls = choice["message"]["tool_calls"]
+        self.assertGreater(len(calls), 1)
+        for call in calls[:-1] if choice["finish_reason"] == "length" else calls:
+            self.check(call)
+
+    def test_of_several_choices(self):
+        _, answer = self.request("POST", "/v1/chat/completions", self.ask(seed=2, n=3, parallel_tool_calls=False))
+        for choice in answer["choices"]:
+            self.check(choice["message"]["tool_calls"][0])
+
+    def test_on_the_socket(self):
+        reply = self.client.generate(messages=HISTORY[:1], tools=[WEATHER], parallel_tool_calls=False, max_tokens=400, stream=False,
+                                     logit_bias={str(self.mark): 100}, temperature=1, seed=3)
+        self.assertEqual("tool_calls", reply.last["reason"], reply.last)
+        self.check(reply.last["tool_calls"][0])
+
+    def test_a_schema_that_is_no_grammar_is_refused_of_a_strict_tool(self):
+        tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "not": {}}}}
+        status, answer = self.request("POST", "/v1/chat/completions", self.ask(tools=[tool]))
+        self.assertEqual((400, "tools[0].function.parameters"), (status, answer["error"]["param"]), answer)
 
 
 class Restart(unittest.TestCase):

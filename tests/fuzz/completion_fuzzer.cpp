@@ -25,7 +25,10 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
   check_text(request.input.text);
   UMA_CHECK(request.session.empty() && !request.regenerate);
   UMA_CHECK((kind == wire::CompletionKind::text ? request.input.messages.empty() : request.input.text.empty()));
-  UMA_CHECK(!request.input.empty());
+  UMA_CHECK(!request.input.empty() &&
+            request.input.text.empty() + request.input.tokens.empty() + request.input.messages.empty() == 2);
+  for (const Token token : request.input.tokens) UMA_CHECK(kind == wire::CompletionKind::text && token >= 0);
+  UMA_CHECK(options.logprobs.value_or(0) >= 0 && options.logprobs.value_or(0) <= wire::kTopLogprobsMax);
   for (const ChatMessage& message : request.input.messages) check_text(message.content);
   UMA_CHECK(options.sampling.temperature >= 0 && options.sampling.temperature <= wire::kTemperatureMax);
   UMA_CHECK(options.sampling.top_p > 0 && options.sampling.top_p <= 1);
@@ -45,7 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto kind = data[0] % 2 == 0 ? wire::CompletionKind::chat : wire::CompletionKind::text;
   const auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
   if (request) {
-    check(kind, request->generate);
+    UMA_CHECK(request->n >= 1 && request->n * request->prompts.size() <= wire::kAnswerChoicesMax);
+    for (const GenerateRequest& choice : request->choices()) check(kind, choice);
     return 0;
   }
   const wire::RejectedBody& rejected = request.error();

@@ -64,8 +64,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   for (const auto kind : {wire::CompletionKind::chat, wire::CompletionKind::text}) {
     if (const auto call = wire::decode_completion(kind, body); is_accepted(call)) {
-      check_text(call->generate.input.text);
-      check_messages(call->generate.input.messages);
+      for (const Input& prompt : call->prompts) {
+        check_text(prompt.text);
+        check_messages(prompt.messages);
+      }
     }
   }
   (void)is_accepted(wire::decode_session_request("create_session", "", body));

@@ -4,6 +4,7 @@
 #include <array>
 #include <format>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -91,6 +92,7 @@ class Simulation::Sink final : public EventSink {
       --patience_;
       look_at_start();
       tokens_.push_back(token->token);
+      note_logprobs(token->logprobs);
     } else if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) {
       if (patience_ == 0) return false;
       look_at_start();
@@ -108,9 +110,17 @@ class Simulation::Sink final : public EventSink {
 
   RequestId id;
   bool ended = false;
+  bool wants_logprobs = false;
 
  private:
+  void note_logprobs(std::span<const TokenLogprobs> logprobs) {
+    for (const TokenLogprobs& place : logprobs) likely_.push_back(place.chosen.token);
+  }
+
   void check_end(const EosEvent& eos) {
+    note_logprobs(eos.logprobs);
+    // Every token has a part of the text, so with the end all have said how likely they were.
+    if (eos.reason != FinishReason::slow_consumer) UMA_CHECK(likely_ == (wants_logprobs ? tokens_ : std::vector<Token>()));
     UMA_CHECK(eos.usage.prompt_tokens == eos.usage.reused_tokens + eos.usage.recomputed_tokens);
     simulation_.outcome_.shared += eos.usage.reuse_reason == "prefix" ? 1 : 0;
     simulation_.outcome_.reused_tokens += static_cast<std::uint64_t>(eos.usage.reused_tokens);
@@ -215,6 +225,7 @@ class Simulation::Sink final : public EventSink {
   Simulation& simulation_;
   const testing::FakeVocab vocab_;
   std::shared_ptr<const llm::Grammar> grammar_;  // null: none
+  std::vector<Token> likely_;                    // the tokens that have said how likely they were
   std::string session_;
   std::string prompt_;
   int patience_;  // tokens it takes before it stops reading
@@ -647,6 +658,8 @@ void Simulation::generate(bool in_session) {
                                                          R"g(root ::= "(" ([^()] | root)* ")")g"};
   if (random_.next_below(4) == 0) request.options.grammar = kGrammars[random_.next_below(kGrammars.size())];
   auto sink = std::make_shared<Sink>(*this, request.session, request.input.text, request.options.grammar, patience);
+  sink->wants_logprobs = request.options.max_tokens.value_or(0) % 3 == 0;
+  if (sink->wants_logprobs) request.options.logprobs = 2;
   sink->id = RequestId{++last_request_};
   sinks_.push_back(sink);
   ++outcome_.generations;

@@ -60,6 +60,31 @@ const scenarios = {
     return { whole, chunks };
   },
 
+  async choices() {
+    const whole = await client.chat.completions.create({ ...greedy, messages, n: 3 });
+    const runner = client.chat.completions.stream({ ...greedy, messages, n: 3 });
+    const prompts = await client.completions.create({ ...greedy, prompt: ["Once", "The sea"], n: 2, echo: true });
+    return {
+      whole,
+      streamed: await runner.finalChatCompletion(),
+      prompts,
+      refused: await thrown(client.chat.completions.create({ ...greedy, messages, n: 100 })),
+    };
+  },
+
+  async logprobs() {
+    const wanted = { ...greedy, messages, logprobs: true, top_logprobs: 3 };
+    const whole = await client.chat.completions.create(wanted);
+    const runner = client.chat.completions.stream(wanted);
+    const text = await client.completions.create({ ...greedy, prompt: "Once upon a time", logprobs: 3 });
+    return {
+      whole,
+      streamed: await runner.finalChatCompletion(),
+      text,
+      refused: await thrown(client.chat.completions.create({ ...greedy, messages, top_logprobs: 3 })),
+    };
+  },
+
   async models() {
     const listed = await collect(await client.models.list());
     return { listed, one: await client.models.retrieve(listed[0].id), unknown: await thrown(client.models.retrieve("nobody")) };

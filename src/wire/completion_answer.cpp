@@ -1,0 +1,300 @@
+#include "wire/completion_answer.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "wire/event_codec.h"
+#include "wire/json_writer.h"
+
+namespace uma::wire {
+namespace {
+
+// OpenAI knows no other ways to end: a text that was cut for whatever reason ends with "length", and `uma.reason` says why.
+std::string_view openai_finish_reason(FinishReason reason) {
+  return reason == FinishReason::stop || reason == FinishReason::tool_calls ? finish_reason_name(reason) : "length";
+}
+
+void write_usage(ObjectWriter& parent, const Usage& usage) {
+  ObjectWriter object(parent.begin("usage"));
+  object.field("prompt_tokens", usage.prompt_tokens);
+  object.field("completion_tokens", usage.completion_tokens);
+  object.field("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  ObjectWriter details(object.begin("prompt_tokens_details"));
+  details.field("cached_tokens", usage.reused_tokens);
+  details.close();
+  ObjectWriter completion(object.begin("completion_tokens_details"));
+  completion.field("reasoning_tokens", usage.reasoning_tokens);
+  completion.close();
+  object.close();
+}
+
+// The receipt: how it ended in our words, and what it cost.
+void write_receipt(ObjectWriter& parent, const EosEvent& eos) {
+  ObjectWriter object(parent.begin("uma"));
+  object.field("reason", finish_reason_name(eos.reason));
+  append_usage(object.begin("usage"), eos.usage);
+  object.close();
+}
+
+// What a whole reply says, thinks and calls.
+void write_reply(ObjectWriter& message, const EosEvent& eos) {
+  const bool has_calls = std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind);
+  if (eos.text.empty() && has_calls) {
+    message.null_field("content");
+  } else {
+    message.field("content", eos.text);
+  }
+  for (const ReplyPart& part : eos.parts) {
+    if (part.kind == ReplyPart::Kind::reasoning) message.field("reasoning_content", part.text);
+  }
+  if (has_calls) append_calls(message.begin("tool_calls"), eos.parts);
+}
+
+std::int64_t characters_begun(std::string_view bytes) {
+  return std::ranges::count_if(bytes, [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
+}
+
+// A token's text where only a text can stand; part of a character as OpenAI writes it, bytes:\xe2\x80.
+std::string text_of(const TokenLogprob& token) {
+  if (is_utf8(token.bytes)) return token.bytes;
+  std::string text = "bytes:";
+  for (const char byte : token.bytes) text += std::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+// Token -> logprob of the likeliest ones and the one that came; of several with one text the likeliest.
+void append_likeliest(std::string& out, const TokenLogprobs& place) {
+  std::vector<std::string> written;
+  ObjectWriter object(out);
+  const auto add = [&](const TokenLogprob& token) {
+    std::string text = text_of(token);
+    if (std::ranges::contains(written, text)) return;
+    if (!written.empty()) out += ',';
+    append_json_string(out, text);
+    out += ':';
+    append_json_number(out, token.logprob, kLogprobDecimals);
+    written.push_back(std::move(text));
+  };
+  for (const TokenLogprob& token : place.top) add(token);
+  add(place.chosen);
+  object.close();
+}
+
+void append_event_begin(std::string& out) {
+  out += "data: ";
+}
+void append_event_end(std::string& out) {
+  out += "\n\n";
+}
+
+}  // namespace
+
+CompletionAnswer::CompletionAnswer(AnswerForm form) : form_(std::move(form)), choices_(form_.prompts * form_.n) {
+  UMA_CHECK(!choices_.empty() && (form_.echoes.empty() || form_.echoes.size() == form_.prompts));
+  const bool is_chat = form_.kind == CompletionKind::chat;
+  const auto write = [&](std::string& out, std::string_view object_name) {
+    ObjectWriter object(out);
+    object.field("id", std::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", form_.id));
+    object.field("object", object_name);
+    object.field("created", form_.created_s);
+    object.field("model", form_.model);
+  };
+  write(whole_head_, is_chat ? "chat.completion" : "text_completion");
+  write(chunk_head_, is_chat ? "chat.completion.chunk" : "text_completion");
+}
+
+std::string_view CompletionAnswer::echo(std::size_t choice) const {
+  return form_.echoes.empty() ? std::string_view() : form_.echoes[choice / form_.n];
+}
+
+// True: all choices have ended.
+bool CompletionAnswer::end(std::size_t choice, EosEvent eos) {
+  UMA_CHECK(!choices_[choice].end);
+  choices_[choice].end = std::move(eos);
+  return ++ended_ == choices_.size();
+}
+
+// What all choices cost together: a prompt is counted once, and what none of its choices computed of it is cached.
+Usage CompletionAnswer::usage() const {
+  Usage total;
+  for (std::size_t first = 0; first < choices_.size(); first += form_.n) {
+    const Usage& prompt = choices_[first].end->usage;
+    total.prompt_tokens += prompt.prompt_tokens;
+    std::int32_t reused = prompt.reused_tokens;
+    for (std::size_t i = first; i < first + form_.n; ++i) {
+      const Usage& usage = choices_[i].end->usage;
+      reused = std::min(reused, usage.reused_tokens);
+      total.completion_tokens += usage.completion_tokens;
+      total.reasoning_tokens += usage.reasoning_tokens;
+    }
+    total.reused_tokens += reused;
+  }
+  return total;
+}
+
+void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const {
+  ObjectWriter object(out);
+  if (form_.kind == CompletionKind::chat) {
+    append_logprobs(object.begin("content"), logprobs, false);
+    object.null_field("refusal");
+    return object.close();
+  }
+  append_json_array(object.begin("tokens"), logprobs,
+                    [&](const TokenLogprobs& place) { append_json_string(out, text_of(place.chosen)); });
+  append_json_array(object.begin("token_logprobs"), logprobs,
+                    [&](const TokenLogprobs& place) { append_json_number(out, place.chosen.logprob, kLogprobDecimals); });
+  append_json_array(object.begin("top_logprobs"), logprobs, [&](const TokenLogprobs& place) { append_likeliest(out, place); });
+  append_json_array(object.begin("text_offset"), logprobs, [&](const TokenLogprobs& place) {
+    append_json_integer(out, choice.characters);
+    choice.characters += characters_begun(place.chosen.bytes);
+  });
+  object.close();
+}
+
+// One chunk with one choice: write_delta(choice) adds what is new. `eos` is set for the chunk that ends the choice.
+template <class WriteT>
+void CompletionAnswer::append_chunk(std::string& out, std::size_t index, const EosEvent* eos,
+                                    std::span<const TokenLogprobs> logprobs, WriteT&& write_delta) {
+  append_event_begin(out);
+  ObjectWriter object(out, chunk_head_);
+  object.begin("choices") += '[';
+  {
+    ObjectWriter choice(out);
+    choice.field("index", index);
+    write_delta(choice);
+    if (logprobs.empty()) {
+      choice.null_field("logprobs");
+    } else {
+      write_logprobs(choice.begin("logprobs"), choices_[index], logprobs);
+    }
+    if (eos == nullptr) {
+      choice.null_field("finish_reason");
+    } else {
+      choice.field("finish_reason", openai_finish_reason(eos->reason));
+    }
+    choice.close();
+  }
+  out += ']';
+  if (form_.includes_usage) object.null_field("usage");
+  if (eos != nullptr) write_receipt(object, *eos);
+  object.close();
+  append_event_end(out);
+}
+
+void CompletionAnswer::append_first(std::string& out, std::size_t choice) {
+  if (form_.kind == CompletionKind::text) {
+    if (!echo(choice).empty()) append_text(out, choice, echo(choice), {});
+    return;
+  }
+  append_chunk(out, choice, nullptr, {}, [](ObjectWriter& object) {
+    ObjectWriter delta(object.begin("delta"));
+    delta.field("role", "assistant");
+    delta.field("content", "");
+    delta.close();
+  });
+}
+
+void CompletionAnswer::append_text(std::string& out, std::size_t choice, std::string_view text,
+                                   std::span<const TokenLogprobs> logprobs) {
+  append_chunk(out, choice, nullptr, logprobs, [&](ObjectWriter& object) {
+    if (form_.kind == CompletionKind::text) return object.field("text", text);
+    ObjectWriter delta(object.begin("delta"));
+    delta.field("content", text);
+    delta.close();
+  });
+}
+
+void CompletionAnswer::append_part(std::string& out, std::size_t choice, const ReplyPart& part) {
+  append_chunk(out, choice, nullptr, {}, [&](ObjectWriter& object) {
+    ObjectWriter delta(object.begin("delta"));
+    if (part.kind == ReplyPart::Kind::reasoning) {
+      delta.field("reasoning_content", part.text);
+    } else {
+      delta.begin("tool_calls") += '[';
+      ObjectWriter call(out);
+      call.field("index", part.call);
+      if (!part.id.empty()) {
+        call.field("id", part.id);
+        call.field("type", "function");
+      }
+      ObjectWriter function(call.begin("function"));
+      if (!part.name.empty()) function.field("name", part.name);
+      function.field("arguments", part.text);
+      function.close();
+      call.close();
+      out += ']';
+    }
+    delta.close();
+  });
+}
+
+void CompletionAnswer::append_last(std::string& out, std::size_t choice, const EosEvent& eos) {
+  for (const ReplyPart& part : eos.parts) append_part(out, choice, part);
+  if (!eos.text.empty()) append_text(out, choice, eos.text, eos.logprobs);
+  bool is_over = true;
+  if (eos.error) {
+    append_event_begin(out);
+    out += error_json(*eos.error, 500, "");
+    append_event_end(out);
+  } else {
+    append_chunk(out, choice, &eos, {}, [&](ObjectWriter& object) {
+      if (form_.kind == CompletionKind::text) return object.field("text", "");
+      ObjectWriter(object.begin("delta")).close();
+    });
+    is_over = end(choice, EosEvent{.usage = eos.usage, .text = "", .error = std::nullopt});
+    if (is_over && form_.includes_usage) {
+      append_event_begin(out);
+      ObjectWriter object(out, chunk_head_);
+      object.begin("choices") += "[]";
+      write_usage(object, usage());
+      object.close();
+      append_event_end(out);
+    }
+  }
+  if (is_over) out += "data: [DONE]\n\n";
+}
+
+void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
+  Choice& made = choices_[index];
+  const EosEvent& eos = *made.end;
+  ObjectWriter choice(out);
+  choice.field("index", index);
+  if (form_.kind == CompletionKind::chat) {
+    ObjectWriter message(choice.begin("message"));
+    message.field("role", "assistant");
+    write_reply(message, eos);
+    message.null_field("refusal");
+    message.close();
+  } else {
+    choice.field("text", std::string(echo(index)) + eos.text);
+  }
+  if (form_.has_logprobs) {
+    write_logprobs(choice.begin("logprobs"), made, eos.logprobs);
+  } else {
+    choice.null_field("logprobs");
+  }
+  choice.field("finish_reason", openai_finish_reason(eos.reason));
+  if (choices_.size() > 1) write_receipt(choice, eos);
+  choice.close();
+}
+
+std::string CompletionAnswer::whole(std::size_t choice, const EosEvent& eos) {
+  std::string out;
+  if (!end(choice, eos)) return out;
+  ObjectWriter object(out, whole_head_);
+  object.begin("choices") += '[';
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) out += ',';
+    write_choice(out, i);
+  }
+  out += ']';
+  write_usage(object, usage());
+  if (choices_.size() == 1) write_receipt(object, eos);
+  object.close();
+  return out;
+}
+
+}  // namespace uma::wire
