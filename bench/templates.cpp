@@ -47,11 +47,11 @@ int main() {
       std::fprintf(stderr, "this template was rendered: %.200s\n", source.c_str());
       return 1;
     }
-    std::printf("%8.2f ms  %.100s\n", ms, source.c_str());
+    std::printf("%8.2f ms  %.160s\n", ms, source.c_str());
     if (ms <= worst) continue;
     worst = ms;
     worst_source = source;
   }
-  std::printf("worst of %zu: %.2f ms of CPU, %.100s\n", sources.size(), worst, worst_source.c_str());
+  std::printf("worst of %zu: %.2f ms of CPU, %.160s\n", sources.size(), worst, worst_source.c_str());
   return 0;
 }
