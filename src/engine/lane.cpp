@@ -463,8 +463,8 @@ void Lane::prepare_images(Sequence& sequence) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
     if (!encoding_.insert(run.image).second) continue;
-    options_.encode(run.image, [this, image = run.image](Expected<EncodedPtr> encoded) {
-      inbox_.push(EncodedReport{image, std::move(encoded)});
+    options_.encode(run.image, [inbox = inbox_, image = run.image](Expected<EncodedPtr> encoded) {
+      inbox->push(EncodedReport{image, std::move(encoded)});
     });
   }
 }
