@@ -227,7 +227,7 @@ const std::vector<Setting>& settings() {
       {"kv", "ttl", store(duration_or_none(), [](Config& c) -> auto& { return c.state_ttl; })},
 
       {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},
-      {.section = "pool", .key = "queue_depth_warn", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::not_yet},
+      {"pool", "queue_depth_warn", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.queue_depth_warn; })},
       {.section = "pool", .key = "maintenance_s", .apply = check_only(number(0.1, 86'400)), .effect = Effect::not_yet},
       {.section = "metrics", .key = "tick_interval_ms", .apply = check_only(integer(1, kDayMs)), .effect = Effect::not_yet},
   };

@@ -240,7 +240,7 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.state_ttl, std::chrono::days(7));
   EXPECT_EQ(config.eviction, kv::EvictionOrder::lru);
   EXPECT_THAT(config.keys_without_effect,
-              ElementsAre("pool.usable_fraction", "pool.queue_depth_warn", "pool.maintenance_s", "metrics.tick_interval_ms"));
+              ElementsAre("pool.usable_fraction", "pool.maintenance_s", "metrics.tick_interval_ms"));
 }
 
 TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {

@@ -146,6 +146,14 @@ void log_start(const Config& config) {
 void log_ready(const Config& config, const ModelInfo& model, const llm::ContextOptions& context, Duration since_start) {
   log_info("model   {}: {}, {}, trained for {} tokens", model.name, model.description, readable_bytes(model.bytes),
            model.train_tokens);
+  if (model.capability != Capability::chat) {
+    log_info("layout  {} worker(s) for {} of up to {} tokens{}, {} tokens a call; {} compute thread(s)", model.workers,
+             model.capability == Capability::rerank ? "pairs of texts" : "texts", model.sequence_tokens_max,
+             model.dimensions > 0 ? std::format(", vectors of {} numbers", model.dimensions) : "", model.context_tokens,
+             std::max(context.threads, context.threads_batch) * model.workers);
+    log_info("ready after {:.2f} s", to_ms(since_start) / 1000);
+    return;
+  }
   const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
   const std::string prefill_threads = is_even ? "" : std::format(", {} for prompts", context.threads_batch * model.workers);
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
@@ -224,6 +232,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
   options.store = store_options(config_);
+  options.queue_depth_warn = config_.queue_depth_warn;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }

@@ -79,12 +79,13 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
 
 // The store is told whether somebody computes.
 kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
-  options.is_busy = [this] {
-    const MutexLock lock(workers_mutex_);
-    return std::ranges::any_of(workers_,
-                               [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
-  };
+  options.is_busy = [this] { return has_streams(); };
   return options;
+}
+
+bool Engine::has_streams() const {
+  const MutexLock lock(workers_mutex_);
+  return std::ranges::any_of(workers_, [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
 }
 
 Engine::~Engine() {
@@ -136,6 +137,8 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
     }
     router_.post([this, error = loaded.error()] { router_.on_load_failed(error); });
     told = std::unexpected(loaded.error());
+  } else if (!loaded->embeddings.empty()) {
+    told = add_embed_workers(std::move(*loaded));
   } else {
     const llm::ModelFacts& facts = loaded->model->facts();
     const llm::ContextShape shape = loaded->workers.front().decode->shape();
@@ -201,6 +204,38 @@ void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
   if (options_.on_loaded) options_.on_loaded(told);
 }
 
+ModelInfo Engine::add_embed_workers(LoadedWorkers loaded) {
+  const llm::ModelFacts& facts = loaded.model->facts();
+  const llm::EmbeddingShape shape = loaded.embeddings.front()->shape();
+  auto embedder = std::make_shared<const capability::TextEmbedder>(loaded.model, shape, std::move(loaded.tasks));
+  std::vector<EmbedLane*> lanes;
+  const MutexLock lock(workers_mutex_);
+  model_info_.description = facts.description;
+  model_info_.capability = facts.capability;
+  model_info_.state = ModelState::ready;
+  model_info_.bytes = facts.bytes * static_cast<std::uint64_t>(loaded.copies);
+  model_info_.parameters = facts.parameters;
+  model_info_.context_tokens = shape.batch_rows_max;
+  model_info_.sequence_tokens_max = shape.text_tokens_max;
+  model_info_.train_tokens = facts.train_tokens;
+  model_info_.vocabulary = loaded.model->vocab().size();
+  model_info_.slots = shape.batch_texts_max;
+  model_info_.workers = static_cast<std::int32_t>(loaded.embeddings.size());
+  if (facts.capability == Capability::text_embedding) model_info_.dimensions = shape.dimensions;
+  for (std::unique_ptr<llm::EmbeddingContext>& context : loaded.embeddings) {
+    const std::size_t index = embed_workers_.size();
+    EmbedLaneOptions options{.index = static_cast<std::int32_t>(index),
+                             .threads = options_.threads_per_worker,
+                             .queue_depth_warn = options_.queue_depth_warn,
+                             .has_streams = [this] { return has_streams(); }};
+    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
+    lanes.push_back(lane.get());
+    embed_workers_.push_back({std::move(lane), std::thread([index, lane = lanes.back()] { run_embed_lane(*lane, index); })});
+  }
+  router_.post([this, embedder = std::move(embedder), lanes] { router_.on_embedder_loaded(embedder, lanes); });
+  return model_info_;
+}
+
 void Engine::run_store() {
   constexpr Duration kSaveLimit = std::chrono::seconds(20);
   set_thread_name("uma-store");
@@ -229,6 +264,15 @@ void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
   }
 }
 
+void Engine::run_embed_lane(EmbedLane& lane, std::size_t index) {
+  set_thread_name(std::format("uma-embed-{}", index).c_str());
+  while (!lane.is_closed()) {
+    const StepOutcome outcome = lane.step();
+    if (!outcome.did_work && !lane.wait(outcome.wake)) break;
+  }
+  lane.cancel_all();
+}
+
 void Engine::drain() {
   router_.post([this] { router_.drain(); });
 }
@@ -243,6 +287,10 @@ void Engine::stop() {
     for (Worker& worker : workers_) {
       worker.lane->close();
       std::ranges::move(worker.threads, std::back_inserter(threads));
+    }
+    for (EmbedWorker& worker : embed_workers_) {
+      worker.lane->close();
+      threads.push_back(std::move(worker.thread));
     }
   }
   for (std::thread& thread : threads) thread.join();
@@ -267,6 +315,22 @@ RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared
   const RequestId id{last_request_.fetch_add(1) + 1};
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink)]() mutable {
     router_.generate(id, std::move(tenant), std::move(request), std::move(sink));
+  });
+  return id;
+}
+
+RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embed(id, tenant, std::move(request), std::move(reply));
+  });
+  return id;
+}
+
+RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.rerank(id, tenant, std::move(request), std::move(reply));
   });
   return id;
 }
@@ -452,6 +516,27 @@ MetricsSnapshot Engine::metrics() const {
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
   }
+  Merged embed_call, embed_request;
+  for (const EmbedWorker& worker : embed_workers_) {
+    const EmbedStats& stats = worker.lane->stats();
+    snapshot.requests_failed_total += stats.requests_failed_total.value();
+    snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
+    snapshot.embed_queue_depth += stats.queue_depth.value();
+    snapshot.embed_texts_total += stats.texts_total.value();
+    snapshot.embed_tokens_total += stats.tokens_total.value();
+    snapshot.embed_calls_total += stats.calls_total.value();
+    snapshot.threads += stats.threads.value();
+    last_call_us = std::max(last_call_us, stats.last_call_us.value());
+    waiting_since_us = earlier_us(waiting_since_us, stats.waiting_since_us.value());
+    embed_call.add(stats.call);
+    embed_request.add(stats.request);
+  }
+  snapshot.embed_texts_per_call = mean(static_cast<double>(snapshot.embed_texts_total), snapshot.embed_calls_total);
+  snapshot.embed_call_ms_avg = embed_call.mean_ms();
+  snapshot.embed_request_p50_ms = embed_request.percentile_ms(0.5);
+  snapshot.embed_request_p95_ms = embed_request.percentile_ms(0.95);
+  snapshot.embed_call = embed_call.snapshot();
+  snapshot.embed_request = embed_request.snapshot();
   const kv::StoreStats& stored = store_.stats();
   snapshot.warm_sessions += stored.warm_states.value();
   snapshot.warm_bytes += stored.warm_bytes.value();

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "engine/embed_lane.h"
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   bool is_reproducible = false;             // LaneOptions
   bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
   kv::StoreOptions store;                   // of states that no context holds
+  std::size_t queue_depth_warn = 50;        // embedding requests that wait; more are worth a line in the log
   // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
@@ -58,6 +60,8 @@ class Engine final : public Service {
   void stop();
 
   RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override;
+  RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
+  RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
   void cancel(RequestId id, Reply<bool> reply) override;
   void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
@@ -84,12 +88,20 @@ class Engine final : public Service {
     std::vector<std::thread> threads;
   };
 
+  struct EmbedWorker {
+    std::unique_ptr<EmbedLane> lane;
+    std::thread thread;
+  };
+
   void on_load_progress(double progress);
   void on_loaded(Expected<LoadedWorkers> loaded);
+  [[nodiscard]] ModelInfo add_embed_workers(LoadedWorkers loaded);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
+  [[nodiscard]] bool has_streams() const;
   void run_store();
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
+  static void run_embed_lane(EmbedLane& lane, std::size_t index);
 
   // Constant after construction.
   const EngineOptions options_;
@@ -113,6 +125,7 @@ class Engine final : public Service {
   // Workers are added once, when the model is loaded.
   mutable Mutex workers_mutex_;
   std::vector<Worker> workers_ GUARDED_BY(workers_mutex_);
+  std::vector<EmbedWorker> embed_workers_ GUARDED_BY(workers_mutex_);
   ModelInfo model_info_ GUARDED_BY(workers_mutex_);
 };
 

@@ -76,7 +76,7 @@ bool Router::wait() {
 // ------------------------------------------------------------------------------------------------------------------
 
 void Router::when_loaded(Command command) {
-  if (model_ == nullptr && !load_error_) {
+  if (model_ == nullptr && embedder_ == nullptr && !load_error_) {
     waiting_for_model_.push_back(std::move(command));
   } else {
     command();
@@ -94,6 +94,14 @@ void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane
   for (Command& command : std::exchange(waiting_for_model_, {})) command();
 }
 
+void Router::on_embedder_loaded(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {
+  UMA_CHECK(embedder != nullptr && !lanes.empty());
+  embedder_ = std::move(embedder);
+  embed_lanes_ = std::move(lanes);
+  loaded_at_ = clock_.now();
+  for (Command& command : std::exchange(waiting_for_model_, {})) command();
+}
+
 void Router::on_load_failed(Error error) {
   load_error_ = std::move(error);
   for (Command& command : std::exchange(waiting_for_model_, {})) command();
@@ -108,12 +116,21 @@ void Router::on_load_progress(double progress) {
   }
 }
 
-Expected<Unit> Router::check_model(const std::string& name) const {
+Expected<Unit> Router::check_name(const std::string& name) const {
   if (load_error_) return std::unexpected(*load_error_);
   if (!name.empty() && name != options_.model_name) {
     return fail(ErrorCode::model_unknown, std::format("no model \"{}\": this daemon serves \"{}\"", name, options_.model_name));
   }
   return Unit{};
+}
+
+// For what needs a model that continues texts.
+Expected<Unit> Router::check_model(const std::string& name) const {
+  if (auto known = check_name(name); !known) return known;
+  if (model_ != nullptr) return Unit{};
+  return fail(ErrorCode::model_capability,
+              std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", options_.model_name,
+                          capability_name(embedder_->model().facts().capability)));
 }
 
 // --- Sessions
@@ -909,6 +926,10 @@ void Router::set_sent(RequestId id) {
   waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
 }
 
+void Router::note_open() {
+  requests_open_.set(static_cast<std::int64_t>(requests_.size() + texts_requests_.size()));
+}
+
 void Router::end_request(RequestId id, const Event& terminal) {
   const auto found = requests_.find(id);
   UMA_CHECK(found != requests_.end());
@@ -920,7 +941,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
     owner->running = {};
     rest(*owner);
   }
-  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  note_open();
   (void)sink->deliver(terminal);  // terminal events are always taken
 }
 
@@ -991,7 +1012,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   open.wants_progress = request.options.progress;
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
   next_expiry_ = std::min(next_expiry_, open.timeout);
-  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  note_open();
   unsent_.emplace(id, open.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
@@ -1370,6 +1391,14 @@ void Router::send(Task task, std::size_t lane) {
 }
 
 void Router::cancel(RequestId id, Reply<bool> reply) {
+  if (const auto texts = texts_requests_.find(id); texts != texts_requests_.end()) {
+    if (texts->second.lane != nullptr) {
+      texts->second.lane->cancel(id);
+    } else {
+      end_texts(id, fail(ErrorCode::limit_wait, "the request was cancelled"));
+    }
+    return reply(true);
+  }
   const auto found = requests_.find(id);
   if (found == requests_.end()) return reply(false);
   if (found->second.lane) {
@@ -1394,6 +1423,9 @@ void Router::cancel_all() {
   while (!requests_.empty()) {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
+  }
+  while (!texts_requests_.empty()) {
+    end_texts(texts_requests_.begin()->first, fail(ErrorCode::limit_wait, "the daemon stops: the request was cancelled"));
   }
   while (!waiting_for_reply_.empty()) run_waiting_for_replies(SessionId(waiting_for_reply_.begin()->first));
   for (auto& [id, session] : sessions_) {

@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/byte_budget.h"
@@ -27,11 +28,14 @@
 #include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/random.h"
+#include "capability/text_embedding.h"
+#include "core/embedding.h"
 #include "core/event.h"
 #include "core/limits.h"
 #include "core/request.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "engine/embed_lane.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
@@ -77,6 +81,8 @@ class Router {
 
   // Requests wait until one of these two is called.
   void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
+  // Of a model that takes no generations. At least one lane.
+  void on_embedder_loaded(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
   void on_load_failed(Error error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(double progress);
@@ -87,6 +93,8 @@ class Router {
   void cancel_all();
 
   void generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
+  void embed(RequestId id, const TenantId& tenant, EmbedRequest request, Reply<EmbedResult> reply);
+  void rerank(RequestId id, const TenantId& tenant, RerankRequest request, Reply<RerankResult> reply);
   void cancel(RequestId id, Reply<bool> reply);
   void cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply);
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply);
@@ -157,6 +165,15 @@ class Router {
     std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
     std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
   };
+  // The same of embeddings and reranking.
+  using TextsRequest = std::variant<EmbedRequest, RerankRequest>;
+  using TextsResult = std::variant<EmbedResult, RerankResult>;
+  struct OpenTexts {
+    std::variant<Reply<EmbedResult>, Reply<RerankResult>> reply;
+    sched::Flow flow;
+    TimePoint received{};
+    EmbedLane* lane = nullptr;  // it is there; null: with the router or the preparer
+  };
   // What a tenant keeps, with what is being committed.
   struct Account {
     std::size_t sessions = 0;
@@ -166,6 +183,7 @@ class Router {
 
   // Runs `command` at once or when the model is loaded.
   void when_loaded(Command command);
+  [[nodiscard]] Expected<Unit> check_name(const std::string& name) const;
   [[nodiscard]] Expected<Unit> check_model(const std::string& name) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
@@ -226,6 +244,15 @@ class Router {
   void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
+  void note_open();
+
+  void open_texts(RequestId id, const TenantId& tenant, TextsRequest request,
+                  std::variant<Reply<EmbedResult>, Reply<RerankResult>> reply);
+  [[nodiscard]] Expected<Unit> admit_texts(const TextsRequest& request) const;
+  void prepare_texts(RequestId id, TextsRequest request);
+  void send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts);
+  void refuse_texts(RequestId id, Error error);
+  void end_texts(RequestId id, Expected<TextsResult> result);
   void expire();
   [[nodiscard]] TimePoint deadline_of(const Open& open, const GenerateOptions& options) const;
 
@@ -239,8 +266,10 @@ class Router {
   // Owned by the router's thread.
   Random random_;
   std::shared_ptr<const llm::Model> model_;
-  std::shared_ptr<const capability::ChatFormat> chat_;  // shared with the preparer's jobs
-  std::vector<Lane*> lanes_;
+  std::shared_ptr<const capability::ChatFormat> chat_;        // shared with the preparer's jobs
+  std::vector<Lane*> lanes_;                                  // none: the model is loaded for its vectors or scores
+  std::shared_ptr<const capability::TextEmbedder> embedder_;  // shared with the preparer's jobs and the lanes'
+  std::vector<EmbedLane*> embed_lanes_;
   TimePoint loaded_at_{};
   std::optional<Error> load_error_;
   std::vector<Command> waiting_for_model_;
@@ -250,6 +279,7 @@ class Router {
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
+  std::unordered_map<RequestId, OpenTexts> texts_requests_;
   std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
   std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;

@@ -1,5 +1,6 @@
 #include "engine/worker_source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -72,6 +73,13 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
       model = std::move(*copy);
     }
     if (i == 0) loaded.model = model;
+    if (model->facts().capability != Capability::chat) {
+      const std::int32_t threads = std::max(options_.context.threads, options_.context.threads_batch);
+      auto context = model->new_embedding({.text_tokens_max = options_.context.cells, .threads = threads});
+      if (!context) return std::unexpected(context.error());
+      loaded.embeddings.push_back(std::move(*context));
+      continue;
+    }
     auto context = model->new_context(options_.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
@@ -80,6 +88,7 @@ Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress
     }
   }
   if (!drafts) return loaded;
+  if (loaded.workers.empty()) return fail(ErrorCode::model_load, "a draft model guesses tokens: an embedding model has none");
   auto draft = load_model(options_.draft_path, loaded.copies, true);
   if (!draft) return std::unexpected(draft.error());
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,11 +21,13 @@ struct WorkerContexts {
   std::unique_ptr<llm::Context> draft;    // of a draft model, which it keeps alive; null: there is none
 };
 
-// A model and the contexts on it.
+// A model and the contexts on it: workers for one of chat, embeddings for the others.
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
-  std::int32_t copies = 1;  // of the weights in memory: one, or one per worker, which its contexts keep alive
+  std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
+  std::map<std::string, std::string> tasks;  // of embeddings: the prefix of each by its name
+  std::int32_t copies = 1;                   // of the weights in memory: one, or one per worker, which its contexts keep alive
 };
 
 class WorkerSource {

@@ -21,12 +21,6 @@ constexpr std::int32_t kDefaultSequenceCells = 4096;
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
-// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
-std::shared_mutex& library_mutex() {
-  static std::shared_mutex mutex;
-  return mutex;
-}
-
 ggml_type cache_type(KvType type) {
   return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
 }
@@ -126,12 +120,12 @@ bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::in
   return true;
 }
 
+}  // namespace
+
 bool ask_monitor(void* data) {
   CallMonitor* monitor = static_cast<const std::atomic<CallMonitor*>*>(data)->load(std::memory_order_acquire);
   return monitor != nullptr && monitor->wants_end();
 }
-
-}  // namespace
 
 bool has_states(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);

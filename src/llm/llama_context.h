@@ -15,6 +15,9 @@ namespace uma::llm {
 // too.
 [[nodiscard]] bool has_states(const llama_model* model);
 
+// The library's abort callback; `data` is an atomic pointer to the CallMonitor to ask, null: nobody.
+[[nodiscard]] bool ask_monitor(void* data);
+
 class LlamaContext final : public Context {
  public:
   // `model` keeps the weights alive for as long as the context lives.

@@ -1,15 +1,22 @@
 // The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end
-// here.
+// here, and not all of them may run at the same time.
 #pragma once
 
 #include <exception>
 #include <format>
 #include <new>
+#include <shared_mutex>
 #include <utility>
 
 #include "core/error.h"
 
 namespace uma::llm {
+
+// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
+inline std::shared_mutex& library_mutex() {
+  static std::shared_mutex mutex;
+  return mutex;
+}
 
 // Runs `call`, which returns an Expected; an exception becomes an error with `code` that says what was being done.
 template <class Call>

@@ -12,6 +12,10 @@ using enum boost::beast::http::verb;
 constexpr std::array kRoutes = {
     HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion},
     HttpRoute{post, "/v1/completions", handlers::create_completion},
+    HttpRoute{post, "/v1/embeddings", handlers::create_embeddings},
+    HttpRoute{post, "/v1/rerank", handlers::create_rerank},
+    HttpRoute{post, "/v2/rerank", handlers::create_rerank},
+    HttpRoute{post, "/rerank", handlers::create_rerank},
     HttpRoute{post, "/v1/responses", handlers::create_response},
     HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
     HttpRoute{delete_, "/v1/responses/{id}", handlers::delete_response},

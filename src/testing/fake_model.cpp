@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "testing/fake_embedding.h"
 
 namespace uma::testing {
 namespace {
@@ -219,6 +220,8 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.train_tokens = options_.cells;
   facts_.bos_text = "<s>";
   facts_.eos_text = "</s>";
+  facts_.capability = options_.capability;
+  facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
   if (options_.has_chat_template && facts_.chat_template.empty()) {
     facts_.chat_template =
@@ -229,6 +232,12 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
 
 Expected<std::unique_ptr<llm::Context>> FakeModel::new_context(const llm::ContextOptions&) const {
   return std::make_unique<FakeContext>(options_);
+}
+
+Expected<std::unique_ptr<llm::EmbeddingContext>> FakeModel::new_embedding(const llm::EmbeddingOptions&) const {
+  FakeEmbeddingOptions options;
+  options.clock = options_.clock;
+  return std::make_unique<FakeEmbedding>(options);
 }
 
 Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -185,6 +185,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   ObjectWriter object(out);
   object.field("name", model.name);
   object.field("description", model.description);
+  object.field("capability", capability_name(model.capability));
   object.field("state", model_state_name(model.state));
   object.field("load_progress", model.load_progress);
   object.field("bytes", model.bytes);
@@ -197,6 +198,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("workers", model.workers);
   object.field("has_chat_template", model.has_chat_template);
   object.field("kv_layout", model.kv_layout);
+  object.field("dimensions", model.dimensions);
   object.close();
 }
 
@@ -274,6 +276,14 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("save_ms_avg", metrics.save_ms_avg);
   object.field("cold_read_ms_avg", metrics.cold_read_ms_avg);
   object.field("cold_write_ms_avg", metrics.cold_write_ms_avg);
+  object.field("embed_queue_depth", metrics.embed_queue_depth);
+  object.field("embed_texts_total", metrics.embed_texts_total);
+  object.field("embed_tokens_total", metrics.embed_tokens_total);
+  object.field("embed_calls_total", metrics.embed_calls_total);
+  object.field("embed_texts_per_call", metrics.embed_texts_per_call);
+  object.field("embed_call_ms_avg", metrics.embed_call_ms_avg);
+  object.field("embed_request_p50_ms", metrics.embed_request_p50_ms);
+  object.field("embed_request_p95_ms", metrics.embed_request_p95_ms);
   object.field("rss_bytes", metrics.rss_bytes);
   object.field("kv_cache_utilization", metrics.kv_cache_utilization);
   append_progress_fields(object, metrics.progress);

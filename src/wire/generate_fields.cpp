@@ -245,13 +245,6 @@ std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
   return biases;
 }
 
-RequestClass class_field(FieldReader& fields) {
-  const std::string name = fields.text("class").value_or("interactive");
-  if (name == "background") return RequestClass::background;
-  if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
-  return RequestClass::interactive;
-}
-
 }  // namespace
 
 std::vector<ChatMessage> messages_field(FieldReader& fields) {
@@ -340,6 +333,13 @@ void read_own_sampling(FieldReader& fields, SamplingParams& sampling) {
   sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
                                 .value_or(sampling.repeat_penalty);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+}
+
+RequestClass class_field(FieldReader& fields) {
+  const std::string name = fields.text("class").value_or("interactive");
+  if (name == "background") return RequestClass::background;
+  if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
+  return RequestClass::interactive;
 }
 
 void read_scheduling(FieldReader& fields, GenerateOptions& options) {

@@ -26,6 +26,7 @@ namespace uma::wire {
 void read_common_sampling(FieldReader& fields, SamplingParams& sampling);
 // top_k, min_p, repeat_penalty and ignore_eos; likewise.
 void read_own_sampling(FieldReader& fields, SamplingParams& sampling);
+[[nodiscard]] RequestClass class_field(FieldReader& fields);
 // class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
 void read_scheduling(FieldReader& fields, GenerateOptions& options);
 // tools, tool_choice, parallel_tool_calls, chat_template_kwargs and reasoning_effort. `none` of the tools may be called: the

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/request.h"
+#include "wire/embedding_codec.h"
 
 namespace uma::wire {
 
@@ -62,10 +63,10 @@ struct MetricsRequest {};
 struct PingRequest {};
 
 // generate, generate_stream and regenerate are all a core GenerateRequest.
-using RequestBody =
-    std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest, ForkSessionRequest,
-                 RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest, ExportSessionRequest,
-                 ImportSessionRequest, ImportDataRequest, ModelsRequest, MetricsRequest, PingRequest>;
+using RequestBody = std::variant<GenerateRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
+                                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
+                                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall,
+                                 ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL

@@ -195,6 +195,13 @@ RequestBody decode_import_data(FieldReader& fields) {
   return request;
 }
 
+RequestBody decode_embed(FieldReader& fields) {
+  return read_embed(fields);
+}
+RequestBody decode_rerank_request(FieldReader& fields) {
+  return read_rerank(fields);
+}
+
 template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
   return BodyT{};
@@ -205,7 +212,7 @@ struct TypeDecoder {
   RequestBody (*decode)(FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 18> kDecoders = {{
+constexpr std::array<TypeDecoder, 20> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -221,13 +228,14 @@ constexpr std::array<TypeDecoder, 18> kDecoders = {{
     {"export_session", decode_export_session},
     {"import_session", decode_import_session},
     {"import_data", decode_import_data},
+    {"embed", decode_embed},
+    {"rerank", decode_rerank_request},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
 }};
 
-constexpr std::array<std::string_view, 5> kCapabilityTypes = {"embed", "rerank", "embed_image", "describe_image",
-                                                              "generate_image"};
+constexpr std::array<std::string_view, 3> kCapabilityTypes = {"embed_image", "describe_image", "generate_image"};
 constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
@@ -236,7 +244,7 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
 
 Error type_error(std::string_view type) {
   if (contains(kCapabilityTypes, type)) {
-    return {ErrorCode::model_capability, std::format("this version serves text generation only, {} comes later", type)};
+    return {ErrorCode::model_capability, std::format("this version serves texts only, {} comes later", type)};
   }
   if (contains(kLaterTypes, type)) {
     return {ErrorCode::proto_type, std::format("request type \"{}\" is not served by this version", type)};

@@ -111,11 +111,9 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type"},
       {R"("type":"load_model")", "E_PROTO_004 request type \"load_model\" is not served by this version"},
       {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
-      {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
-      {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
-      {R"("type":"embed_image")", "E_MODEL_003 this version serves text generation only, embed_image comes later"},
-      {R"("type":"describe_image")", "E_MODEL_003 this version serves text generation only, describe_image comes later"},
-      {R"("type":"generate_image")", "E_MODEL_003 this version serves text generation only, generate_image comes later"},
+      {R"("type":"embed_image")", "E_MODEL_003 this version serves texts only, embed_image comes later"},
+      {R"("type":"describe_image")", "E_MODEL_003 this version serves texts only, describe_image comes later"},
+      {R"("type":"generate_image")", "E_MODEL_003 this version serves texts only, generate_image comes later"},
   });
 }
 
