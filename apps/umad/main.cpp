@@ -23,12 +23,12 @@
 #include "base/memory_info.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
-#include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/cold_files.h"
 #include "kv/sqlite_catalog.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
+#include "pool/model_pool.h"
 #include "server/api_keys.h"
 #include "server/http_server.h"
 #include "server/unix_server.h"
@@ -129,12 +129,6 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string readable_bytes(std::uint64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMiB;
-  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
-}
-
 void log_start(const Config& config) {
   log_info("umad {}, process {}", UMA_VERSION, ::getpid());
   if (!config.keys_superseded.empty()) {
@@ -143,22 +137,7 @@ void log_start(const Config& config) {
   if (!config.keys_without_effect.empty()) log_info("no effect in this version: {}", join(config.keys_without_effect));
 }
 
-void log_ready(const Config& config, const ModelInfo& model, const llm::ContextOptions& context, Duration since_start) {
-  log_info("model   {}: {}, {}, trained for {} tokens", model.name, model.description, readable_bytes(model.bytes),
-           model.train_tokens);
-  if (model.capability != Capability::chat) {
-    log_info("layout  {} worker(s) for {} of up to {} tokens{}, {} tokens a call; {} compute thread(s)", model.workers,
-             model.capability == Capability::rerank ? "pairs of texts" : "texts", model.sequence_tokens_max,
-             model.dimensions > 0 ? std::format(", vectors of {} numbers", model.dimensions) : "", model.context_tokens,
-             std::max(context.threads, context.threads_batch) * model.workers);
-    log_info("ready after {:.2f} s", to_ms(since_start) / 1000);
-    return;
-  }
-  const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
-  const std::string prefill_threads = is_even ? "" : std::format(", {} for prompts", context.threads_batch * model.workers);
-  log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
-           model.workers, model.slots, model.context_tokens, model.kv_layout, model.sequence_tokens_max,
-           context.threads * model.workers, prefill_threads);
+void log_ready(const Config& config, Duration since_start) {
   const std::string socket_flag =
       config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
   log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
@@ -185,7 +164,6 @@ class Daemon {
       : config_(config),
         model_path_(std::move(model_path)),
         draft_path_(std::move(draft_path)),
-        compute_(choose_compute_here(config, model_path_)),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
@@ -208,7 +186,6 @@ class Daemon {
   const Config& config_;
   const std::string model_path_;
   const std::string draft_path_;  // empty: none
-  const Compute compute_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
@@ -226,8 +203,6 @@ engine::EngineOptions Daemon::engine_options() {
   options.target_ttft_ms = config_.target_ttft_ms;
   options.target_tbt_ms = config_.target_tbt_ms;
   options.policy = config_.policy;
-  options.threads_per_worker = compute_.threads;
-  options.threads_beside_prefill = compute_.decode_threads_beside_prefill;
   options.bmt_budget_gbps = config_.bmt_budget_gbps;
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
@@ -238,14 +213,18 @@ engine::EngineOptions Daemon::engine_options() {
 }
 
 std::unique_ptr<engine::WorkerSource> Daemon::worker_source() const {
-  engine::FixedModelOptions options;
-  options.path = model_path_;
-  options.draft_path = draft_path_;
-  options.workers = config_.workers;
-  options.context = compute_.context;
-  options.replicates = config_.replicates_weights;
-  options.lanes = compute_.lanes;
-  return std::make_unique<engine::FixedModelSource>(std::move(options));
+  pool::PooledModel model{.name = std::filesystem::path(model_path_).stem().string(), .prepare = [this] {
+                            const Compute compute = choose_compute_here(config_, model_path_);
+                            return engine::LoadWorkersOptions{.path = model_path_,
+                                                              .draft_path = draft_path_,
+                                                              .workers = config_.workers,
+                                                              .context = compute.context,
+                                                              .threads = compute.threads,
+                                                              .replicates = config_.replicates_weights,
+                                                              .lanes = compute.lanes,
+                                                              .threads_beside_prefill = compute.decode_threads_beside_prefill};
+                          }};
+  return std::make_unique<pool::ModelPool>(std::vector{std::move(model)});
 }
 
 // Without it states are kept in memory only.
@@ -270,7 +249,6 @@ int Daemon::run() {
   server_ = std::move(*server);
   log_info("socket  {}", config_.socket_path);
   if (!open_http()) return 1;
-  log_info("loading {}{}{}", model_path_, draft_path_.empty() ? "" : " and, to draft with, ", draft_path_);
   engine_.start();
   const int status = serve();
   if (http_) http_->stop();
@@ -344,7 +322,7 @@ int Daemon::serve() {
     for (const Happening& happening : taken_) {
       if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
         if (!*loaded) return give_up(loaded->error());
-        log_ready(config_, **loaded, compute_.context, clock_.now() - started_);
+        log_ready(config_, clock_.now() - started_);
         continue;
       }
       const int number = std::get<SignalCame>(happening).number;

@@ -154,7 +154,6 @@ Expected<EmbedResult> TextEmbedder::result_of(const EmbedRequest& request, const
   const auto width = static_cast<std::size_t>(shape_.dimensions);
   const std::size_t kept = request.dimensions > 0 ? static_cast<std::size_t>(request.dimensions) : width;
   EmbedResult result;
-  result.model = model_->facts().name;
   result.dimensions = static_cast<std::int32_t>(kept);
   result.tokens = texts.tokens;
   result.values.reserve(request.inputs.size() * kept);
@@ -277,7 +276,6 @@ Expected<RerankResult> TextEmbedder::result_of(const RerankRequest& request, con
                                                std::span<const float> outputs) const {
   const auto width = static_cast<std::size_t>(shape_.dimensions);
   RerankResult result;
-  result.model = model_->facts().name;
   result.tokens = texts.tokens;
   for (std::size_t i = 0; i < texts.texts.size(); ++i) result.scores.push_back({i, outputs[i * width]});
   for (const RerankScore& score : result.scores) {

@@ -36,6 +36,7 @@ class TextEmbedder {
                std::map<std::string, std::string> tasks);
 
   [[nodiscard]] const llm::Model& model() const { return *model_; }
+  [[nodiscard]] const llm::EmbeddingShape& shape() const { return shape_; }
 
   // Errors: E_MODEL_003 for a model of the other kind; E_PROTO_003 for a task, tokens or a number of dimensions that the model
   // does not have, and for a text without tokens; E_LIMIT_001 for one that is too long.
@@ -43,7 +44,7 @@ class TextEmbedder {
   // One per document. Errors: likewise.
   [[nodiscard]] Expected<EmbedTexts> texts_of(const RerankRequest& request) const;
 
-  // `outputs`: of the request's texts, one after the other. Errors: E_RUNTIME_001 where the model has computed no numbers.
+  // Without the model's name. `outputs`: of the request's texts, one after the other. Errors: E_RUNTIME_001 where the model has computed no numbers.
   [[nodiscard]] Expected<EmbedResult> result_of(const EmbedRequest& request, const EmbedTexts& texts,
                                                 std::span<const float> outputs) const;
   [[nodiscard]] Expected<RerankResult> result_of(const RerankRequest& request, const EmbedTexts& texts,

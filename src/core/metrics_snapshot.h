@@ -30,6 +30,7 @@ struct ProgressSnapshot {
 };
 
 struct WorkerMetrics {
+  std::string model;
   std::int64_t sequences_active = 0;
   std::int64_t queue_depth = 0;
   std::int64_t cells_used = 0;

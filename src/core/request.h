@@ -118,8 +118,9 @@ struct CreateSessionRequest {
 };
 
 struct ImportRequest {
-  std::string name;   // of the new session; empty: the one it had
-  PortableFile file;  // not checked yet
+  std::string name;     // of the new session; empty: the one it had
+  PortableFile file;    // not checked yet
+  std::string model{};  // that it becomes a session of; empty: the default one
 };
 
 struct AppendRequest {

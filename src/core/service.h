@@ -65,6 +65,11 @@ class Service {
   // A new session from such a file; nothing where any of it is wrong.
   virtual void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) = 0;
 
+  // Loads a model before anybody needs it; empty: the default one. Replies when it is there, or why not.
+  virtual void load_model(std::string model, Reply<Unit> reply) = 0;
+  // Frees a loaded model's memory, if nobody uses it; its sessions stay. Errors: E_SESSION_002 while it is in use.
+  virtual void unload_model(std::string model, Reply<Unit> reply) = 0;
+
   // The following two answer from values that are kept up to date, without asking another thread.
   virtual std::vector<ModelInfo> models() const = 0;
   virtual MetricsSnapshot metrics() const = 0;

@@ -70,13 +70,13 @@ struct ImportedSession {
   bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
 };
 
-enum class ModelState : std::uint8_t { loading, ready, failed };
+enum class ModelState : std::uint8_t { unloaded, loading, ready, failed };
 
 struct ModelInfo {
   std::string name;
-  std::string description;  // architecture, size and type, as the engine says
+  std::string description{};  // architecture, size and type, as the engine says
   Capability capability = Capability::chat;
-  ModelState state = ModelState::loading;
+  ModelState state = ModelState::unloaded;
   double load_progress = 0;  // 0 to 1
   std::uint64_t bytes = 0;
   std::uint64_t parameters = 0;
@@ -87,7 +87,7 @@ struct ModelInfo {
   std::int32_t slots = 0;
   std::int32_t workers = 0;
   bool has_chat_template = false;
-  std::string kv_layout;        // "split" or "unified"; empty: it has none
+  std::string kv_layout{};      // "split" or "unified"; empty: it has none
   std::int32_t dimensions = 0;  // of its vectors; 0: it makes none
 };
 

@@ -21,12 +21,15 @@ Error cancelled() {
 }  // namespace
 
 EmbedLane::EmbedLane(EmbedLaneOptions options, std::unique_ptr<llm::EmbeddingContext> context, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), context_(std::move(context)) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      context_(std::move(context)),
+      stats_(options_.stats ? options_.stats : std::make_shared<EmbedStats>()) {}
 
 void EmbedLane::post(EmbedTask task) {
   UMA_CHECK(!task.texts.texts.empty());
-  stats_.queue_depth.add(1);
-  stats_.queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
+  stats_->queue_depth.add(1);
+  stats_->queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   inbox_.push(std::move(task));
 }
 
@@ -75,7 +78,7 @@ void EmbedLane::take_commands() {
     const RequestId id = std::get<Cancel>(command).id;
     const auto job = std::ranges::find(jobs_, id, [](const auto& each) { return each->asked.id; });
     if (job == jobs_.end() || !(*job)->asked.done) continue;
-    stats_.requests_cancelled_total.add();
+    stats_->requests_cancelled_total.add();
     end(**job, std::unexpected(cancelled()));
   }
   inbox_taken_.clear();
@@ -90,7 +93,7 @@ void EmbedLane::take_commands() {
 void EmbedLane::expire(TimePoint now) {
   for (const auto& job : jobs_) {
     if (!job->asked.done || now < job->asked.deadline) continue;
-    stats_.requests_failed_total.add();
+    stats_->requests_failed_total.add();
     end(*job, fail(ErrorCode::limit_wait,
                    std::format("{} of {} texts were computed by the request's deadline, {} requests wait: try again later, or "
                                "with a longer deadline_ms",
@@ -162,7 +165,7 @@ Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
   if (threads != threads_) {
     context_->set_threads(threads);
     threads_ = threads;
-    stats_.threads.set(threads);
+    stats_->threads.set(threads);
   }
   texts_.clear();
   std::size_t rows = 0;
@@ -173,15 +176,15 @@ Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
   const TimePoint began = clock_.now();
   auto computed = context_->compute(texts_, &interrupt_, outputs_);
   const TimePoint ended = clock_.now();
-  stats_.last_call_us.set(to_us(ended));
+  stats_->last_call_us.set(to_us(ended));
   if (!computed || !*computed) return computed;
   const double ms = to_ms(ended - began);
   const double row_ms = ms / static_cast<double>(rows);
   row_ms_ = row_ms_ <= 0 ? row_ms : row_ms_ + kNewest * (row_ms - row_ms_);
-  stats_.call.record_ms(ms);
-  stats_.calls_total.add();
-  stats_.texts_total.add(texts.size());
-  stats_.tokens_total.add(rows);
+  stats_->call.record_ms(ms);
+  stats_->calls_total.add();
+  stats_->texts_total.add(texts.size());
+  stats_->tokens_total.add(rows);
   return computed;
 }
 
@@ -194,7 +197,7 @@ void EmbedLane::run_one_by_one() {
     if (computed) {
       keep_outputs(std::span(&text, 1));
     } else {
-      stats_.requests_failed_total.add();
+      stats_->requests_failed_total.add();
       end(*text.job, std::unexpected(computed.error()));
     }
   }
@@ -209,16 +212,16 @@ void EmbedLane::keep_outputs(std::span<const Picked> texts) {
     job.outputs.insert(job.outputs.end(), output.begin(), output.end());
     job.tokens_done += static_cast<std::int64_t>(job.asked.texts.texts[job.texts_done].tokens.size());
     if (++job.texts_done < job.asked.texts.texts.size()) continue;
-    stats_.request.record_ms(to_ms(clock_.now() - job.asked.received));
+    stats_->request.record_ms(to_ms(clock_.now() - job.asked.received));
     end(job, std::move(job.outputs));
   }
 }
 
 // Its request has its result; the job itself goes with drop_ended().
 void EmbedLane::end(Job& job, Expected<std::vector<float>> result) {
-  stats_.requests_total.add();
-  stats_.queue_depth.add(-1);
-  stats_.queue_bytes.add(-static_cast<std::int64_t>(job.asked.bytes()));
+  stats_->requests_total.add();
+  stats_->queue_depth.add(-1);
+  stats_->queue_bytes.add(-static_cast<std::int64_t>(job.asked.bytes()));
   share_.leave(job.asked.flow);
   std::exchange(job.asked.done, nullptr)(job.asked.texts, std::move(result));
 }
@@ -226,7 +229,7 @@ void EmbedLane::end(Job& job, Expected<std::vector<float>> result) {
 void EmbedLane::drop_ended() {
   std::erase_if(jobs_, [](const auto& job) { return !job->asked.done; });
   const auto waits = std::ranges::find(jobs_, 0u, [](const auto& job) { return job->texts_done; });
-  stats_.waiting_since_us.set(waits == jobs_.end() ? 0 : to_us((*waits)->asked.received));
+  stats_->waiting_since_us.set(waits == jobs_.end() ? 0 : to_us((*waits)->asked.received));
 }
 
 void EmbedLane::cancel_all() {
@@ -234,7 +237,7 @@ void EmbedLane::cancel_all() {
   take_commands();
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;
-    stats_.requests_cancelled_total.add();
+    stats_->requests_cancelled_total.add();
     end(*job, std::unexpected(cancelled()));
   }
   drop_ended();

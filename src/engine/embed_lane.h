@@ -67,6 +67,8 @@ struct EmbedLaneOptions {
   double call_ms_max = 250;            // wanted of a call: who comes waits for the one that runs
   double call_ms_beside_streams = 50;  // while others stream tokens
   std::size_t queue_depth_warn = 50;   // requests; more are worth a line in the log; 0: never
+  // Its counters, which outlive it; null: its own.
+  std::shared_ptr<EmbedStats> stats = nullptr;  // shared with who reads them later
   // Whether others stream tokens; asked before each call. Null: never.
   std::function<bool()> has_streams = nullptr;
   // How many of `threads` may compute now; asked before each call. Null: all.
@@ -85,7 +87,7 @@ class EmbedLane {
   // Ends the loop around step(), in mid-computation.
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
-  [[nodiscard]] const EmbedStats& stats() const { return stats_; }
+  [[nodiscard]] const EmbedStats& stats() const { return *stats_; }
   [[nodiscard]] const llm::EmbeddingShape& shape() const { return context_->shape(); }
 
   // --- Owner thread.
@@ -145,7 +147,7 @@ class EmbedLane {
   std::atomic<std::uint64_t> alone_id_{0};  // of the only request in the call that runs; 0: several, or none runs
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
-  EmbedStats stats_;
+  const std::shared_ptr<EmbedStats> stats_;
 };
 
 }  // namespace uma::engine

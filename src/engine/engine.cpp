@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
@@ -71,11 +72,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       source_(std::move(source)),
       catalog_(std::move(catalog)),
       store_(with_busy(options_.store), std::move(cold), clock),
-      router_({.limits = options_.limits, .model_name = source_->model_name(), .seed = random_seed()}, *catalog_, store_,
-              preparer_, clock) {
-  sessions_at_start_ = router_.session_ids();
-  model_info_.name = source_->model_name();
-}
+      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {}
 
 // The store is told whether somebody computes.
 kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
@@ -84,8 +81,11 @@ kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
 }
 
 bool Engine::has_streams() const {
-  const MutexLock lock(workers_mutex_);
-  return std::ranges::any_of(workers_, [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+  const MutexLock lock(models_mutex_);
+  return std::ranges::any_of(models_, [](const auto& entry) {
+    return std::ranges::any_of(entry.second.workers,
+                               [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+  });
 }
 
 Engine::~Engine() {
@@ -94,6 +94,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   started_ = true;
+  source_->start(*this);
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
     do {
@@ -116,129 +117,220 @@ void Engine::start() {
       }
     } while (catalog_->wait());
   });
-  source_->load([this](double progress) { on_load_progress(progress); },
-                [this](Expected<LoadedWorkers> loaded) { on_loaded(std::move(loaded)); });
+  store_thread_ = std::thread([this, sessions = router_.session_ids()] { run_store(sessions); });
+  load_model(options_.preload, [this](const Expected<Unit>& loaded) {
+    if (!options_.on_loaded) return;
+    if (!loaded) return options_.on_loaded(std::unexpected(loaded.error()));
+    const std::string name = source_->resolve(options_.preload).value();
+    const MutexLock lock(models_mutex_);
+    options_.on_loaded(models_.at(name).info);
+  });
 }
+
+// --- Models
+// --------------------------------------------------------------------------------------------------------------------
 
 // The library reports every tensor; who waits hears of every percent.
-void Engine::on_load_progress(double progress) {
-  const double before = load_progress_.exchange(progress);
-  if (std::floor(progress * 100) > std::floor(before * 100)) {
-    router_.post([this, progress] { router_.on_load_progress(progress); });
+void Engine::on_load_progress(const std::string& model, double progress) {
+  double before = 0;
+  {
+    const MutexLock lock(models_mutex_);
+    ModelInfo& info = models_[model].info;
+    info.state = ModelState::loading;
+    before = std::exchange(info.load_progress, progress);
+  }
+  if (progress < before || std::floor(progress * 100) > std::floor(before * 100)) {
+    router_.post([this, model, progress] { router_.on_load_progress(model, progress); });
   }
 }
 
-void Engine::on_loaded(Expected<LoadedWorkers> loaded) {
-  Expected<ModelInfo> told = ModelInfo{};
+void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
   if (!loaded) {
     {
-      const MutexLock lock(workers_mutex_);
-      model_info_.state = ModelState::failed;
+      const MutexLock lock(models_mutex_);
+      models_[model].info = {.name = model, .state = ModelState::failed};
     }
-    router_.post([this, error = loaded.error()] { router_.on_load_failed(error); });
-    told = std::unexpected(loaded.error());
-  } else if (!loaded->embeddings.empty()) {
-    told = add_embed_workers(std::move(*loaded));
-  } else {
-    const llm::ModelFacts& facts = loaded->model->facts();
-    const llm::ContextShape shape = loaded->workers.front().decode->shape();
-    store_.open(loaded->workers.front().decode->state_identity(), shape.can_truncate, std::exchange(sessions_at_start_, {}));
-    store_thread_ = std::thread([this] { run_store(); });
-    std::vector<Lane*> lanes;
-    const MutexLock lock(workers_mutex_);
-    model_info_.description = facts.description;
-    model_info_.state = ModelState::ready;
-    model_info_.bytes = facts.bytes * static_cast<std::uint64_t>(loaded->copies);
-    model_info_.parameters = facts.parameters;
-    model_info_.context_tokens = shape.cells;
-    model_info_.sequence_tokens_max = shape.sequence_cells_max;
-    model_info_.train_tokens = facts.train_tokens;
-    model_info_.vocabulary = loaded->model->vocab().size();
-    model_info_.slots = shape.sequences;
-    model_info_.workers = static_cast<std::int32_t>(loaded->workers.size());
-    model_info_.has_chat_template = !facts.chat_template.empty();
-    model_info_.kv_layout = shape.is_unified ? "unified" : "split";
-    for (std::size_t i = 0; i < loaded->workers.size(); ++i) {
-      LaneOptions options{.index = static_cast<std::int32_t>(i),
-                          .threads = options_.threads_per_worker,
-                          .threads_beside_prefill = options_.threads_beside_prefill,
-                          .tick_ms = options_.tick_ms,
-                          .target_ttft_ms = options_.target_ttft_ms,
-                          .target_tbt_ms = options_.target_tbt_ms,
-                          .weights = {.always = facts.bytes - facts.expert_bytes,
-                                      .experts = facts.expert_bytes,
-                                      .experts_count = facts.experts_count,
-                                      .experts_used = facts.experts_used},
-                          .bmt_budget_gbps = options_.bmt_budget_gbps,
-                          .policy = options_.policy,
-                          .is_reproducible = options_.is_reproducible,
-                          .speculates = options_.speculates,
-                          .store = &store_,
-                          .eviction = options_.store.eviction,
-                          .others_busy = nullptr,
-                          .guess = nullptr,
-                          .on_logits = nullptr};
-      if (options.threads > 1) {
-        options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
-      }
-      auto lane = std::make_unique<Lane>(
-          std::move(options), std::move(loaded->workers[i].decode), std::move(loaded->workers[i].prefill),
-          loaded->model->vocab(), clock_, [this](TaskResult result) {
-            router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
-          });
-      if (loaded->workers[i].draft) {
-        lane->draft_with(std::make_unique<ModelDrafter>(std::move(loaded->workers[i].draft), loaded->model->vocab(), clock_));
-      }
-      lanes.push_back(lane.get());
-      workers_.push_back({std::move(lane), {}});
-    }
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      workers_[i].threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
-      if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
-        workers_[i].threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
-      }
-    }
-    told = model_info_;
-    router_.post([this, model = loaded->model, lanes] { router_.on_loaded(model, lanes); });
+    return router_.post([this, model, error = loaded.error()] { router_.on_load_failed(model, error); });
   }
-  if (options_.on_loaded) options_.on_loaded(told);
+  if (!loaded->embeddings.empty()) {
+    auto embedder = std::make_shared<const capability::TextEmbedder>(loaded->model, loaded->embeddings.front()->shape(),
+                                                                     std::exchange(loaded->tasks, {}));
+    auto lanes = make_embed_workers(model, std::move(*loaded), embedder);
+    return router_.post([this, model, embedder = std::move(embedder), lanes = std::move(lanes)]() mutable {
+      router_.on_embedder_loaded(model, std::move(embedder), std::move(lanes));
+    });
+  }
+  store_is_open_.wait();  // requests of the first moment find what is on disk
+  std::shared_ptr<const llm::Model> weights = loaded->model;
+  std::vector<Lane*> lanes = make_workers(model, std::move(*loaded));
+  router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes)]() mutable {
+    router_.on_loaded(model, std::move(weights), std::move(lanes));
+  });
 }
 
-ModelInfo Engine::add_embed_workers(LoadedWorkers loaded) {
-  const llm::ModelFacts& facts = loaded.model->facts();
-  const llm::EmbeddingShape shape = loaded.embeddings.front()->shape();
-  auto embedder = std::make_shared<const capability::TextEmbedder>(loaded.model, shape, std::move(loaded.tasks));
-  std::vector<EmbedLane*> lanes;
-  const MutexLock lock(workers_mutex_);
-  model_info_.description = facts.description;
-  model_info_.capability = facts.capability;
-  model_info_.state = ModelState::ready;
-  model_info_.bytes = facts.bytes * static_cast<std::uint64_t>(loaded.copies);
-  model_info_.parameters = facts.parameters;
-  model_info_.context_tokens = shape.batch_rows_max;
-  model_info_.sequence_tokens_max = shape.text_tokens_max;
-  model_info_.train_tokens = facts.train_tokens;
-  model_info_.vocabulary = loaded.model->vocab().size();
-  model_info_.slots = shape.batch_texts_max;
-  model_info_.workers = static_cast<std::int32_t>(loaded.embeddings.size());
-  if (facts.capability == Capability::text_embedding) model_info_.dimensions = shape.dimensions;
-  for (std::unique_ptr<llm::EmbeddingContext>& context : loaded.embeddings) {
-    const std::size_t index = embed_workers_.size();
-    EmbedLaneOptions options{.index = static_cast<std::int32_t>(index),
-                             .threads = options_.threads_per_worker,
-                             .queue_depth_warn = options_.queue_depth_warn,
-                             .has_streams = [this] { return has_streams(); }};
-    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
+std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers made) {
+  const llm::ModelFacts& facts = made.model->facts();
+  const llm::ContextShape shape = made.workers.front().decode->shape();
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_[name];
+  UMA_CHECK(loaded.workers.empty());
+  loaded.info = {.name = name,
+                 .description = facts.description,
+                 .state = ModelState::ready,
+                 .load_progress = 1,
+                 .bytes = facts.bytes * static_cast<std::uint64_t>(made.copies),
+                 .parameters = facts.parameters,
+                 .context_tokens = shape.cells,
+                 .sequence_tokens_max = shape.sequence_cells_max,
+                 .train_tokens = facts.train_tokens,
+                 .vocabulary = made.model->vocab().size(),
+                 .slots = shape.sequences,
+                 .workers = static_cast<std::int32_t>(made.workers.size()),
+                 .has_chat_template = !facts.chat_template.empty(),
+                 .kv_layout = shape.is_unified ? "unified" : "split"};
+  loaded.model = made.model;
+  loaded.reservation = std::move(made.reservation);
+  std::vector<Lane*> lanes;
+  for (std::size_t i = 0; i < made.workers.size(); ++i) {
+    if (i == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
+    LaneOptions options{.index = static_cast<std::int32_t>(i),
+                        .threads = made.threads,
+                        .threads_beside_prefill = made.threads_beside_prefill,
+                        .tick_ms = options_.tick_ms,
+                        .target_ttft_ms = options_.target_ttft_ms,
+                        .target_tbt_ms = options_.target_tbt_ms,
+                        .weights = {.always = facts.bytes - facts.expert_bytes,
+                                    .experts = facts.expert_bytes,
+                                    .experts_count = facts.experts_count,
+                                    .experts_used = facts.experts_used},
+                        .bmt_budget_gbps = options_.bmt_budget_gbps,
+                        .policy = options_.policy,
+                        .is_reproducible = options_.is_reproducible,
+                        .speculates = options_.speculates,
+                        .stats = loaded.stats[i],
+                        .store = &store_,
+                        .eviction = options_.store.eviction,
+                        .others_busy = nullptr,
+                        .guess = nullptr,
+                        .on_logits = nullptr};
+    if (options.threads > 1) {
+      options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
+    }
+    auto lane = std::make_unique<Lane>(
+        std::move(options), std::move(made.workers[i].decode), std::move(made.workers[i].prefill), made.model->vocab(), clock_,
+        [this](TaskResult result) {
+          router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+        });
+    if (made.workers[i].draft) {
+      lane->draft_with(std::make_unique<ModelDrafter>(std::move(made.workers[i].draft), made.model->vocab(), clock_));
+    }
     lanes.push_back(lane.get());
-    embed_workers_.push_back({std::move(lane), std::thread([index, lane = lanes.back()] { run_embed_lane(*lane, index); })});
+    loaded.workers.push_back({std::move(lane), {}});
   }
-  router_.post([this, embedder = std::move(embedder), lanes] { router_.on_embedder_loaded(embedder, lanes); });
-  return model_info_;
+  for (std::size_t i = 0; i < lanes.size(); ++i) {
+    std::vector<std::thread>& threads = loaded.workers[i].threads;
+    threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
+    if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
+      threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
+    }
+  }
+  return lanes;
 }
 
-void Engine::run_store() {
+std::vector<EmbedLane*> Engine::make_embed_workers(const std::string& name, LoadedWorkers made,
+                                                   const std::shared_ptr<const capability::TextEmbedder>& embedder) {
+  const llm::ModelFacts& facts = made.model->facts();
+  const llm::EmbeddingShape& shape = embedder->shape();
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_[name];
+  UMA_CHECK(loaded.embed_workers.empty());
+  loaded.info = {.name = name,
+                 .description = facts.description,
+                 .capability = facts.capability,
+                 .state = ModelState::ready,
+                 .load_progress = 1,
+                 .bytes = facts.bytes * static_cast<std::uint64_t>(made.copies),
+                 .parameters = facts.parameters,
+                 .context_tokens = shape.batch_rows_max,
+                 .sequence_tokens_max = shape.text_tokens_max,
+                 .train_tokens = facts.train_tokens,
+                 .vocabulary = made.model->vocab().size(),
+                 .slots = shape.batch_texts_max,
+                 .workers = static_cast<std::int32_t>(made.embeddings.size()),
+                 .dimensions = facts.capability == Capability::text_embedding ? shape.dimensions : 0};
+  loaded.model = made.model;
+  loaded.reservation = std::move(made.reservation);
+  std::vector<EmbedLane*> lanes;
+  for (std::size_t i = 0; i < made.embeddings.size(); ++i) {
+    if (i == loaded.embed_stats.size()) loaded.embed_stats.push_back(std::make_shared<EmbedStats>());
+    EmbedLaneOptions options{.index = static_cast<std::int32_t>(i),
+                             .threads = made.threads,
+                             .queue_depth_warn = options_.queue_depth_warn,
+                             .stats = loaded.embed_stats[i],
+                             .has_streams = [this] { return has_streams(); }};
+    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(made.embeddings[i]), clock_);
+    lanes.push_back(lane.get());
+    loaded.embed_workers.push_back({std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
+  }
+  return lanes;
+}
+
+void Engine::close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers) {
+  for (const Worker* worker : workers) worker->lane->close();
+  for (const EmbedWorker* worker : embed_workers) worker->lane->close();
+  for (EmbedWorker* worker : embed_workers) worker->thread.join();
+  for (Worker* worker : workers) {
+    for (std::thread& thread : worker->threads) thread.join();
+  }
+}
+
+bool Engine::retire(const std::string& model) {
+  if (!ask_router<bool>([this, &model] { return router_.retire(model); })) return false;
+  std::vector<Worker> workers;
+  std::vector<EmbedWorker> embed_workers;
+  std::shared_ptr<const llm::Model> weights;
+  std::shared_ptr<void> reservation;
+  {
+    const MutexLock lock(models_mutex_);
+    Loaded& loaded = models_.at(model);
+    workers = std::exchange(loaded.workers, {});
+    embed_workers = std::exchange(loaded.embed_workers, {});
+    weights = std::exchange(loaded.model, nullptr);
+    reservation = std::exchange(loaded.reservation, nullptr);
+    loaded.info = {.name = model, .state = ModelState::unloaded};
+  }
+  std::vector<Worker*> closing;
+  for (Worker& worker : workers) closing.push_back(&worker);
+  std::vector<EmbedWorker*> embed_closing;
+  for (EmbedWorker& worker : embed_workers) embed_closing.push_back(&worker);
+  close_workers(closing, embed_closing);
+  workers.clear();
+  embed_workers.clear();
+  weights.reset();
+  reservation.reset();
+  router_.post([this, model] { router_.on_retired(model); });
+  return true;
+}
+
+std::vector<ModelUsage> Engine::usage() {
+  return ask_router<std::vector<ModelUsage>>([this] { return router_.usage(); });
+}
+
+template <class T>
+T Engine::ask_router(std::move_only_function<T()> question) {
+  std::promise<T> answer;
+  router_.post([&] { answer.set_value(question()); });
+  return answer.get_future().get();
+}
+
+// --- Threads
+// -------------------------------------------------------------------------------------------------------------------
+
+void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   constexpr Duration kSaveLimit = std::chrono::seconds(20);
   set_thread_name("uma-store");
+  store_.open(sessions);
+  store_opened_.set_value();
   do {
     while (store_.step()) {
     }
@@ -281,21 +373,19 @@ void Engine::stop() {
   if (!started_) return;
   started_ = false;
   source_->stop();
-  std::vector<std::thread> threads;
+  std::vector<Worker*> workers;
+  std::vector<EmbedWorker*> embed_workers;
   {
-    const MutexLock lock(workers_mutex_);
-    for (Worker& worker : workers_) {
-      worker.lane->close();
-      std::ranges::move(worker.threads, std::back_inserter(threads));
-    }
-    for (EmbedWorker& worker : embed_workers_) {
-      worker.lane->close();
-      threads.push_back(std::move(worker.thread));
+    const MutexLock lock(models_mutex_);
+    for (auto& [name, loaded] : models_) {
+      for (Worker& worker : loaded.workers) workers.push_back(&worker);
+      for (EmbedWorker& worker : loaded.embed_workers) embed_workers.push_back(&worker);
     }
   }
-  for (std::thread& thread : threads) thread.join();
+  // Nobody adds or removes any more; metrics are still read.
+  close_workers(workers, embed_workers);
   store_.close();
-  if (store_thread_.joinable()) store_thread_.join();
+  store_thread_.join();
   preparer_.close();
   preparer_thread_.join();
   // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
@@ -408,6 +498,20 @@ void Engine::forget_response(TenantId tenant, std::string session, std::string r
                 reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
 }
 
+void Engine::load_model(std::string model, Reply<Unit> reply) {
+  router_.post(
+      [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });
+}
+
+void Engine::unload_model(std::string model, Reply<Unit> reply) {
+  auto known = source_->resolve(model);
+  if (!known)
+    return router_.post([reply = std::move(reply), error = known.error()]() mutable { reply(std::unexpected(error)); });
+  source_->unload(*known, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
+    router_.post([reply = std::move(reply), done = std::move(done)]() mutable { reply(std::move(done)); });
+  });
+}
+
 void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
   router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
     router_.list_sessions(tenant, std::move(reply));
@@ -430,10 +534,13 @@ void Engine::import_session(TenantId tenant, ImportRequest request, Reply<Import
 // ---------------------------------------------------------------------------------------
 
 std::vector<ModelInfo> Engine::models() const {
-  const MutexLock lock(workers_mutex_);
-  ModelInfo info = model_info_;
-  info.load_progress = info.state == ModelState::ready ? 1 : load_progress_.load();
-  return {info};
+  std::vector<ModelInfo> infos = source_->list();
+  const MutexLock lock(models_mutex_);
+  for (ModelInfo& info : infos) {
+    const auto found = models_.find(info.name);
+    if (found != models_.end() && found->second.info.state != ModelState::unloaded) info = found->second.info;
+  }
+  return infos;
 }
 
 MetricsSnapshot Engine::metrics() const {
@@ -453,17 +560,14 @@ MetricsSnapshot Engine::metrics() const {
   std::int64_t last_decode_us = 0;
   std::int64_t waiting_since_us = router_.waiting_since_us();
 
-  const MutexLock lock(workers_mutex_);
-  snapshot.model = model_info_.name;
+  if (const auto known = source_->resolve(options_.preload)) snapshot.model = *known;
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
   snapshot.requests_open = router_.requests_open();
   snapshot.requests_total = last_request_.load();
   snapshot.requests_failed_total = router_.requests_refused();
   snapshot.rss_bytes = resident_bytes();
-  for (const Worker& worker : workers_) {
-    const LaneStats& stats = worker.lane->stats();
-    const llm::ContextShape& shape = worker.lane->shape();
+  const auto add = [&](const std::string& model, const LaneStats& stats, const llm::ContextShape& shape) {
     snapshot.requests_failed_total += stats.requests_failed_total.value();
     snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
     snapshot.tokens_total += stats.tokens_total.value();
@@ -509,27 +613,35 @@ MetricsSnapshot Engine::metrics() const {
     for (Merged* merged : {&restore, &warm_restore}) merged->add(stats.warm_restore);
     for (Merged* merged : {&restore, &cold_restore}) merged->add(stats.cold_restore);
     save.add(stats.save);
-    snapshot.workers.push_back({.sequences_active = stats.sequences_active.value(),
+    snapshot.workers.push_back({.model = model,
+                                .sequences_active = stats.sequences_active.value(),
                                 .queue_depth = stats.queue_depth.value(),
                                 .cells_used = stats.cells_used.value(),
                                 .cells_total = shape.cells,
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
-  }
+  };
   Merged embed_call, embed_request;
-  for (const EmbedWorker& worker : embed_workers_) {
-    const EmbedStats& stats = worker.lane->stats();
+  const auto add_embed = [&](const EmbedStats& stats) {
     snapshot.requests_failed_total += stats.requests_failed_total.value();
     snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
     snapshot.embed_queue_depth += stats.queue_depth.value();
     snapshot.embed_texts_total += stats.texts_total.value();
     snapshot.embed_tokens_total += stats.tokens_total.value();
     snapshot.embed_calls_total += stats.calls_total.value();
-    snapshot.threads += stats.threads.value();
     last_call_us = std::max(last_call_us, stats.last_call_us.value());
     waiting_since_us = earlier_us(waiting_since_us, stats.waiting_since_us.value());
     embed_call.add(stats.call);
     embed_request.add(stats.request);
+  };
+  {
+    const MutexLock lock(models_mutex_);
+    for (const auto& [name, loaded] : models_) {
+      for (std::size_t i = 0; i < loaded.stats.size(); ++i) {
+        add(name, *loaded.stats[i], i < loaded.workers.size() ? loaded.workers[i].lane->shape() : llm::ContextShape());
+      }
+      for (const auto& stats : loaded.embed_stats) add_embed(*stats);
+    }
   }
   snapshot.embed_texts_per_call = mean(static_cast<double>(snapshot.embed_texts_total), snapshot.embed_calls_total);
   snapshot.embed_call_ms_avg = embed_call.mean_ms();

@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -12,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "capability/text_embedding.h"
 #include "core/limits.h"
 #include "core/service.h"
 #include "engine/embed_lane.h"
@@ -31,18 +35,17 @@ struct EngineOptions {
   double target_ttft_ms = 0;  // 0: none
   double target_tbt_ms = 0;   // 0: automatic
   sched::PolicyOptions policy;
-  std::int32_t threads_per_worker = 1;      // compute threads
-  std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns
-  double bmt_budget_gbps = 0;               // 10^9 bytes a second that may be moved; 0: no limit
-  bool is_reproducible = false;             // LaneOptions
-  bool speculates = false;                  // guesses tokens from a sequence's own text where that pays
-  kv::StoreOptions store;                   // of states that no context holds
-  std::size_t queue_depth_warn = 50;        // embedding requests that wait; more are worth a line in the log
-  // Called once, from the loading thread, when the model is ready (an empty error) or could not be loaded.
+  double bmt_budget_gbps = 0;         // 10^9 bytes a second that may be moved; 0: no limit
+  bool is_reproducible = false;       // LaneOptions
+  bool speculates = false;            // guesses tokens from a sequence's own text where that pays
+  kv::StoreOptions store;             // of states that no context holds
+  std::size_t queue_depth_warn = 50;  // embedding requests that wait for a model; more are worth a line in the log; 0: never
+  std::string preload;                // a model that is loaded at the start; empty: the default one
+  // Called once, when that model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
 
-class Engine final : public Service {
+class Engine final : public Service, private WorkerHost {
  public:
   // `cold`: where states go that memory has no room for, and all at the end; null: they are given up. `clock` outlives the
   // engine.
@@ -50,7 +53,7 @@ class Engine final : public Service {
          std::unique_ptr<kv::ColdStore> cold, const Clock& clock);
   ~Engine() override;
 
-  // Starts the threads and the load of the model; returns at once. Requests are accepted from now on.
+  // Starts the threads and the load of the first model; returns at once. Requests are accepted from now on.
   void start();
   // From now on new generations are refused; those that run go on.
   void drain();
@@ -78,6 +81,8 @@ class Engine final : public Service {
   void forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) override;
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
+  void load_model(std::string model, Reply<Unit> reply) override;
+  void unload_model(std::string model, Reply<Unit> reply) override;
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
@@ -87,18 +92,34 @@ class Engine final : public Service {
     std::unique_ptr<Lane> lane;
     std::vector<std::thread> threads;
   };
-
   struct EmbedWorker {
     std::unique_ptr<EmbedLane> lane;
     std::thread thread;
   };
+  // A model that was asked for. Its counters go on when it is loaded again.
+  struct Loaded {
+    ModelInfo info;
+    std::shared_ptr<const llm::Model> model;  // null: not loaded
+    std::shared_ptr<void> reservation;        // of its memory, by the source
+    std::vector<Worker> workers;
+    std::vector<std::shared_ptr<LaneStats>> stats;  // of each worker there ever was; shared with its lane
+    std::vector<EmbedWorker> embed_workers;
+    std::vector<std::shared_ptr<EmbedStats>> embed_stats;  // likewise
+  };
 
-  void on_load_progress(double progress);
-  void on_loaded(Expected<LoadedWorkers> loaded);
-  [[nodiscard]] ModelInfo add_embed_workers(LoadedWorkers loaded);
-  [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
+  void on_load_progress(const std::string& model, double progress) override;
+  void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
+  [[nodiscard]] bool retire(const std::string& model) override;
+  [[nodiscard]] std::vector<ModelUsage> usage() override;
+  [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
+  [[nodiscard]] std::vector<EmbedLane*> make_embed_workers(const std::string& name, LoadedWorkers made,
+                                                           const std::shared_ptr<const capability::TextEmbedder>& embedder);
+  static void close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers);
   [[nodiscard]] bool has_streams() const;
-  void run_store();
+  template <class T>
+  [[nodiscard]] T ask_router(std::move_only_function<T()> question);
+  [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
+  void run_store(const std::unordered_set<SessionId>& sessions);
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
   static void run_embed_lane(EmbedLane& lane, std::size_t index);
@@ -113,20 +134,17 @@ class Engine final : public Service {
   kv::StateStore store_;
   Preparer preparer_;
   Router router_;
-  std::unordered_set<SessionId> sessions_at_start_;  // the loading thread's, until the store has been opened
   std::atomic<std::uint64_t> last_request_{0};
-  std::atomic<double> load_progress_{0};
+  std::promise<void> store_opened_;
+  const std::shared_future<void> store_is_open_{store_opened_.get_future()};
   bool started_ = false;  // owned by the thread that calls start() and stop()
   std::thread router_thread_;
   std::thread preparer_thread_;
-  std::thread store_thread_;  // begins when the model is loaded
+  std::thread store_thread_;
   std::thread catalog_thread_;
 
-  // Workers are added once, when the model is loaded.
-  mutable Mutex workers_mutex_;
-  std::vector<Worker> workers_ GUARDED_BY(workers_mutex_);
-  std::vector<EmbedWorker> embed_workers_ GUARDED_BY(workers_mutex_);
-  ModelInfo model_info_ GUARDED_BY(workers_mutex_);
+  mutable Mutex models_mutex_;
+  std::map<std::string, Loaded> models_ GUARDED_BY(models_mutex_);  // by name
 };
 
 }  // namespace uma::engine

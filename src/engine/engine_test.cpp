@@ -26,25 +26,34 @@ class FakeSource final : public WorkerSource {
  public:
   explicit FakeSource(int workers, bool fails = false) : workers_(workers), fails_(fails) {}
   ~FakeSource() override { stop(); }
-  [[nodiscard]] std::string model_name() const override { return "fake"; }
-  void load(OnProgress on_progress, OnLoaded on_loaded) override {
-    thread_ = std::thread([this, on_progress = std::move(on_progress), on_loaded = std::move(on_loaded)] {
-      on_progress(0.5);
-      if (fails_) return on_loaded(fail(ErrorCode::model_load, "a load that fails"));
+  [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override { return name.empty() ? "fake" : name; }
+  [[nodiscard]] std::vector<ModelInfo> list() const override { return {{.name = "fake"}}; }
+  void start(WorkerHost& host) override { host_ = &host; }
+  void load(const std::string& model) override {
+    threads_.emplace_back([this, model] {
+      host_->on_load_progress(model, 0.5);
+      if (fails_) return host_->on_loaded(model, fail(ErrorCode::model_load, "a load that fails"));
       LoadedWorkers loaded;
       loaded.model = std::make_shared<FakeModel>(kOptions);
       for (int i = 0; i < workers_; ++i) loaded.workers.emplace_back(loaded.model->new_context({}).value());
-      on_loaded(std::move(loaded));
+      loaded.reservation = reservation;
+      host_->on_loaded(model, std::move(loaded));
     });
   }
+  void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
+  void cancel_load(const std::string&) override {}
   void stop() override {
-    if (thread_.joinable()) thread_.join();
+    for (std::thread& thread : std::exchange(threads_, {})) thread.join();
   }
+
+  std::shared_ptr<int> reservation = std::make_shared<int>();
+  [[nodiscard]] WorkerHost& host() { return *host_; }
 
  private:
   int workers_;
   bool fails_;
-  std::thread thread_;
+  WorkerHost* host_ = nullptr;
+  std::vector<std::thread> threads_;  // added to by the router's thread, until it ends
 };
 
 // Collects a stream; the future is ready with its terminal event.
@@ -252,6 +261,40 @@ TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {
   engine.generate(kTenant, request("hello", 4), sink);
   engine.start();
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::model_load);
+}
+
+TEST(Engine, ARetiredModelIsFreedAndItsSessionsGoOn) {
+  const SteadyClock clock;
+  auto made = std::make_unique<FakeSource>(2);
+  FakeSource& source = *made;
+  EngineOptions options;
+  options.store.warm_bytes_max = 1 << 20;
+  Engine engine(options, std::move(made), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
+  engine.start();
+  CreateSessionRequest named;
+  named.name = "s";
+  ASSERT_TRUE(ask<SessionInfo>([&](auto reply) { engine.create_session(kTenant, named, std::move(reply)); }));
+  const auto say = [&](std::string text) {
+    auto sink = std::make_shared<CollectingSink>();
+    GenerateRequest next = request(std::move(text), 10);
+    next.session = "s";
+    auto terminal = sink->terminal.get_future();
+    engine.generate(kTenant, std::move(next), sink);
+    return std::get<EosEvent>(terminal.get()).usage;
+  };
+  say(std::string(300, 'x'));
+  EXPECT_EQ(source.reservation.use_count(), 2);
+  // The turn's last steps may still be under way.
+  while (!source.host().retire("fake")) std::this_thread::yield();
+  EXPECT_EQ(source.reservation.use_count(), 1);
+  EXPECT_EQ(engine.models().front().state, ModelState::unloaded);
+  const std::uint64_t tokens_before = engine.metrics().tokens_total;
+  EXPECT_EQ(tokens_before, 10u);
+  const Usage usage = say("more");
+  EXPECT_EQ(usage.tier, Tier::warm);
+  EXPECT_GT(usage.reused_tokens, 300);
+  EXPECT_EQ(engine.metrics().tokens_total, tokens_before + 10) << "counters go on";
+  EXPECT_EQ(engine.models().front().state, ModelState::ready);
 }
 
 }  // namespace

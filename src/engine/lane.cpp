@@ -33,11 +33,13 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       clock_(clock),
       on_result_(std::move(on_result)),
       context_(std::move(context)),
+      family_(options_.store != nullptr ? options_.store->join(context_->state_identity(), context_->shape().can_truncate) : 0),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
       cells_(slots_.size()),
       pool_(options_.store != nullptr ? options_.store->pool() : own_pool_),
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
+      shared_stats_(options_.stats != nullptr ? options_.stats : std::make_shared<LaneStats>()),
       cores_(options.threads, options.threads_beside_prefill),
       bandwidth_(options.bmt_budget_gbps * 1e9) {
   stats_.threads.set(options.threads);
@@ -45,7 +47,7 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
   prefill_ = std::make_unique<PrefillLane>(
       std::move(prefill_context), PrefillOptions{options_.weights, options_.is_reproducible}, pool_, cores_, bandwidth_, stats_,
-      clock_, [this](PrefillReport report) { inbox_.push(std::move(report)); });
+      clock_, [this](PrefillReport report) { inbox_->push(std::move(report)); });
 }
 
 Lane::~Lane() = default;
@@ -55,17 +57,17 @@ void Lane::post(LaneCommand command) {
     const MutexLock lock(prefilled_mutex_);
     if (std::ranges::contains(prefilled_, cancel_command->id)) interrupt_.set(true);
   }
-  inbox_.push(std::move(command));
+  inbox_->push(std::move(command));
 }
 
 bool Lane::wait(TimePoint until) {
-  return inbox_.wait_drain(inbox_taken_, until);
+  return inbox_->wait_drain(inbox_taken_, until);
 }
 
 void Lane::close() {
   closed_.store(true);
   interrupt_.set(true);
-  inbox_.close();
+  inbox_->close();
   if (prefill_) prefill_->close();
 }
 
@@ -142,7 +144,7 @@ double Lane::prefill_turn_ms() const {
 // -------------------------------------------------------------------------------------------------------------------
 
 void Lane::take_commands() {
-  inbox_.drain(inbox_taken_);
+  inbox_->drain(inbox_taken_);
   for (LaneCommand& command : inbox_taken_) {
     if (auto* started = std::get_if<StartCommand>(&command)) {
       start(std::move(started->task));

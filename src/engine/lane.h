@@ -137,7 +137,8 @@ struct LaneOptions {
   sched::PolicyOptions policy;
   // Calls are made so that a request's logits are the same bits whoever shares the context (docs/decisions/0014).
   bool is_reproducible = false;
-  bool speculates = true;  // where guesses pay; the text is the same
+  bool speculates = true;                      // where guesses pay; the text is the same
+  std::shared_ptr<LaneStats> stats = nullptr;  // of a worker that was here before; null: they begin at zero
   // Where states go that leave the context; it outlives the lane. Null: they are dropped, and requests share nothing.
   kv::StateStore* store = nullptr;
   std::int32_t stored_tokens_min = 64;                    // shorter states are not worth storing
@@ -184,6 +185,9 @@ class Lane {
   [[nodiscard]] const LaneStats& stats() const { return stats_; }
   [[nodiscard]] LaneStats& stats() { return stats_; }
   [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
+  [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
+  // Of its states in the store; 0: there is no store.
+  [[nodiscard]] kv::FamilyId family() const { return family_; }
 
   // Owner thread; for tests.
   void check_invariants();
@@ -342,6 +346,7 @@ class Lane {
 
   // Owned by the lane's thread.
   std::unique_ptr<llm::Context> context_;
+  const kv::FamilyId family_;
   std::vector<Slot> slots_;
   CellLedger cells_;  // of a unified context
   kv::BytePool own_pool_{0};
@@ -379,10 +384,12 @@ class Lane {
   Gather gather_;
 
   // Shared.
-  Mailbox<LaneCommand> inbox_;
+  // Shared with reads from the store that are under way, which may outlive the lane.
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
-  LaneStats stats_;
+  const std::shared_ptr<LaneStats> shared_stats_;
+  LaneStats& stats_ = *shared_stats_;
   CoreShare cores_;
   sched::BandwidthBudget bandwidth_;
   std::unique_ptr<PrefillLane> prefill_;

@@ -13,7 +13,7 @@
 
 #include "base/random.h"
 #include "engine/lane.h"
-#include "engine/worker_source.h"
+#include "engine/load_workers.h"
 
 namespace uma::engine {
 namespace {
@@ -58,21 +58,17 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
     const char* tiny = std::getenv("UMA_TEST_MODEL");
     const std::filesystem::path folder =
         std::filesystem::path(tiny != nullptr ? tiny : "build/release/models/tiny.gguf").parent_path();
-    FixedModelSource source({.path = (folder / (GetParam().model + ".gguf")).string(),
-                             .draft_path = "",
-                             .workers = 1,
-                             .context = context_options(sequences, cells),
-                             .replicates = false,
-                             .lanes = has_prefill_lane});
-    std::promise<LoadedWorkers> promise;
-    source.load([](double) {}, [&](Expected<LoadedWorkers> loaded) { promise.set_value(std::move(loaded).value()); });
-    LoadedWorkers loaded = promise.get_future().get();
+    LoadedWorkers loaded = load_workers({.path = (folder / (GetParam().model + ".gguf")).string(),
+                                         .draft_path = "",
+                                         .workers = 1,
+                                         .context = context_options(sequences, cells),
+                                         .replicates = false,
+                                         .lanes = has_prefill_lane},
+                                        [](double) { return true; })
+                               .value();
     model_ = loaded.model;
     WorkerContexts& worker = loaded.workers.front();
     ASSERT_EQ(worker.prefill != nullptr, has_prefill_lane);
-    if (options.store != nullptr) {
-      options.store->open(worker.decode->state_identity(), worker.decode->shape().can_truncate, {});
-    }
     if (has_prefill_lane) options.target_tbt_ms = 0.01;  // whatever is longer than a few tokens goes there
     options.speculates = options.guess != nullptr;
     options.on_logits = [this](RequestId id, std::span<const float> logits) {

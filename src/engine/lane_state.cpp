@@ -243,7 +243,8 @@ void Lane::set_aside(Sequence& sequence, kv::ImagePtr image) {
 // -----------------------------------------------------------------------------------------------
 
 kv::Asker Lane::asker_of(const Sequence& sequence) const {
-  return {.tenant = TenantId{sequence.task.flow.tenant},
+  return {.family = family_,
+          .tenant = TenantId{sequence.task.flow.tenant},
           .session = sequence.task.session,
           .forked_from = sequence.task.forked_from,
           .takes_others = !options_.is_reproducible};
@@ -325,8 +326,8 @@ bool Lane::begin_fetch(Sequence& sequence, const Source& source) {
   sequence.fetching_since = clock_.now();
   sequence.image_is_own = source.stored.is_own;
   options_.store->fetch(source.stored.id,
-                        [this, id = sequence.task.id, state = source.stored.id](Expected<kv::ImagePtr> image) {
-                          inbox_.push(FetchReport{.id = id, .state = state, .image = std::move(image)});
+                        [inbox = inbox_, id = sequence.task.id, state = source.stored.id](Expected<kv::ImagePtr> image) {
+                          inbox->push(FetchReport{.id = id, .state = state, .image = std::move(image)});
                         });
   return true;
 }

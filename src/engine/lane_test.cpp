@@ -429,7 +429,6 @@ TEST_F(LaneTest, AForkedSessionStartsFromItsParentsCells) {
 class StoreLaneTest : public LaneTest {
  protected:
   void make_with_store(const FakeOptions& options) {
-    store_.open("fake", options.can_truncate, {});
     LaneOptions lane_options;
     lane_options.store = &store_;
     lane_options.stored_tokens_min = 4;
@@ -1031,7 +1030,6 @@ TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
 TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
   for (const bool unified : {false, true}) {
     kv::StateStore store({.warm_bytes_max = 100'000}, nullptr, clock_);
-    store.open("fake", true, {});
     LaneOptions options;
     options.store = &store;
     options.stored_tokens_min = 4;

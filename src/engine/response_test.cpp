@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
 
@@ -72,15 +73,14 @@ class ResponsesTest : public ::testing::Test {
     router_.reset();
     lane_.reset();
     RouterOptions options;
-    options.model_name = "fake";
     options.seed = ++lives_;
     options.limits = limits_;
-    router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(options, source_, disk_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
         LaneOptions{}, std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded(model_, {lane_.get()});
+    router_->on_loaded("fake", model_, {lane_.get()});
   }
   void settle() {
     for (int quiet = 0; quiet < 3;) {
@@ -162,6 +162,7 @@ class ResponsesTest : public ::testing::Test {
   Limits limits_;
   FullDisk disk_;
   kv::StateStore store_{{}, nullptr, clock_};
+  NamedModels source_;
   Preparer preparer_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Lane> lane_;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
+constexpr Duration kLoadRetry = std::chrono::seconds(5);    // of a model that could not be loaded
 
 std::size_t tokens_of(const kv::SessionRecord& record) {
   return record.chain.size() + record.pending.size();
@@ -32,6 +33,11 @@ Error unknown_response(const std::string& response) {
           std::format("no response \"{}\": it was never made or not stored, or it is gone by now", response)};
 }
 
+Error unknown_session_of(const GenerateRequest& request) {
+  const bool continues = request.response && !request.response->previous.empty();
+  return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
+}
+
 // Among those of the record; null: it is none of them.
 ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
   const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
@@ -40,8 +46,10 @@ ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id
 
 }  // namespace
 
-Router::Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock)
+Router::Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
+               const Clock& clock)
     : options_(std::move(options)),
+      source_(source),
       catalog_(catalog),
       store_(store),
       preparer_(preparer),
@@ -72,65 +80,184 @@ bool Router::wait() {
   return inbox_.wait_drain(taken_, next_expiry_);
 }
 
-// --- The model
-// ------------------------------------------------------------------------------------------------------------------
+// --- Models
+// -----------------------------------------------------------------------------------------------------------------------
 
-void Router::when_loaded(Command command) {
-  if (model_ == nullptr && embedder_ == nullptr && !load_error_) {
-    waiting_for_model_.push_back(std::move(command));
-  } else {
-    command();
+Router::ModelUse::ModelUse(Served& served) : served_(&served) {
+  served_->uses.fetch_add(1);
+}
+
+Router::ModelUse::~ModelUse() {
+  if (served_ != nullptr) served_->uses.fetch_sub(1);
+}
+
+void Router::with_model(const std::string& name, WithModel then, RequestId request) {
+  with_any_model(
+      name,
+      [then = std::move(then)](Expected<ModelUse> use) mutable {
+        if (!use || (*use)->embedder == nullptr) return then(std::move(use));
+        const Served& served = **use;
+        then(fail(ErrorCode::model_capability,
+                  std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", served.name,
+                              capability_name(served.embedder->model().facts().capability))));
+      },
+      request);
+}
+
+void Router::with_any_model(const std::string& name, WithModel then, RequestId request) {
+  const auto known = source_.resolve(name);
+  if (!known) return then(std::unexpected(known.error()));
+  Served& served = served_[*known];
+  served.name = *known;
+  if (served.state == Served::State::ready) {
+    served.last_used = clock_.now();
+    return then(ModelUse(served));
+  }
+  if (served.state == Served::State::away && served.error && clock_.now() < served.retry_at) {
+    return then(std::unexpected(*served.error));
+  }
+  served.waiting.push_back({request, std::move(then)});
+  if (served.state == Served::State::away) ask_source_for(served);
+}
+
+// The model of a session, whatever its name means today.
+void Router::with_model_of(const TenantId& tenant, const std::string& session, WithModel then, RequestId request) {
+  const Session* found = find_session(tenant, session);
+  if (found == nullptr) return then(std::unexpected(unknown_session(session)));
+  const std::string& model = found->summary.model;
+  if (auto known = source_.resolve(model); !known || *known != model) {
+    return then(fail(ErrorCode::model_unknown,
+                     std::format("session \"{}\" is of model \"{}\", which this daemon does not serve: it goes on when its own "
+                                 "model is served",
+                                 session, model)));
+  }
+  with_model(model, std::move(then), request);
+}
+
+void Router::ask_source_for(Served& served) {
+  served.state = Served::State::loading;
+  served.is_wanted = true;
+  served.error.reset();
+  source_.load(served.name);
+}
+
+void Router::load_model(const std::string& name, Reply<Unit> reply) {
+  with_any_model(name, [reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    reply(use ? Expected<Unit>(Unit{}) : std::unexpected(use.error()));
+  });
+}
+
+void Router::on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
+  UMA_CHECK(model != nullptr && !lanes.empty());
+  Served& served = served_[name];
+  served.name = name;
+  served.state = Served::State::ready;
+  served.model = std::move(model);
+  served.chat = std::make_shared<const capability::ChatFormat>(served.model);
+  served.lanes = std::move(lanes);
+  served.loaded_at = clock_.now();
+  std::size_t next = 0;
+  for (auto& [id, session] : sessions_) {
+    if (session.summary.model == name) session.lane = next++ % served.lanes.size();
+  }
+  answer_waiting(served);
+}
+
+void Router::on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
+                                std::vector<EmbedLane*> lanes) {
+  UMA_CHECK(embedder != nullptr && !lanes.empty());
+  Served& served = served_[name];
+  served.name = name;
+  served.state = Served::State::ready;
+  served.embedder = std::move(embedder);
+  served.embed_lanes = std::move(lanes);
+  served.loaded_at = clock_.now();
+  answer_waiting(served);
+}
+
+void Router::on_load_failed(const std::string& name, const Error& error) {
+  Served& served = served_[name];
+  served.name = name;
+  served.state = Served::State::away;
+  if (!served.is_wanted) {
+    // The load was ended early. Somebody may want it again by now.
+    if (!served.waiting.empty()) ask_source_for(served);
+    return;
+  }
+  served.error = error;
+  served.retry_at = clock_.now() + kLoadRetry;
+  answer_waiting(served);
+}
+
+// A request that ends does not wait any more; a load that nobody waits for ends.
+void Router::stop_waiting(const std::string& name, RequestId request) {
+  const auto found = served_.find(name);
+  if (found == served_.end()) return;
+  Served& served = found->second;
+  const std::size_t removed = std::erase_if(served.waiting, [&](const Waiting& waiting) { return waiting.request == request; });
+  if (removed == 0 || !served.waiting.empty() || served.state != Served::State::loading) return;
+  served.is_wanted = false;
+  source_.cancel_load(name);
+}
+
+void Router::answer_waiting(Served& served) {
+  served.last_used = clock_.now();
+  for (Waiting& next : std::exchange(served.waiting, {})) {
+    next.then(served.state == Served::State::ready ? Expected<ModelUse>(ModelUse(served)) : std::unexpected(*served.error));
   }
 }
 
-void Router::on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes) {
-  UMA_CHECK(model != nullptr && !lanes.empty());
-  model_ = std::move(model);
-  chat_ = std::make_shared<const capability::ChatFormat>(model_);
-  lanes_ = std::move(lanes);
-  loaded_at_ = clock_.now();
-  std::size_t next = 0;
-  for (auto& [id, session] : sessions_) session.lane = next++ % lanes_.size();
-  for (Command& command : std::exchange(waiting_for_model_, {})) command();
-}
-
-void Router::on_embedder_loaded(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {
-  UMA_CHECK(embedder != nullptr && !lanes.empty());
-  embedder_ = std::move(embedder);
-  embed_lanes_ = std::move(lanes);
-  loaded_at_ = clock_.now();
-  for (Command& command : std::exchange(waiting_for_model_, {})) command();
-}
-
-void Router::on_load_failed(Error error) {
-  load_error_ = std::move(error);
-  for (Command& command : std::exchange(waiting_for_model_, {})) command();
-}
-
-void Router::on_load_progress(double progress) {
+void Router::on_load_progress(const std::string& name, double progress) {
   const ProgressEvent event{
       .stage = ProgressStage::loading, .done = std::llround(progress * 100), .total = 100, .position = 0, .eta_ms = 0};
   for (const auto& [id, open] : requests_) {
     // A lost progress report is no reason to end a request.
-    if (open.wants_progress && !open.lane) (void)open.sink->deliver(event);
+    if (open.wants_progress && open.model == name && open.lane == nullptr) (void)open.sink->deliver(event);
   }
 }
 
-Expected<Unit> Router::check_name(const std::string& name) const {
-  if (load_error_) return std::unexpected(*load_error_);
-  if (!name.empty() && name != options_.model_name) {
-    return fail(ErrorCode::model_unknown, std::format("no model \"{}\": this daemon serves \"{}\"", name, options_.model_name));
-  }
-  return Unit{};
+bool Router::retire(const std::string& name) {
+  const auto found = served_.find(name);
+  if (found == served_.end()) return false;
+  Served& served = found->second;
+  if (served.state != Served::State::ready || served.uses.load() > 0) return false;
+  served.state = Served::State::leaving;
+  served.lanes.clear();
+  served.embed_lanes.clear();
+  served.embedder.reset();
+  served.chat.reset();
+  served.model.reset();
+  return true;
 }
 
-// For what needs a model that continues texts.
-Expected<Unit> Router::check_model(const std::string& name) const {
-  if (auto known = check_name(name); !known) return known;
-  if (model_ != nullptr) return Unit{};
-  return fail(ErrorCode::model_capability,
-              std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", options_.model_name,
-                          capability_name(embedder_->model().facts().capability)));
+void Router::on_retired(const std::string& name) {
+  Served& served = served_.at(name);
+  UMA_CHECK(served.state == Served::State::leaving);
+  served.state = Served::State::away;
+  if (!served.waiting.empty()) ask_source_for(served);
+}
+
+std::vector<ModelUsage> Router::usage() const {
+  std::vector<ModelUsage> usages;
+  for (const auto& [name, served] : served_) {
+    usages.push_back({.name = name,
+                      .uses = served.uses.load(),
+                      .waiting = std::ssize(served.waiting),
+                      .idle_s = to_ms(clock_.now() - served.last_used) / 1000,
+                      .is_loaded = served.state == Served::State::ready});
+  }
+  return usages;
+}
+
+const Router::Served* Router::find_served(const std::string& name) const {
+  const auto found = served_.find(name);
+  return found == served_.end() || found->second.state != Served::State::ready ? nullptr : &found->second;
+}
+
+// Null: its model is not loaded.
+Lane* Router::lane_of(const Session& session) const {
+  const Served* served = find_served(session.summary.model);
+  return served == nullptr || served->lanes.empty() ? nullptr : served->lanes[session.lane];
 }
 
 // --- Sessions
@@ -225,25 +352,28 @@ Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_
   return Unit{};
 }
 
-// Whether the model that is loaded is the session's. Its name may stand for another file by now: then the tokens tell.
-Expected<Unit> Router::check_record(const kv::SessionRecord& record) const {
-  const auto is_known = [size = model_->vocab().size()](Token token) { return token >= 0 && token < size; };
-  const bool is_same_name = record.model == options_.model_name;
-  if (is_same_name && std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known))
-    return Unit{};
+// Whether the model is the session's. Its name may stand for another file by now: then the tokens tell.
+Expected<Unit> Router::check_record(const Served& served, const kv::SessionRecord& record) {
+  const auto is_known = [size = served.model->vocab().size()](Token token) { return token >= 0 && token < size; };
+  if (std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known)) return Unit{};
   return fail(ErrorCode::model_unknown,
-              std::format("session \"{}\" is of {} \"{}\", this daemon serves \"{}\": it goes on when its own model is served",
-                          record.name.empty() ? record.id.value : record.name, is_same_name ? "another model" : "model",
-                          record.model, options_.model_name));
+              std::format("session \"{}\" is of another model \"{}\" than the one that is served now: it goes on when its own "
+                          "model is served",
+                          record.name.empty() ? record.id.value : record.name, record.model));
 }
 
-std::size_t Router::least_loaded_lane() const {
-  if (lanes_.size() == 1) return 0;
-  std::vector<std::size_t> load(lanes_.size(), 0);
+std::size_t Router::least_loaded_lane(const Served& served) const {
+  if (served.lanes.size() == 1) return 0;
+  std::vector<std::size_t> load(served.lanes.size(), 0);
   for (const auto& [id, open] : requests_) {
-    if (open.lane) load[*open.lane] += sessions_.size() + 1;  // a running request outweighs every idle session
+    const auto lane = std::ranges::find(served.lanes, open.lane);
+    if (lane == served.lanes.end()) continue;
+    // A running request outweighs every idle session.
+    load[static_cast<std::size_t>(lane - served.lanes.begin())] += sessions_.size() + 1;
   }
-  for (const auto& [id, session] : sessions_) ++load[session.lane];
+  for (const auto& [id, session] : sessions_) {
+    if (session.summary.model == served.name) ++load[session.lane];
+  }
   return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
 }
 
@@ -397,7 +527,7 @@ void Router::erase_session(const SessionId& id) {
   if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
   sessions_.erase(found);
   sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
-  for (Lane* lane : lanes_) lane->post(ForgetCommand{id});
+  if (Lane* lane = lane_of(session)) lane->post(ForgetCommand{id});
   store_.forget(id);
   for (Reply<Unit>& reply : session.ends) reply(Unit{});
   for (WithSession& next : session.waiting) next(std::unexpected(unknown_session(id.value)));
@@ -419,12 +549,13 @@ SessionInfo Router::info_of(const Session& session) const {
   info.n_keep = summary.n_keep;
   info.busy = session.running != RequestId{};
   const kv::SessionStates states = store_.states_of(summary.id);
-  const bool is_hot = !lanes_.empty() && lanes_[session.lane]->holds(summary.id);
+  const Lane* lane = lane_of(session);
+  const bool is_hot = lane != nullptr && lane->holds(summary.id);
   info.tier = is_hot ? Tier::hot : states.tier;
-  info.hot_bytes = is_hot ? lanes_[session.lane]->bytes_of(summary.id) : 0;
+  info.hot_bytes = is_hot ? lane->bytes_of(summary.id) : 0;
   info.warm_bytes = states.warm_bytes;
   info.cold_bytes = states.cold_bytes;
-  if (!lanes_.empty()) info.worker = static_cast<std::int32_t>(session.lane);
+  if (lane != nullptr) info.worker = static_cast<std::int32_t>(session.lane);
   info.created_s = summary.created_s;
   info.last_used_s = summary.last_used_s;
   return info;
@@ -462,8 +593,11 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
 }
 
 void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
-  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    if (auto known = check_model(request.model); !known) return reply(std::unexpected(known.error()));
+  const std::string name = request.model;
+  with_model(name, [this, tenant = std::move(tenant), request = std::move(request),
+                    reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    const Served& served = **use;
     if (request.system.size() > options_.limits.max_prompt_bytes) {
       return reply(fail(ErrorCode::limit_prompt, std::format("field \"system\" has {} bytes, the limit is {}",
                                                              request.system.size(), options_.limits.max_prompt_bytes)));
@@ -472,16 +606,16 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     record.id = new_session_id();
     record.tenant = std::move(tenant);
     record.name = std::move(request.name);
-    record.model = options_.model_name;
+    record.model = served.name;
     record.mode = request.mode;
-    if (record.mode == SessionMode::automatic && !model_->facts().chat_template.empty()) record.mode = SessionMode::chat;
+    if (record.mode == SessionMode::automatic && !served.model->facts().chat_template.empty()) record.mode = SessionMode::chat;
     if (record.mode == SessionMode::automatic && !request.system.empty()) record.mode = SessionMode::text;
     record.is_public = request.is_public;
     record.is_ephemeral = request.is_ephemeral;
     record.ttl_s = request.ttl_s;
-    if (request.n_keep >= lanes_.front()->shape().sequence_cells_max) {
+    if (request.n_keep >= served.shape().sequence_cells_max) {
       return reply(fail(ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
-                                                            lanes_.front()->shape().sequence_cells_max)));
+                                                            served.shape().sequence_cells_max)));
     }
     record.on_full = request.on_full;
     record.n_keep = request.n_keep;
@@ -492,46 +626,54 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     if (is_chat && !request.system.empty()) record.pending_messages = {{"system", std::move(request.system)}};
     // In a text session the system text is simply how the text begins.
     Input input{.text = is_chat ? std::string() : std::move(request.system), .messages = std::move(request.messages)};
-    if (input.empty()) return add_session(std::move(record), least_loaded_lane(), {}, std::move(reply));
+    if (input.empty()) return add_session(std::move(record), least_loaded_lane(served), {}, std::move(reply));
     if (input.bytes() > options_.limits.max_prompt_bytes) {
       return reply(fail(ErrorCode::limit_prompt, std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}",
                                                              input.bytes(), options_.limits.max_prompt_bytes)));
     }
-    preparer_.post(
-        [this, chat = chat_, record = std::move(record), input = std::move(input), reply = std::move(reply)]() mutable {
-          auto begun = append_to_record(*chat, record, input);
-          post([this, begun = std::move(begun), reply = std::move(reply)]() mutable {
-            if (!begun) return reply(std::unexpected(begun.error()));
-            if (auto fits = check_fits(0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
-            if (begun->on_full == OnFull::shift && begun->mode == SessionMode::text) {
-              begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
-            }
-            add_session(std::move(*begun), least_loaded_lane(), {}, std::move(reply));
-          });
-        });
+    preparer_.post([this, use = std::move(*use), record = std::move(record), input = std::move(input),
+                    reply = std::move(reply)]() mutable {
+      auto begun = append_to_record(*use->chat, record, input);
+      post([this, use = std::move(use), begun = std::move(begun), reply = std::move(reply)]() mutable {
+        if (!begun) return reply(std::unexpected(begun.error()));
+        if (auto fits = check_fits(*use, 0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
+        if (begun->on_full == OnFull::shift && begun->mode == SessionMode::text) {
+          begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
+        }
+        add_session(std::move(*begun), least_loaded_lane(*use), {}, std::move(reply));
+      });
+    });
   });
 }
 
 void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
-  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    const Session* used = find_session(tenant, request.session);
-    if (used != nullptr && used->running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
-    const std::string name = request.session;
-    with_session(tenant, name,
-                 [this, request = std::move(request), reply = std::move(reply)](Expected<Session*> found) mutable {
-                   if (!found) return reply(std::unexpected(found.error()));
-                   const Session& session = **found;
-                   if (session.running != RequestId{}) return reply(std::unexpected(busy_session(request.session)));
-                   if (auto known = check_record(*session.record); !known) return reply(std::unexpected(known.error()));
-                   append_locked(session.summary.id, std::move(request.input), std::nullopt, std::move(reply));
-                 });
-  });
+  const std::string name = request.session;
+  with_model_of(tenant, name,
+                [this, tenant, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
+                  if (!use) return reply(std::unexpected(use.error()));
+                  const Session* used = find_session(tenant, request.session);
+                  if (used != nullptr && used->running != RequestId{})
+                    return reply(std::unexpected(busy_session(request.session)));
+                  const std::string session_name = request.session;
+                  with_session(tenant, session_name,
+                               [this, use = std::move(*use), request = std::move(request),
+                                reply = std::move(reply)](Expected<Session*> found) mutable {
+                                 if (!found) return reply(std::unexpected(found.error()));
+                                 const Session& session = **found;
+                                 if (session.running != RequestId{})
+                                   return reply(std::unexpected(busy_session(request.session)));
+                                 if (auto known = check_record(*use, *session.record); !known)
+                                   return reply(std::unexpected(known.error()));
+                                 append_locked(std::move(use), session.summary.id, std::move(request.input), std::nullopt,
+                                               std::move(reply));
+                               });
+                });
 }
 
 // Prepares the input, checks that it fits, commits. The reply comes before commands that waited. Without `chat` the session
 // stays with the tools that it has.
-void Router::append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply) {
+void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::optional<ChatOptions> chat,
+                           Reply<SessionInfo> reply) {
   if (input.bytes() > options_.limits.max_prompt_bytes) {
     return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}",
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
@@ -539,10 +681,10 @@ void Router::append_locked(const SessionId& id, Input input, std::optional<ChatO
   Session* session = find_session(id);
   lock(*session);
   touch(*session);
-  preparer_.post([this, id, record = session->record, format = chat_, input = std::move(input), chat = std::move(chat),
+  preparer_.post([this, use = std::move(use), id, record = session->record, input = std::move(input), chat = std::move(chat),
                   reply = std::move(reply)]() mutable {
-    auto appended = append_to_record(*format, *record, input, chat ? &*chat : nullptr);
-    post([this, id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+    auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
+    post([this, use = std::move(use), id, appended = std::move(appended), reply = std::move(reply)]() mutable {
       const Session* target = find_session(id);
       const auto finish_with_error = [&](Error error) {
         reply(std::unexpected(std::move(error)));
@@ -552,7 +694,7 @@ void Router::append_locked(const SessionId& id, Input input, std::optional<ChatO
       const std::size_t known = tokens_of(*target->record);
       const std::size_t total = tokens_of(*appended);
       const std::size_t added = total > known ? total - known : 0;
-      if (auto fits = check_record_fits(*appended, added); !fits) return finish_with_error(fits.error());
+      if (auto fits = check_record_fits(*use, *appended, added); !fits) return finish_with_error(fits.error());
       if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
       appended->last_used_s = clock_.unix_s();
       commit_and_reply(std::move(*appended), std::move(reply));
@@ -649,19 +791,25 @@ void Router::touch_session(const TenantId& tenant, const std::string& session, R
 
 void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
   const Session* listed = find_session(tenant, session);
-  if (listed != nullptr && listed->summary.mode != SessionMode::chat && model_ == nullptr && !load_error_) {
-    // Its text is in its tokens.
-    return when_loaded(
-        [this, tenant, session, reply = std::move(reply)]() mutable { get_session(tenant, session, std::move(reply)); });
+  if (listed == nullptr || listed->summary.mode == SessionMode::chat) {
+    return tell_session(ModelUse(), tenant, session, std::move(reply));
   }
-  with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+  // Its text is in its tokens, which only their model knows.
+  with_model_of(tenant, session, [this, tenant, session, reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    tell_session(std::move(*use), tenant, session, std::move(reply));
+  });
+}
+
+// `use`: of its model, for a text session.
+void Router::tell_session(ModelUse use, const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
+  with_session(tenant, session, [this, use = std::move(use), reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const kv::SessionRecord& record = *(*found)->record;
     SessionDetail detail = detail_of(**found, record);
     if (record.mode != SessionMode::chat) {
-      if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-      if (auto known = check_record(record); !known) return reply(std::unexpected(known.error()));
-      detail.text = text_of(model_->vocab(), record.chain);
+      if (auto known = check_record(*use, record); !known) return reply(std::unexpected(known.error()));
+      detail.text = text_of(use->model->vocab(), record.chain);
     }
     reply(std::move(detail));
   });
@@ -772,30 +920,32 @@ void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo
 
 void Router::export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply) {
   // What its tokens are and say only their model knows.
-  when_loaded([this, tenant, session, with_kv, reply = std::move(reply)]() mutable {
-    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    with_session(tenant, session, [this, with_kv, reply = std::move(reply)](Expected<Session*> found) mutable {
-      if (!found) return reply(std::unexpected(found.error()));
-      const Session& exported = **found;
-      if (auto known = check_record(*exported.record); !known) return reply(std::unexpected(known.error()));
-      ExportedSession made{.info = info_of(exported), .file = {}};
-      if (!with_kv) return export_conversation(exported.record, std::move(made), std::move(reply));
-      auto then = [this, record = exported.record, made = std::move(made), reply = std::move(reply)]() mutable {
-        export_kv(std::move(record), std::move(made), std::move(reply));
-      };
-      // What is in a slot goes to the store first, as it does when the slot is needed.
-      if (!lanes_[exported.lane]->holds(exported.summary.id)) return then();
-      lanes_[exported.lane]->post(
-          SaveCommand{exported.summary.id, [this, then = std::move(then)]() mutable { post(std::move(then)); }});
-    });
+  with_model_of(tenant, session, [this, tenant, session, with_kv, reply = std::move(reply)](Expected<ModelUse> use) mutable {
+    if (!use) return reply(std::unexpected(use.error()));
+    with_session(
+        tenant, session, [this, use = std::move(*use), with_kv, reply = std::move(reply)](Expected<Session*> found) mutable {
+          if (!found) return reply(std::unexpected(found.error()));
+          const Session& exported = **found;
+          if (auto known = check_record(*use, *exported.record); !known) return reply(std::unexpected(known.error()));
+          ExportedSession made{.info = info_of(exported), .file = {}};
+          if (!with_kv) return export_conversation(std::move(use), exported.record, std::move(made), std::move(reply));
+          Lane& lane = *use->lanes[exported.lane];
+          auto then = [this, use = std::move(use), record = exported.record, made = std::move(made),
+                       reply = std::move(reply)]() mutable {
+            export_kv(std::move(use), std::move(record), std::move(made), std::move(reply));
+          };
+          // What is in a slot goes to the store first, as it does when the slot is needed.
+          if (!lane.holds(exported.summary.id)) return then();
+          lane.post(SaveCommand{exported.summary.id, [this, then = std::move(then)]() mutable { post(std::move(then)); }});
+        });
   });
 }
 
 // The file begins with the conversation, and its KV follows, if `made` has some.
-void Router::export_conversation(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
-  preparer_.post([this, model = model_, record = std::move(record), made = std::move(made),
+void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
+  preparer_.post([this, use = std::move(use), record = std::move(record), made = std::move(made),
                   reply = std::move(reply)]() mutable {
-    Bytes conversation = export_record(*model, *record);
+    Bytes conversation = export_record(*use->model, *record);
     post([conversation = std::move(conversation), made = std::move(made), reply = std::move(reply)]() mutable {
       if (conversation.size() > kConversationBytesMax) {
         return reply(fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
@@ -808,13 +958,17 @@ void Router::export_conversation(kv::RecordPtr record, ExportedSession made, Rep
 }
 
 // The session's stored state joins the file, if there is one of the beginning of these tokens.
-void Router::export_kv(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
+void Router::export_kv(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
   std::vector<Token> chain = record->chain;
   chain.insert(chain.end(), record->pending.begin(), record->pending.end());
-  const kv::Asker asker{.tenant = record->tenant, .session = record->id, .forked_from = {}, .takes_others = false};
+  const kv::Asker asker{.family = use->lanes.front()->family(),
+                        .tenant = record->tenant,
+                        .session = record->id,
+                        .forked_from = {},
+                        .takes_others = false};
   const auto match = store_.find(asker, chain);
   if (!match || match->tokens_count < match->tokens_stored) {
-    return export_conversation(std::move(record), std::move(made), std::move(reply));
+    return export_conversation(std::move(use), std::move(record), std::move(made), std::move(reply));
   }
   ByteBudget::Share share(exports_);
   if (match->bytes > exports_->bytes_max()) {
@@ -828,27 +982,29 @@ void Router::export_kv(kv::RecordPtr record, ExportedSession made, Reply<Exporte
                                   exports_->bytes_used(), exports_->bytes_max())));
   }
   // On the store's thread until the post: nobody waits while the image gets its checksum.
-  store_.fetch(match->id, [this, record = std::move(record), made = std::move(made), reply = std::move(reply),
-                           share = std::move(share)](Expected<kv::ImagePtr> image) mutable {
+  store_.fetch(match->id, [this, use = std::move(use), record = std::move(record), made = std::move(made),
+                           reply = std::move(reply), share = std::move(share)](Expected<kv::ImagePtr> image) mutable {
     if (image) {
       made.file = export_state(std::move(*image), std::move(share));
       made.kv_bytes = made.file.size();
     }
-    post([this, record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
-      export_conversation(std::move(record), std::move(made), std::move(reply));
+    post([this, use = std::move(use), record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
+      export_conversation(std::move(use), std::move(record), std::move(made), std::move(reply));
     });
   });
 }
 
 void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
-  when_loaded([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    if (auto known = check_model(""); !known) return reply(std::unexpected(known.error()));
-    preparer_.post([this, chat = chat_, checks_states = lanes_.front()->shape().checks_states, tenant = std::move(tenant),
-                    request = std::move(request), reply = std::move(reply)]() mutable {
-      auto imported = import_record(*chat, request.file, options_.limits.max_prompt_bytes);
-      if (!imported || !imported->has_state || !checks_states) {
-        return post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
-                     reply = std::move(reply)]() mutable {
+  const std::string model = request.model;
+  with_model(model, [this, tenant = std::move(tenant), request = std::move(request),
+                     reply = std::move(reply)](Expected<ModelUse> used) mutable {
+    if (!used) return reply(std::unexpected(used.error()));
+    preparer_.post([this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
+                    reply = std::move(reply)]() mutable {
+      auto imported = import_record(*use->chat, request.file, options_.limits.max_prompt_bytes);
+      if (!imported || !imported->has_state || !use->shape().checks_states) {
+        return post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
+                     imported = std::move(imported), reply = std::move(reply)]() mutable {
           if (!imported) return reply(std::unexpected(imported.error()));
           std::optional<Expected<kv::StateImage>> image;
           if (imported->has_state) {
@@ -856,17 +1012,17 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
                          "the KV of the session file is left out: that of such models cannot be "
                          "checked");
           }
-          add_imported(std::move(tenant), std::move(name), std::move(*imported), std::move(image), std::move(reply));
+          add_imported(use, std::move(tenant), std::move(name), std::move(*imported), std::move(image), std::move(reply));
         });
       }
-      store_.run_later([this, tenant = std::move(tenant), request = std::move(request), imported = std::move(*imported),
-                        reply = std::move(reply)]() mutable {
-        auto image = import_state(imported.record, request.file, store_.identity(), store_.pool());
+      store_.run_later([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
+                        imported = std::move(*imported), reply = std::move(reply)]() mutable {
+        auto image = import_state(imported.record, request.file, use->lanes.front()->state_identity(), store_.pool());
         request.file = {};
-        post([this, tenant = std::move(tenant), name = std::move(request.name), imported = std::move(imported),
-              image = std::move(image), reply = std::move(reply)]() mutable {
+        post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
+              imported = std::move(imported), image = std::move(image), reply = std::move(reply)]() mutable {
           if (!image && image.error().code == ErrorCode::proto_field) return reply(std::unexpected(image.error()));
-          add_imported(std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
+          add_imported(use, std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
         });
       });
     });
@@ -874,20 +1030,22 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
 }
 
 // `image`: the KV that the file had, or why it is of no use here; empty: it had none.
-void Router::add_imported(TenantId tenant, std::string name, ImportedRecord imported,
+void Router::add_imported(const ModelUse& use, TenantId tenant, std::string name, ImportedRecord imported,
                           std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply) {
   kv::SessionRecord& record = imported.record;
-  if (auto fits = check_fits(record.chain.size(), record.pending.size()); !fits) return reply(std::unexpected(fits.error()));
-  if (record.n_keep >= lanes_.front()->shape().sequence_cells_max) {
+  if (auto fits = check_fits(*use, record.chain.size(), record.pending.size()); !fits) {
+    return reply(std::unexpected(fits.error()));
+  }
+  if (record.n_keep >= use->shape().sequence_cells_max) {
     return reply(fail(ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}", record.n_keep,
-                                                            lanes_.front()->shape().sequence_cells_max)));
+                                                            use->shape().sequence_cells_max)));
   }
   record.id = new_session_id();
   record.tenant = std::move(tenant);
   if (!name.empty()) record.name = std::move(name);
-  record.model = options_.model_name;
+  record.model = use->name;
   record.last_used_s = clock_.unix_s();
-  add_session(std::move(record), least_loaded_lane(), {},
+  add_session(std::move(record), least_loaded_lane(*use), {},
               [this, kept = imported.are_tokens_kept, image = std::move(image),
                reply = std::move(reply)](Expected<SessionInfo> added) mutable {
                 if (!added) return reply(std::unexpected(added.error()));
@@ -935,6 +1093,12 @@ void Router::end_request(RequestId id, const Event& terminal) {
   UMA_CHECK(found != requests_.end());
   const std::shared_ptr<EventSink> sink = std::move(found->second.sink);
   const SessionId session = found->second.session;
+  const std::string model = std::move(found->second.model);
+  if (!found->second.use.is_empty()) {
+    served_.at(model).last_used = clock_.now();
+  } else if (!model.empty()) {
+    stop_waiting(model, id);
+  }
   requests_.erase(found);
   set_sent(id);
   if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {
@@ -956,9 +1120,11 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
   // that a burst is judged alike however far its requests have come.
   std::int64_t waiting = static_cast<std::int64_t>(requests_.size()) - 1;
   std::int64_t bytes = 0;
-  for (const Lane* lane : lanes_) {
-    waiting -= lane->shape().sequences;
-    bytes += lane->stats().queue_bytes.value();
+  for (const auto& [name, served] : served_) {
+    for (const Lane* lane : served.lanes) {
+      waiting -= lane->shape().sequences;
+      bytes += lane->stats().queue_bytes.value();
+    }
   }
   const auto waiting_max = static_cast<std::int64_t>(options_.limits.queue_max);
   if (waiting_max > 0 && waiting >= waiting_max) {
@@ -974,12 +1140,12 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
 }
 
 // A session of `known` tokens plus `added` new ones must leave room for one token of reply.
-Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
-  const auto context = static_cast<std::size_t>(lanes_.front()->shape().sequence_cells_max);
+Expected<Unit> Router::check_fits(const Served& served, std::size_t known, std::size_t added) {
+  const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (added + 1 > context) {
     return fail(ErrorCode::limit_prompt,
                 std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
-                            context, added, lanes_.front()->shape().is_unified ? "" : " or fewer --slots"));
+                            context, added, served.shape().is_unified ? "" : " or fewer --slots"));
   }
   if (known + added + 1 > context) {
     return fail(
@@ -991,15 +1157,15 @@ Expected<Unit> Router::check_fits(std::size_t known, std::size_t added) const {
 }
 
 // The record, to which `added` tokens have just come, must fit when all is dropped that may be.
-Expected<Unit> Router::check_record_fits(const kv::SessionRecord& record, std::size_t added) const {
+Expected<Unit> Router::check_record_fits(const Served& served, const kv::SessionRecord& record, std::size_t added) {
   const std::size_t total = record.chain.size() + record.pending.size();
   const auto shortest = shortest_length(droppable_of(record), static_cast<std::int32_t>(total));
   const std::size_t stays = static_cast<std::size_t>(shortest) - added;
-  auto fits = check_fits(stays, added);
+  auto fits = check_fits(served, stays, added);
   if (!fits && fits.error().code == ErrorCode::limit_context && record.on_full == OnFull::shift) {
     fits.error().message =
         std::format("the context is {} tokens, {} of the session stay whatever is dropped, and the input has {}: shorten it",
-                    lanes_.front()->shape().sequence_cells_max, stays, added);
+                    served.shape().sequence_cells_max, stays, added);
   }
   return fits;
 }
@@ -1016,28 +1182,62 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   unsent_.emplace(id, open.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
-  when_loaded([this, id, tenant = std::move(tenant), request = std::move(request)]() mutable {
-    if (!requests_.contains(id)) return;  // cancelled while the model was loading
-    if (auto known = check_model(request.model); !known) return refuse(id, known.error());
-    for (const auto& [token, bias] : request.options.sampling.logit_bias) {
-      if (token >= 0 && token < model_->vocab().size()) continue;
-      return refuse(
-          id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
-                                                   token, model_->vocab().size() - 1)});
+  if (request.session.empty()) {
+    const std::string name = request.model;
+    if (const auto known = source_.resolve(name)) open.model = *known;
+    with_model(
+        name,
+        [this, id, tenant = std::move(tenant), request = std::move(request)](Expected<ModelUse> use) mutable {
+          begin_with_model(id, tenant, std::move(request), std::move(use));
+        },
+        id);
+    return;
+  }
+  const Session* session = find_session(tenant, request.session);
+  if (session == nullptr) return refuse(id, unknown_session_of(request));
+  if (!request.model.empty()) {
+    const auto known = source_.resolve(request.model);
+    if (!known) return refuse(id, known.error());
+    if (*known != session->summary.model) {
+      return refuse(id, {ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session is of model \"{}\"",
+                                                             request.model, session->summary.model)});
     }
-    const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
-    if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
-      return begin_generation(id, tenant, std::move(request));
-    // Before anything of the request is done: a grammar that is none changes nothing.
-    preparer_.post([this, id, tenant = std::move(tenant), chat = chat_, request = std::move(request)]() mutable {
-      auto grammar = compile_grammar(*chat, request.options);
-      post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
-        const auto found = requests_.find(id);
-        if (found == requests_.end()) return;  // cancelled meanwhile
-        if (!grammar) return refuse(id, grammar.error());
-        found->second.grammar = std::move(*grammar);
-        begin_generation(id, tenant, std::move(request));
-      });
+  }
+  open.model = session->summary.model;
+  const std::string name = request.session;
+  with_model_of(
+      tenant, name,
+      [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
+        begin_with_model(id, tenant, std::move(request), std::move(use));
+      },
+      id);
+}
+
+void Router::begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;  // cancelled while the model was loading
+  if (!use) return refuse(id, use.error());
+  Open& open = found->second;
+  open.use = std::move(*use);
+  const llm::Model& model = *open.use->model;
+  for (const auto& [token, bias] : request.options.sampling.logit_bias) {
+    if (token >= 0 && token < model.vocab().size()) continue;
+    return refuse(
+        id, {ErrorCode::proto_field, std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
+                                                 token, model.vocab().size() - 1)});
+  }
+  const bool is_forced = request.options.chat.tool_choice != ToolChoice::automatic;
+  if (request.options.grammar.empty() && request.options.json_schema.empty() && !is_forced)
+    return begin_generation(id, tenant, std::move(request));
+  // Before anything of the request is done: a grammar that is none changes nothing.
+  preparer_.post([this, id, tenant, chat = open.use->chat, request = std::move(request)]() mutable {
+    auto grammar = compile_grammar(*chat, request.options);
+    post([this, id, tenant = std::move(tenant), request = std::move(request), grammar = std::move(grammar)]() mutable {
+      const auto still = requests_.find(id);
+      if (still == requests_.end()) return;  // cancelled meanwhile
+      if (!grammar) return refuse(id, grammar.error());
+      still->second.grammar = std::move(*grammar);
+      begin_generation(id, tenant, std::move(request));
     });
   });
 }
@@ -1053,25 +1253,29 @@ void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequ
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
-  preparer_.post([this, id, chat = chat_, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
-    kv::SessionRecord empty;
-    empty.created_s = now_s;
-    auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
-    post([this, id, record = std::move(record), request = std::move(request)]() mutable {
-      const auto open = requests_.find(id);
-      if (open == requests_.end()) return;  // cancelled meanwhile
-      if (!record) return refuse(id, record.error());
-      if (auto fits = check_fits(0, record->pending.size()); !fits) return refuse(id, fits.error());
-      if (record->pending.empty()) return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
-      if (!request.input.messages.empty()) {
-        for (std::string& stop : capability::chat_stop_strings(*model_)) request.options.stop.push_back(std::move(stop));
-      }
-      const std::size_t lane = least_loaded_lane();
-      Task task = make_task(id, open->second, request, std::move(record->pending));
-      if (!request.input.messages.empty()) read_reply(task, request.options.chat);
-      send(std::move(task), lane);
-    });
-  });
+  preparer_.post(
+      [this, id, chat = requests_.at(id).use->chat, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
+        kv::SessionRecord empty;
+        empty.created_s = now_s;
+        auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
+        post([this, id, record = std::move(record), request = std::move(request)]() mutable {
+          const auto open = requests_.find(id);
+          if (open == requests_.end()) return;  // cancelled meanwhile
+          const Served& served = *open->second.use;
+          if (!record) return refuse(id, record.error());
+          if (auto fits = check_fits(served, 0, record->pending.size()); !fits) return refuse(id, fits.error());
+          if (record->pending.empty())
+            return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
+          if (!request.input.messages.empty()) {
+            for (std::string& stop : capability::chat_stop_strings(*served.model))
+              request.options.stop.push_back(std::move(stop));
+          }
+          Lane& lane = *served.lanes[least_loaded_lane(served)];
+          Task task = make_task(id, open->second, request, std::move(record->pending));
+          if (!request.input.messages.empty()) read_reply(served, task, request.options.chat);
+          send(std::move(task), lane);
+        });
+      });
 }
 
 void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request) {
@@ -1089,7 +1293,8 @@ void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateR
 
 void Router::generate_in(Session& session, RequestId id, const GenerateRequest& request) {
   if (session.running != RequestId{}) return refuse(id, busy_session(request.session));
-  if (auto known = check_record(*session.record); !known) return refuse(id, known.error());
+  const Open& open = requests_.at(id);
+  if (auto known = check_record(*open.use, *session.record); !known) return refuse(id, known.error());
   const SessionId session_id = session.summary.id;
   if (request.regenerate) {
     const kv::SessionRecord& record = *session.record;
@@ -1098,7 +1303,7 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
     lock(session);
-    preparer_.post([this, id, session_id, request, chat = chat_, last = session.record,
+    preparer_.post([this, id, session_id, request, chat = open.use->chat, last = session.record,
                     without = rewound(record, record.turns.size() - 1)] {
       post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
         if (!reopened || !requests_.contains(id)) {
@@ -1118,11 +1323,12 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     return refuse(id, {ErrorCode::proto_field, "field \"tools\" belongs to input of a chat: the session has none to answer"});
   }
   if (request.input.empty() && !is_written_anew) return start_session_task(id, session, request);
-  append_locked(session_id, request.input, chat, [this, id, session_id, request](Expected<SessionInfo> appended) {
-    if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
-    if (!appended) return refuse(id, appended.error());
-    start_session_task(id, *find_session(session_id), request);
-  });
+  append_locked(open.use.again(), session_id, request.input, chat,
+                [this, id, session_id, request](Expected<SessionInfo> appended) {
+                  if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
+                  if (!appended) return refuse(id, appended.error());
+                  start_session_task(id, *find_session(session_id), request);
+                });
 }
 
 // Commits the record of a locked session, then generates on it.
@@ -1151,7 +1357,8 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   if (record.chain.empty() && record.pending.empty()) {
     return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
   }
-  if (auto fits = check_record_fits(record, record.pending.size()); !fits) return fits;
+  const Served& served = *requests_.at(id).use;
+  if (auto fits = check_record_fits(served, record, record.pending.size()); !fits) return fits;
   if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
   session.running = id;
   wake(session);
@@ -1159,19 +1366,19 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   GenerateRequest adjusted;
   adjusted.options = request.options;
   if (record.mode == SessionMode::chat) {
-    for (std::string& stop : capability::chat_stop_strings(*model_)) adjusted.options.stop.push_back(std::move(stop));
+    for (std::string& stop : capability::chat_stop_strings(*served.model)) adjusted.options.stop.push_back(std::move(stop));
   }
   std::vector<Token> tokens = record.chain;
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
   // A reply that goes on is not read from its beginning: it is content.
-  if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(task, request.options.chat);
+  if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(served, task, request.options.chat);
   task.session = record.id;
   task.forked_from = session.forked_from;
   task.is_public = record.is_public;
   task.is_ephemeral = record.is_ephemeral;
   // What is stored can go on anywhere.
-  if (!lanes_[session.lane]->holds(record.id)) session.lane = least_loaded_lane();
+  if (!served.lanes[session.lane]->holds(record.id)) session.lane = least_loaded_lane(served);
   if (session.draft) {
     // The instructions are no part of what was said in the turn.
     const bool begins_with_instructions = record.has_instructions && record.messages.empty();
@@ -1180,7 +1387,7 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
                                                 .turn = record.turns_dropped + static_cast<std::int32_t>(record.turns.size()),
                                                 .number = static_cast<std::int32_t>(said)});
   }
-  send(std::move(task), session.lane);
+  send(std::move(task), *served.lanes[session.lane]);
   return Unit{};
 }
 
@@ -1194,7 +1401,8 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
     kv::SessionRecord record;
     record.id = new_session_id();
     record.tenant = tenant;
-    record.model = options_.model_name;
+    const Served& served = *requests_.at(id).use;
+    record.model = served.name;
     record.mode = SessionMode::chat;
     record.is_of_responses = true;
     record.is_ephemeral = !request.response->is_kept;
@@ -1202,16 +1410,14 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
     auto begin = std::make_shared<const kv::SessionRecord>(std::move(record));
-    Origin origin{.record = begin, .lane = least_loaded_lane(), .forked_from = {}};
+    Origin origin{.record = begin, .lane = least_loaded_lane(served), .forked_from = {}};
     return prepare_response(id, std::move(begin), std::move(origin), std::move(request));
   }
   const std::string name = request.session;
   with_session(tenant, name, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
     if (!requests_.contains(id)) return;  // cancelled meanwhile
     if (!found) {
-      const std::string& previous = request.response->previous;
-      const bool is_unknown = found.error().code == ErrorCode::session_unknown && !previous.empty();
-      return refuse(id, is_unknown ? unknown_response(previous) : found.error());
+      return refuse(id, found.error().code == ErrorCode::session_unknown ? unknown_session_of(request) : found.error());
     }
     continue_with_response(id, tenant, **found, std::move(request));
   });
@@ -1219,9 +1425,9 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
 
 void Router::continue_with_response(RequestId id, const TenantId& tenant, Session& session, GenerateRequest request) {
   const kv::SessionRecord& record = *session.record;
-  if (auto known = check_record(record); !known) return refuse(id, known.error());
-  const std::string& previous = request.response->previous;
   Open& open = requests_.at(id);
+  if (auto known = check_record(*open.use, record); !known) return refuse(id, known.error());
+  const std::string& previous = request.response->previous;
   if (previous.empty()) {
     open.session = session.summary.id;
     if (session.running == RequestId{}) return prepare_response(id, session.record, std::nullopt, std::move(request));
@@ -1265,20 +1471,20 @@ kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t tu
 // Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
 void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
   if (!origin) lock(*find_session(record->id));
-  preparer_.post(
-      [this, id, chat = chat_, record = std::move(record), origin = std::move(origin), request = std::move(request)]() mutable {
-        auto next = begin_response(*chat, *record, request.input, *request.response);
-        post([this, id, record = std::move(record), origin = std::move(origin), next = std::move(next),
-              request = std::move(request)]() mutable {
-          const bool is_locked = !origin;
-          if (requests_.contains(id)) {  // else it was cancelled meanwhile
-            const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
-                                      : Expected<Unit>(std::unexpected(next.error()));
-            if (!started) refuse(id, started.error());
-          }
-          if (is_locked) unlock(record->id);
-        });
-      });
+  preparer_.post([this, id, chat = requests_.at(id).use->chat, record = std::move(record), origin = std::move(origin),
+                  request = std::move(request)]() mutable {
+    auto next = begin_response(*chat, *record, request.input, *request.response);
+    post([this, id, record = std::move(record), origin = std::move(origin), next = std::move(next),
+          request = std::move(request)]() mutable {
+      const bool is_locked = !origin;
+      if (requests_.contains(id)) {  // else it was cancelled meanwhile
+        const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
+                                  : Expected<Unit>(std::unexpected(next.error()));
+        if (!started) refuse(id, started.error());
+      }
+      if (is_locked) unlock(record->id);
+    });
+  });
 }
 
 Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
@@ -1286,7 +1492,7 @@ Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record,
   const std::size_t known = tokens_of(*record);
   const std::size_t total = tokens_of(next);
   const std::size_t added = total > known ? total - known : 0;
-  if (auto fits = check_record_fits(next, added); !fits) return fits;
+  if (auto fits = check_record_fits(*requests_.at(id).use, next, added); !fits) return fits;
   if (!origin && record->is_of_responses && next.turns.size() < record->turns.size()) {
     // The turns cannot be found in the chain any more, but the responses that they are can still be asked for.
     const Session& session = *find_session(record->id);
@@ -1343,7 +1549,8 @@ TimePoint Router::deadline_of(const Open& open, const GenerateOptions& options) 
   const std::int64_t deadline_ms = options.deadline_ms.value_or(options_.limits.deadline_ms);
   if (deadline_ms <= 0) return kNever;
   // Loading the model is not counted as waiting.
-  return std::max(open.received, loaded_at_) + std::chrono::milliseconds(deadline_ms);
+  const TimePoint begin = open.use.is_empty() ? open.received : std::max(open.received, open.use->loaded_at);
+  return begin + std::chrono::milliseconds(deadline_ms);
 }
 
 Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
@@ -1352,7 +1559,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   Task task;
   task.id = id;
   const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
-  const std::int32_t room = lanes_.front()->shape().sequence_cells_max - shortest;
+  const std::int32_t room = open.use->shape().sequence_cells_max - shortest;
   task.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), options_.limits.max_tokens, room});
   task.tokens = std::move(tokens);
   task.droppable = std::move(droppable);
@@ -1374,20 +1581,20 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
 }
 
 // How the reply to a chat is told.
-void Router::read_reply(Task& task, ChatOptions chat) {
+void Router::read_reply(const Served& served, Task& task, ChatOptions chat) {
   // All of it follows the client's own grammar: nothing is thought first.
   if (task.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
-  task.reply_format = chat_->reply_format(chat, task.tokens);
+  task.reply_format = served.chat->reply_format(chat, task.tokens);
   if (!chat.tools.empty()) task.call_seed = random_.next_u64();
 }
 
-void Router::send(Task task, std::size_t lane) {
+void Router::send(Task task, Lane& lane) {
   Open& open = requests_.at(task.id);
-  open.lane = lane;
+  open.lane = &lane;
   set_sent(task.id);
-  lanes_[lane]->stats().queue_depth.add(1);
-  lanes_[lane]->stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
-  lanes_[lane]->post(StartCommand{std::move(task)});
+  lane.stats().queue_depth.add(1);
+  lane.stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
+  lane.post(StartCommand{std::move(task)});
 }
 
 void Router::cancel(RequestId id, Reply<bool> reply) {
@@ -1401,8 +1608,8 @@ void Router::cancel(RequestId id, Reply<bool> reply) {
   }
   const auto found = requests_.find(id);
   if (found == requests_.end()) return reply(false);
-  if (found->second.lane) {
-    lanes_[*found->second.lane]->post(CancelCommand{id});
+  if (found->second.lane != nullptr) {
+    found->second.lane->post(CancelCommand{id});
   } else {
     end_request(id, EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
@@ -1419,13 +1626,16 @@ void Router::cancel_session(const TenantId& tenant, const std::string& session, 
 }
 
 void Router::cancel_all() {
-  for (Command& command : std::exchange(waiting_for_model_, {})) command();
   while (!requests_.empty()) {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
   }
   while (!texts_requests_.empty()) {
     end_texts(texts_requests_.begin()->first, fail(ErrorCode::limit_wait, "the daemon stops: the request was cancelled"));
+  }
+  const Error stops{ErrorCode::limit_wait, "the daemon stops before the model is loaded"};
+  for (auto& [name, served] : served_) {
+    for (Waiting& next : std::exchange(served.waiting, {})) next.then(std::unexpected(stops));
   }
   while (!waiting_for_reply_.empty()) run_waiting_for_replies(SessionId(waiting_for_reply_.begin()->first));
   for (auto& [id, session] : sessions_) {

@@ -1,13 +1,15 @@
 // The single consumer of the global queue: admits requests, owns the session table, sends tasks to lanes, commits what lanes
 // report and only then tells the client. Everything but post() runs on the router's thread; replies and terminal events come
-// from it. Tokens go from the lane to the door directly.
+// from it. Tokens go from the lane to the door directly. What needs a model that is not loaded asks the source for it and
+// waits.
 //
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
 // under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
-// after the catalog has forgotten it. (4) A session is pinned to one lane for its whole life. (5) A session that is locked, or
-// has a request running, stays in the table. (6) The record of a session in use is in memory; those of the others as far as
-// record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is needed. (7) A session
-// that a response has made is in the catalog once the response has ended, and until then nothing but its reply is under way.
+// after the catalog has forgotten it. (4) A session is of one model, and pinned to one lane of it while that is loaded. (5) A
+// session that is locked, or has a request running, stays in the table. (6) The record of a session in use is in memory; those
+// of the others as far as record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is
+// needed. (7) A session that a response has made is in the catalog once the response has ended, and until then nothing but its
+// reply is under way. (8) A model that is in use is not retired.
 #pragma once
 
 #include <atomic>
@@ -39,6 +41,7 @@
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
+#include "engine/worker_source.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "llm/grammar.h"
@@ -48,7 +51,6 @@ namespace uma::engine {
 
 struct RouterOptions {
   Limits limits;
-  std::string model_name;
   std::uint64_t seed = 0;                   // of session ids and of generations that bring none
   std::size_t record_bytes_max = 2u << 20;  // of memory for what was said in sessions that nobody uses at the moment
 };
@@ -58,7 +60,8 @@ class Router {
   using Command = std::move_only_function<void()>;
 
   // Begins with the sessions that the catalog has kept. All references outlive the router.
-  Router(RouterOptions options, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer, const Clock& clock);
+  Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
+         const Clock& clock);
   ~Router();
 
   // Before the first step: those that the catalog has kept.
@@ -79,13 +82,21 @@ class Router {
   // Waits for a command or the next thing that is due; false once closed and empty.
   bool wait();
 
-  // Requests wait until one of these two is called.
-  void on_loaded(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
-  // Of a model that takes no generations. At least one lane.
-  void on_embedder_loaded(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
-  void on_load_failed(Error error);
+  // Loads the model, as a request for it would. Replies when it is there, or why not.
+  void load_model(const std::string& name, Reply<Unit> reply);
+  // What wants a model that the source was asked for waits until one of these two is called.
+  void on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes);
+  // Of a model that takes no generations.
+  void on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
+                          std::vector<EmbedLane*> lanes);
+  void on_load_failed(const std::string& name, const Error& error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
-  void on_load_progress(double progress);
+  void on_load_progress(const std::string& name, double progress);
+  // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for on_retired(), and
+  // then for another load. False: it is in use, or not loaded.
+  [[nodiscard]] bool retire(const std::string& name);
+  void on_retired(const std::string& name);
+  [[nodiscard]] std::vector<ModelUsage> usage() const;
   void on_result(TaskResult result);
   // From now on new generations are refused.
   void drain() { draining_ = true; }
@@ -119,6 +130,32 @@ class Router {
 
  private:
   struct Session;
+  struct Served;
+  // Keeps a loaded model from being retired. Moved along with what is done; may end on any thread.
+  class ModelUse {
+   public:
+    ModelUse() = default;
+    explicit ModelUse(Served& served);
+    ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
+    ModelUse& operator=(ModelUse&& other) noexcept {
+      std::swap(served_, other.served_);
+      return *this;
+    }
+    ~ModelUse();
+    [[nodiscard]] bool is_empty() const { return served_ == nullptr; }
+    [[nodiscard]] ModelUse again() const { return ModelUse(*served_); }
+    [[nodiscard]] const Served& operator*() const { return *served_; }
+    [[nodiscard]] const Served* operator->() const { return served_; }
+
+   private:
+    Served* served_ = nullptr;
+  };
+  // A model that is loaded; else why it cannot be used.
+  using WithModel = std::move_only_function<void(Expected<ModelUse>)>;
+  struct Waiting {
+    RequestId request;  // zero: for something that is no request
+    WithModel then;
+  };
   // A session that is unlocked and whose record is in memory; else why it cannot be used.
   using WithSession = std::move_only_function<void(Expected<Session*>)>;
   // A session that nobody uses, with its record in memory.
@@ -153,9 +190,29 @@ class Router {
     std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
     TimePoint expires = kNever;
   };
+  // A model that somebody has wanted.
+  struct Served {
+    enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
+    std::string name;
+    std::shared_ptr<const llm::Model> model;                   // shared with the lanes and the preparer's jobs; ready: not null
+    std::shared_ptr<const capability::ChatFormat> chat;        // likewise
+    std::vector<Lane*> lanes;                                  // ready: at least one, or there is an embedder
+    std::shared_ptr<const capability::TextEmbedder> embedder;  // in place of model, chat and lanes; shared likewise
+    std::vector<EmbedLane*> embed_lanes;
+    TimePoint loaded_at{};
+    std::optional<Error> error;  // of the last load
+    TimePoint retry_at{};        // until then it is the answer
+    bool is_wanted = true;       // loading: somebody waits for it; false: the load is being ended
+    std::vector<Waiting> waiting;
+    std::atomic<std::int64_t> uses{0};
+    TimePoint last_used{};
+
+    [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
+  };
   // A request that was accepted and has not ended.
   struct Open {
     std::shared_ptr<EventSink> sink;  // shared with the door
+    std::string model;                // that it waits for, or uses; empty: not known yet
     SessionId session;
     sched::Flow flow;
     TimePoint received{};
@@ -163,15 +220,19 @@ class Router {
     TimePoint deadline = kNever;  // of waiting for another reply of its session
     bool wants_progress = false;
     std::shared_ptr<const llm::Grammar> grammar;  // shared with its task; null: none
-    std::optional<std::size_t> lane;              // it is there; empty: with the router or the preparer
+    ModelUse use;                                 // from when the model is there
+    Lane* lane = nullptr;                         // it is there; null: with the router or the preparer
   };
   // The same of embeddings and reranking.
   using TextsRequest = std::variant<EmbedRequest, RerankRequest>;
   using TextsResult = std::variant<EmbedResult, RerankResult>;
+  using TextsReply = std::variant<Reply<EmbedResult>, Reply<RerankResult>>;
   struct OpenTexts {
-    std::variant<Reply<EmbedResult>, Reply<RerankResult>> reply;
+    TextsReply reply;
+    std::string model;  // that it waits for, or uses; empty: there is none
     sched::Flow flow;
     TimePoint received{};
+    ModelUse use{};             // from when the model is there
     EmbedLane* lane = nullptr;  // it is there; null: with the router or the preparer
   };
   // What a tenant keeps, with what is being committed.
@@ -181,10 +242,16 @@ class Router {
   };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
-  // Runs `command` at once or when the model is loaded.
-  void when_loaded(Command command);
-  [[nodiscard]] Expected<Unit> check_name(const std::string& name) const;
-  [[nodiscard]] Expected<Unit> check_model(const std::string& name) const;
+  // Runs `then` at once or when the model is loaded; not any more when `request` has ended.
+  void with_any_model(const std::string& name, WithModel then, RequestId request = {});
+  // Likewise, of a model of chat.
+  void with_model(const std::string& name, WithModel then, RequestId request = {});
+  void with_model_of(const TenantId& tenant, const std::string& session, WithModel then, RequestId request = {});
+  void stop_waiting(const std::string& name, RequestId request);
+  void ask_source_for(Served& served);
+  void answer_waiting(Served& served);
+  [[nodiscard]] const Served* find_served(const std::string& name) const;
+  [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
   void with_session(const TenantId& tenant, const std::string& name, WithSession then);
@@ -192,7 +259,7 @@ class Router {
   void adopt(kv::SessionSummary summary);
   void count(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
-  [[nodiscard]] Expected<Unit> check_record(const kv::SessionRecord& record) const;
+  [[nodiscard]] static Expected<Unit> check_record(const Served& served, const kv::SessionRecord& record);
   void lock(Session& session);
   void unlock(const SessionId& id);
   void rest(Session& session);
@@ -203,20 +270,22 @@ class Router {
   void erase_session(const SessionId& id);
   void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
-  [[nodiscard]] std::size_t least_loaded_lane() const;
+  [[nodiscard]] std::size_t least_loaded_lane(const Served& served) const;
   [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
   void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
-  void export_kv(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
-  void export_conversation(kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
-  void add_imported(TenantId tenant, std::string name, ImportedRecord imported, std::optional<Expected<kv::StateImage>> image,
-                    Reply<ImportedSession> reply);
+  void export_kv(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
+  void export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply);
+  void add_imported(const ModelUse& use, TenantId tenant, std::string name, ImportedRecord imported,
+                    std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
-  [[nodiscard]] Expected<Unit> check_fits(std::size_t known, std::size_t added) const;
-  [[nodiscard]] Expected<Unit> check_record_fits(const kv::SessionRecord& record, std::size_t added) const;
+  [[nodiscard]] static Expected<Unit> check_fits(const Served& served, std::size_t known, std::size_t added);
+  [[nodiscard]] static Expected<Unit> check_record_fits(const Served& served, const kv::SessionRecord& record,
+                                                        std::size_t added);
+  void begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use);
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
@@ -232,13 +301,14 @@ class Router {
   [[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, std::size_t turns_kept);
   void discard_new_session(const SessionId& id);
   void run_waiting_for_replies(const SessionId& id);
+  void tell_session(ModelUse use, const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
-  void append_locked(const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
+  void append_locked(ModelUse use, const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
-  void read_reply(Task& task, ChatOptions chat);
-  void send(Task task, std::size_t lane);
+  void read_reply(const Served& served, Task& task, ChatOptions chat);
+  void send(Task task, Lane& lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
                                                   const Draft* draft) const;
   void set_sent(RequestId id);
@@ -246,10 +316,9 @@ class Router {
   void refuse(RequestId id, Error error);
   void note_open();
 
-  void open_texts(RequestId id, const TenantId& tenant, TextsRequest request,
-                  std::variant<Reply<EmbedResult>, Reply<RerankResult>> reply);
+  void open_texts(RequestId id, const TenantId& tenant, TextsRequest request, TextsReply reply);
   [[nodiscard]] Expected<Unit> admit_texts(const TextsRequest& request) const;
-  void prepare_texts(RequestId id, TextsRequest request);
+  void prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse> use);
   void send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts);
   void refuse_texts(RequestId id, Error error);
   void end_texts(RequestId id, Expected<TextsResult> result);
@@ -257,6 +326,7 @@ class Router {
   [[nodiscard]] TimePoint deadline_of(const Open& open, const GenerateOptions& options) const;
 
   const RouterOptions options_;
+  WorkerSource& source_;
   kv::Catalog& catalog_;
   kv::StateStore& store_;
   Preparer& preparer_;
@@ -265,14 +335,7 @@ class Router {
 
   // Owned by the router's thread.
   Random random_;
-  std::shared_ptr<const llm::Model> model_;
-  std::shared_ptr<const capability::ChatFormat> chat_;        // shared with the preparer's jobs
-  std::vector<Lane*> lanes_;                                  // none: the model is loaded for its vectors or scores
-  std::shared_ptr<const capability::TextEmbedder> embedder_;  // shared with the preparer's jobs and the lanes'
-  std::vector<EmbedLane*> embed_lanes_;
-  TimePoint loaded_at_{};
-  std::optional<Error> load_error_;
-  std::vector<Command> waiting_for_model_;
+  std::unordered_map<std::string, Served> served_;
   std::unordered_map<SessionId, Session> sessions_;
   std::list<Resting> resting_;  // the last used one at the end
   std::size_t resting_bytes_ = 0;

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
 
@@ -85,11 +86,10 @@ class RouterTest : public ::testing::Test {
     records_.clear();
     lanes_.clear();
     RouterOptions options;
-    options.model_name = "fake";
     options.seed = seed;
     options.limits = limits_;
     options.record_bytes_max = record_bytes_max_;
-    router_ = std::make_unique<Router>(options, disk_, store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(options, source_, disk_, store_, preparer_, clock_);
   }
   void load(std::size_t lanes = 1) {
     std::vector<Lane*> made;
@@ -100,7 +100,7 @@ class RouterTest : public ::testing::Test {
           }));
       made.push_back(lanes_.back().get());
     }
-    router_->on_loaded(model_, made);
+    router_->on_loaded("fake", model_, made);
   }
   void settle() {
     for (int quiet = 0; quiet < 3;) {
@@ -192,6 +192,7 @@ class RouterTest : public ::testing::Test {
   std::size_t record_bytes_max_ = RouterOptions().record_bytes_max;
   kv::StateStore store_{{}, nullptr, clock_};
   std::map<std::string, kv::SessionRecord> records_;
+  NamedModels source_;
   Preparer preparer_;
   std::unique_ptr<Router> router_;
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -468,7 +469,7 @@ TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
     EXPECT_EQ(appended.error().code, ErrorCode::model_unknown);
   }
   EXPECT_EQ(append("a").error().message,
-            "session \"a\" is of model \"another\", this daemon serves \"fake\": it goes on when its own model is served");
+            "session \"a\" is of model \"another\", which this daemon does not serve: it goes on when its own model is served");
   EXPECT_EQ(get("a").error().code, ErrorCode::model_unknown);
   EXPECT_EQ(get("c")->messages.size(), 1u);
   EXPECT_EQ(catalog_.size(), 3u);

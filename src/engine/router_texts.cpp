@@ -25,6 +25,10 @@ std::size_t bytes_of(const RerankRequest& request) {
   return bytes;
 }
 
+const TextOptions& options_of(const std::variant<EmbedRequest, RerankRequest>& request) {
+  return std::visit([](const auto& asked) -> const TextOptions& { return asked.options; }, request);
+}
+
 }  // namespace
 
 void Router::embed(RequestId id, const TenantId& tenant, EmbedRequest request, Reply<EmbedResult> reply) {
@@ -35,17 +39,26 @@ void Router::rerank(RequestId id, const TenantId& tenant, RerankRequest request,
   open_texts(id, tenant, std::move(request), std::move(reply));
 }
 
-void Router::open_texts(RequestId id, const TenantId& tenant, TextsRequest request,
-                        std::variant<Reply<EmbedResult>, Reply<RerankResult>> reply) {
-  const std::uint64_t client = std::visit([](const auto& asked) { return asked.options.client; }, request);
+void Router::open_texts(RequestId id, const TenantId& tenant, TextsRequest request, TextsReply reply) {
+  const TextOptions& options = options_of(request);
+  const std::string name = options.model;
   const TimePoint now = clock_.now();
-  texts_requests_.emplace(
-      id, OpenTexts{.reply = std::move(reply), .flow = {tenant.value, client}, .received = now, .lane = nullptr});
+  OpenTexts& open =
+      texts_requests_
+          .emplace(id,
+                   OpenTexts{.reply = std::move(reply), .model = "", .flow = {tenant.value, options.client}, .received = now})
+          .first->second;
   note_open();
   unsent_.emplace(id, now);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit_texts(request); !admitted) return refuse_texts(id, admitted.error());
-  when_loaded([this, id, request = std::move(request)]() mutable { prepare_texts(id, std::move(request)); });
+  if (const auto known = source_.resolve(name)) open.model = *known;
+  with_any_model(
+      name,
+      [this, id, request = std::move(request)](Expected<ModelUse> use) mutable {
+        prepare_texts(id, std::move(request), std::move(use));
+      },
+      id);
 }
 
 Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
@@ -63,7 +76,9 @@ Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
                                                    options_.limits.queue_max));
   }
   std::size_t queued = bytes;
-  for (const EmbedLane* lane : embed_lanes_) queued += static_cast<std::size_t>(lane->stats().queue_bytes.value());
+  for (const auto& [name, served] : served_) {
+    for (const EmbedLane* lane : served.embed_lanes) queued += static_cast<std::size_t>(lane->stats().queue_bytes.value());
+  }
   if (queued > options_.limits.queue_bytes_max) {
     return fail(ErrorCode::limit_wait,
                 std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", queued - bytes,
@@ -72,16 +87,18 @@ Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
   return Unit{};
 }
 
-void Router::prepare_texts(RequestId id, TextsRequest request) {
-  if (!texts_requests_.contains(id)) return;  // cancelled while the model was loading
-  const std::string& name = std::visit([](const auto& asked) -> const std::string& { return asked.options.model; }, request);
-  if (auto known = check_name(name); !known) return refuse_texts(id, known.error());
-  if (embedder_ == nullptr) {
-    return refuse_texts(
-        id, {ErrorCode::model_capability,
-             std::format("model \"{}\" is one of chat: it has no vectors and no scores of texts", options_.model_name)});
+void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse> use) {
+  const auto found = texts_requests_.find(id);
+  if (found == texts_requests_.end()) return;  // cancelled while the model was loading
+  if (!use) return refuse_texts(id, use.error());
+  const Served& served = **use;
+  found->second.use = std::move(*use);
+  if (served.embedder == nullptr) {
+    return refuse_texts(id,
+                        {ErrorCode::model_capability,
+                         std::format("model \"{}\" is one of chat: it has no vectors and no scores of texts", served.name)});
   }
-  preparer_.post([this, id, embedder = embedder_, request = std::move(request)]() mutable {
+  preparer_.post([this, id, embedder = served.embedder, request = std::move(request)]() mutable {
     auto texts = std::visit([&](const auto& asked) { return embedder->texts_of(asked); }, request);
     post([this, id, request = std::move(request), texts = std::move(texts)]() mutable {
       if (!texts_requests_.contains(id)) return;  // cancelled meanwhile
@@ -93,26 +110,28 @@ void Router::prepare_texts(RequestId id, TextsRequest request) {
 
 void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts) {
   OpenTexts& open = texts_requests_.at(id);
-  const TextOptions& options = std::visit([](const auto& asked) -> const TextOptions& { return asked.options; }, request);
+  const TextOptions& options = options_of(request);
+  const Served& served = *open.use;
   EmbedTask task{.id = id, .texts = std::move(texts), .flow = open.flow, .received = open.received, .done = nullptr};
   task.is_background = options.request_class == RequestClass::background;
   const std::int64_t deadline_ms =
       options.deadline_ms.value_or(task.is_background ? kBackgroundDeadlineMs : options_.limits.deadline_ms);
   // Loading the model is not counted as waiting.
-  if (deadline_ms > 0) task.deadline = std::max(open.received, loaded_at_) + std::chrono::milliseconds(deadline_ms);
-  task.done = [this, id, embedder = embedder_, request = std::move(request)](const capability::EmbedTexts& computed,
-                                                                             const Expected<std::vector<float>>& outputs) {
+  if (deadline_ms > 0) task.deadline = std::max(open.received, served.loaded_at) + std::chrono::milliseconds(deadline_ms);
+  task.done = [this, id, name = served.name, embedder = served.embedder, request = std::move(request)](
+                  const capability::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) {
     Expected<TextsResult> result = std::unexpected(outputs ? Error{} : outputs.error());
     if (outputs) {
       result = std::visit(
           [&](const auto& asked) -> Expected<TextsResult> { return embedder->result_of(asked, computed, *outputs); }, request);
     }
+    if (result) std::visit([&](auto& made) { made.model = name; }, *result);
     post([this, id, result = std::move(result)]() mutable {
       if (texts_requests_.contains(id)) end_texts(id, std::move(result));
     });
   };
-  open.lane =
-      *std::ranges::min_element(embed_lanes_, {}, [](const EmbedLane* lane) { return lane->stats().queue_bytes.value(); });
+  open.lane = *std::ranges::min_element(served.embed_lanes, {},
+                                        [](const EmbedLane* lane) { return lane->stats().queue_bytes.value(); });
   set_sent(id);
   open.lane->post(std::move(task));
 }
@@ -125,7 +144,13 @@ void Router::refuse_texts(RequestId id, Error error) {
 void Router::end_texts(RequestId id, Expected<TextsResult> result) {
   const auto found = texts_requests_.find(id);
   UMA_CHECK(found != texts_requests_.end());
-  auto reply = std::move(found->second.reply);
+  TextsReply reply = std::move(found->second.reply);
+  const std::string model = std::move(found->second.model);
+  if (!found->second.use.is_empty()) {
+    served_.at(model).last_used = clock_.now();
+  } else if (!model.empty()) {
+    stop_waiting(model, id);
+  }
   texts_requests_.erase(found);
   set_sent(id);
   note_open();

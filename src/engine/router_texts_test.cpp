@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "testing/fake_embedding.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -31,8 +32,7 @@ class RouterTextsTest : public ::testing::Test {
     capability_ = capability;
     RouterOptions options;
     options.limits = limits;
-    options.model_name = "fake";
-    router_ = std::make_unique<Router>(options, catalog_, store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(options, source_, catalog_, store_, preparer_, clock_);
   }
   void load() {
     FakeOptions options;
@@ -43,7 +43,8 @@ class RouterTextsTest : public ::testing::Test {
     const auto shape = context->shape();
     lane_ = std::make_unique<EmbedLane>(EmbedLaneOptions{}, std::move(context), clock_);
     router_->on_embedder_loaded(
-        std::make_shared<const capability::TextEmbedder>(model, shape, std::map<std::string, std::string>()), {lane_.get()});
+        "fake", std::make_shared<const capability::TextEmbedder>(model, shape, std::map<std::string, std::string>()),
+        {lane_.get()});
   }
   void settle(bool computes = true) {
     for (int quiet = 0; quiet < 3;) {
@@ -70,6 +71,7 @@ class RouterTextsTest : public ::testing::Test {
   [[nodiscard]] const Error& refusal() const { return embedded_.value().error(); }
 
   testing::SimClock clock_;
+  NamedModels source_;
   kv::MemoryCatalog catalog_;
   kv::StateStore store_{{}, nullptr, clock_};
   Preparer preparer_;
@@ -141,7 +143,7 @@ TEST_F(RouterTextsTest, BadRequestsAreRefused) {
 TEST_F(RouterTextsTest, AFailedLoadAnswersWhatWaits) {
   start();
   (void)embed(request_of({"a"}));
-  router_->on_load_failed({ErrorCode::model_load, "no such file"});
+  router_->on_load_failed("fake", {ErrorCode::model_load, "no such file"});
   settle();
   EXPECT_EQ(refusal().code, ErrorCode::model_load);
 }
@@ -191,6 +193,26 @@ TEST_F(RouterTextsTest, DeadlinesAreOfTheClassUnlessGiven) {
   EXPECT_FALSE(after(RequestClass::background, std::nullopt, std::chrono::seconds(301)));
   EXPECT_FALSE(after(RequestClass::background, 1000, std::chrono::seconds(2)));
   EXPECT_TRUE(after(RequestClass::interactive, 0, std::chrono::hours(2)));
+}
+
+TEST_F(RouterTextsTest, AModelStaysWhileItIsUsed) {
+  start();
+  load();
+  EXPECT_TRUE(router_->usage().empty() || router_->usage().front().uses == 0);
+  (void)embed(request_of({"a"}));
+  settle(/*computes=*/false);
+  EXPECT_FALSE(router_->retire("fake"));
+  settle();
+  ASSERT_TRUE(embedded_ && *embedded_);
+  EXPECT_TRUE(router_->retire("fake"));
+  embedded_.reset();
+  (void)embed(request_of({"a"}));  // waits for another load
+  settle();
+  EXPECT_FALSE(embedded_);
+  router_->on_retired("fake");
+  load();
+  settle();
+  EXPECT_TRUE(embedded_ && *embedded_);
 }
 
 TEST_F(RouterTextsTest, ADrainTakesNoNewOnesAndTheEndAnswersAll) {

@@ -60,7 +60,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
         std::make_unique<testing::FakeColdStore>(), clock_);
   }
 
-  void make_lane(bool is_first = true) {
+  void make_lane() {
     LaneOptions options;
     options.store = store_.get();
     options.speculates = false;
@@ -69,7 +69,6 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
       if (answer.first.empty()) answer.first.assign(logits.begin(), logits.end());
     };
     auto context = model().new_context({.cells = 4096, .sequences = 4, .threads = 1, .layout = GetParam()}).value();
-    if (is_first) store_->open(context->state_identity(), true, {});
     lane_ = std::make_unique<Lane>(std::move(options), std::move(context), nullptr, model().vocab(), clock_,
                                    [this](TaskResult result) {
                                      Answer& answer = answers_[result.id.value];
@@ -107,7 +106,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
   void restart_lane() {
     lane_->close();
     lane_->cancel_all();
-    make_lane(false);
+    make_lane();
   }
 
   static double distance(const Logits& a, const Logits& b) {
@@ -195,7 +194,7 @@ TEST_P(StoredState, WhatOthersHaveComputedIsSharedAndClose) {
   make_lane();
   const Answer alone = ask("", with_end(12));
   EXPECT_LT(distance(alone.first, from_slot.first), kRounding);
-  make_lane(false);
+  make_lane();
   EXPECT_LT(distance(ask("", with_end(13)).first, from_store.first), kRounding);
   std::vector<Token> other = with_end(12);
   ++other[100];

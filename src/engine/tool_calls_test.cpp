@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "capability/chat.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
 
@@ -66,13 +67,12 @@ class ToolCalls : public ::testing::Test {
         .cells = 16'384, .sequences = 4, .has_chat_template = true, .chat_template = kTemplate, .says = says};
     model_ = std::make_shared<FakeModel>(options);
     RouterOptions router;
-    router.model_name = "fake";
-    router_ = std::make_unique<Router>(router, catalog_, store_, preparer_, clock_);
+    router_ = std::make_unique<Router>(router, source_, catalog_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
         LaneOptions{}, std::make_unique<FakeContext>(options), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded(model_, {lane_.get()});
+    router_->on_loaded("fake", model_, {lane_.get()});
   }
 
   GenerateRequest ask(const std::string& question) {
@@ -121,6 +121,7 @@ class ToolCalls : public ::testing::Test {
   std::shared_ptr<const FakeModel> model_;
   kv::MemoryCatalog catalog_;
   kv::StateStore store_{{}, nullptr, clock_};
+  NamedModels source_;
   Preparer preparer_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Lane> lane_;

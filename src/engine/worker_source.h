@@ -1,15 +1,16 @@
-// Who makes workers: the engine asks, and does not know how models are found, loaded or paid for. Here one fixed model; the
-// model pool is another source.
+// Who makes workers: the engine asks, and does not know how models are found, loaded or paid for.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/error.h"
+#include "core/service.h"
+#include "core/session_info.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -28,47 +29,52 @@ struct LoadedWorkers {
   std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
   std::map<std::string, std::string> tasks;  // of embeddings: the prefix of each by its name
   std::int32_t copies = 1;                   // of the weights in memory: one, or one per worker, which its contexts keep alive
+  std::int32_t threads = 1;                  // compute threads of each worker
+  std::int32_t threads_beside_prefill = 0;   // of them for streams while prompts are computed; 0: lanes take turns
+  std::shared_ptr<void> reservation = nullptr;  // ends after all of it is freed
+};
+
+// What a source decides by.
+struct ModelUsage {
+  std::string name;
+  std::int64_t uses = 0;     // requests and other things that need it now
+  std::int64_t waiting = 0;  // that want it and do not have it
+  double idle_s = 0;         // since the last use
+  bool is_loaded = false;
+};
+
+// What a source tells, and asks, the engine.
+class WorkerHost {
+ public:
+  virtual ~WorkerHost() = default;
+  // Any thread. `progress` from 0 to 1.
+  virtual void on_load_progress(const std::string& model, double progress) = 0;
+  // Any thread. Exactly once for each load.
+  virtual void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) = 0;
+  // A thread of the source's. Takes the model out of service, if nobody uses it, and returns when all of it is freed; what was
+  // computed goes to the state store. False: it is in use, or not loaded.
+  [[nodiscard]] virtual bool retire(const std::string& model) = 0;
+  // A thread of the source's. Of the models that somebody has wanted.
+  [[nodiscard]] virtual std::vector<ModelUsage> usage() = 0;
 };
 
 class WorkerSource {
  public:
-  using OnProgress = std::function<void(double)>;  // 0 to 1
-  using OnLoaded = std::function<void(Expected<LoadedWorkers>)>;
-
   virtual ~WorkerSource() = default;
-  // What clients call the model, known before it is loaded.
-  [[nodiscard]] virtual std::string model_name() const = 0;
-  // Begins the load; both callbacks may come from any thread, `on_loaded` exactly once.
-  virtual void load(OnProgress on_progress, OnLoaded on_loaded) = 0;
-  // Ends a load in progress early; on_loaded then reports an error. Returns when no callback runs any more.
+  // The name of the model that clients mean by `name`; empty: the default one. Any thread. Errors: E_MODEL_001.
+  [[nodiscard]] virtual Expected<std::string> resolve(const std::string& name) const = 0;
+  // All that clients may name, as far as it is known without loading it. Any thread.
+  [[nodiscard]] virtual std::vector<ModelInfo> list() const = 0;
+  // Before everything below.
+  virtual void start(WorkerHost& host) = 0;
+  // Begins to load a model by its own name, which is not loaded. Any thread; waits for nobody.
+  virtual void load(const std::string& model) = 0;
+  // Retires a model; an error where it is in use. Any thread; waits for nobody.
+  virtual void unload(const std::string& model, Reply<Unit> reply) = 0;
+  // Nobody waits for it any more. Any thread; waits for nobody.
+  virtual void cancel_load(const std::string& model) = 0;
+  // Ends what is being loaded early. Returns when the host is not called any more.
   virtual void stop() = 0;
-};
-
-struct FixedModelOptions {
-  std::string path;
-  std::string draft_path;  // of a draft model, whose weights all workers share; empty: none
-  std::int32_t workers = 1;
-  llm::ContextOptions context;  // of each worker; threads: of each worker
-  bool replicates = false;      // every worker computes on weights of its own, in memory of its own
-  bool lanes = false;           // a second context for prompts, where the model's state can be handed over
-};
-
-// One GGUF file, loaded on a thread of its own ("uma-load").
-class FixedModelSource final : public WorkerSource {
- public:
-  explicit FixedModelSource(FixedModelOptions options);
-  ~FixedModelSource() override;
-
-  [[nodiscard]] std::string model_name() const override;
-  void load(OnProgress on_progress, OnLoaded on_loaded) override;
-  void stop() override;
-
- private:
-  [[nodiscard]] Expected<LoadedWorkers> load_now(const OnProgress& on_progress);
-
-  const FixedModelOptions options_;
-  std::atomic<bool> stopping_{false};
-  std::thread thread_;
 };
 
 }  // namespace uma::engine

@@ -19,16 +19,20 @@ constexpr double kReadMs = 2;           // that reading takes before the first b
 constexpr std::uint64_t kPoolPart = 8;  // of the memory for states
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
 
-// In the index: a tenant's own entries, and those of everybody.
-std::string scope_of(const TenantId& tenant) {
-  return "tenant " + tenant.value;
+// In the index: of a family a tenant's own entries, and those of everybody.
+std::string scope_of(FamilyId family, const TenantId& tenant) {
+  return std::format("{} tenant {}", family, tenant.value);
 }
-const std::string kPublicScope = "public";
+std::string public_scope_of(FamilyId family) {
+  return std::format("{} public", family);
+}
+std::string scope_of(FamilyId family, const StateOwner& owner) {
+  return owner.is_public ? public_scope_of(family) : scope_of(family, owner.tenant);
+}
 
-const std::string& scope_of(const StateOwner& owner, std::string& storage) {
-  if (owner.is_public) return kPublicScope;
-  storage = scope_of(owner.tenant);
-  return storage;
+// An identity begins with that of the model; settings follow.
+std::string_view model_of(std::string_view identity) {
+  return identity.substr(0, identity.find('|'));
 }
 
 Error gone() {
@@ -46,7 +50,7 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
 
 StateStore::~StateStore() = default;
 
-void StateStore::open(std::string identity, bool can_cut, const std::unordered_set<SessionId>& sessions) {
+void StateStore::open(const std::unordered_set<SessionId>& sessions) {
   std::vector<ColdHead> heads;
   if (cold_ != nullptr) {
     if (auto listed = cold_->list()) {
@@ -56,33 +60,54 @@ void StateStore::open(std::string identity, bool can_cut, const std::unordered_s
     }
   }
   const MutexLock lock(mutex_);
-  identity_ = std::move(identity);
-  can_cut_ = can_cut;
   const std::int64_t now_s = clock_.unix_s();
-  std::size_t foreign = 0;
   for (ColdHead& head : heads) {
-    if (!head.owner.session.empty() && !sessions.contains(head.owner.session)) {
+    const SessionId& session = head.owner.session;
+    if (!session.empty() && (!sessions.contains(session) || forgotten_.contains(session))) {
       inbox_.push({.kind = JobKind::remove, .file = std::move(head.name)});
       continue;
     }
-    foreign += head.identity == identity_ ? 0 : 1;
     Entry entry;
     entry.owner = std::move(head.owner);
-    entry.identity = &*identities_.insert(std::move(head.identity)).first;
+    entry.family = family_of(std::move(head.identity));
     entry.tokens = std::move(head.tokens);
     entry.file = std::move(head.name);
     entry.file_bytes = head.bytes;
     entry.last_used = clock_.now() - std::chrono::seconds(std::max<std::int64_t>(0, now_s - head.last_used_s));
     add(std::move(entry));
   }
-  if (foreign > 0) {
-    log_info("kv: {} of {} stored states are of another model or other settings: they are kept until their room is needed",
-             foreign, heads.size());
-  }
+  is_open_ = true;
+  forgotten_ = {};
   // The quota may be smaller than it was.
   std::vector<TenantId> tenants;
   for (const auto& [tenant, bytes] : tenants_) tenants.push_back(tenant);
   for (const TenantId& tenant : tenants) make_tenant_room(tenant);
+}
+
+StateStore::Families::pointer StateStore::family_of(std::string identity) {
+  const auto [found, is_new] = families_.try_emplace(std::move(identity));
+  if (is_new) {
+    families_by_id_.push_back(&found->second);
+    found->second.id = static_cast<FamilyId>(families_by_id_.size());
+  }
+  return &*found;
+}
+
+const StateStore::Family& StateStore::family_of(FamilyId id) const {
+  UMA_CHECK(id > 0 && id <= families_by_id_.size());
+  return *families_by_id_[id - 1];
+}
+
+FamilyId StateStore::join(const std::string& identity, bool can_cut) {
+  const MutexLock lock(mutex_);
+  Family& family = family_of(identity)->second;
+  family.is_joined = true;
+  family.is_outdated = false;
+  family.can_cut = can_cut;
+  for (auto& [other_identity, other] : families_) {
+    if (!other.is_joined && model_of(other_identity) == model_of(identity)) other.is_outdated = true;
+  }
+  return family.id;
 }
 
 // --- Entries
@@ -113,8 +138,7 @@ void StateStore::add(Entry entry) {
   UMA_CHECK(!entry.tokens.empty() && (entry.image || !entry.file.empty()));
   const StateId id = ++last_id_;
   const Entry& added = entries_.emplace(id, std::move(entry)).first->second;
-  std::string storage;
-  if (*added.identity == identity_) index_.add(id, scope_of(added.owner, storage), added.tokens);
+  index_.add(id, scope_of(added.family->second.id, added.owner), added.tokens);
   if (!added.owner.session.empty()) of_session_[added.owner.session].push_back(id);
   if (added.image) count_image(added, true);
   if (!added.file.empty()) count_file(added, true);
@@ -129,8 +153,7 @@ void StateStore::remove(StateId id) {
   }
   if (!entry.file.empty()) drop_file(entry);
   if (entry.image) count_image(entry, false);
-  std::string storage;
-  if (*entry.identity == identity_) index_.remove(id, scope_of(entry.owner, storage), entry.tokens);
+  index_.remove(id, scope_of(entry.family->second.id, entry.owner), entry.tokens);
   if (const auto owned = of_session_.find(entry.owner.session); owned != of_session_.end()) {
     std::erase(owned->second, id);
     if (owned->second.empty()) of_session_.erase(owned);
@@ -154,7 +177,7 @@ void StateStore::drop_file(Entry& entry) {
 }
 
 // Of the entries of some sessions the one that shares most with `chain`.
-std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<SessionId> sessions,
+std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<SessionId> sessions, const Family& family,
                                                       std::span<const Token> chain) const {
   PrefixIndex::Match best;
   for (const SessionId& session : sessions) {
@@ -163,7 +186,7 @@ std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<Sess
     for (const StateId id : owned->second) {
       const Entry& entry = entries_.at(id);
       const std::size_t common = common_prefix(entry.tokens, chain);
-      const bool is_usable = *entry.identity == identity_ && (can_cut_ || common == entry.tokens.size());
+      const bool is_usable = &entry.family->second == &family && (family.can_cut || common == entry.tokens.size());
       if (is_usable && common > best.tokens_count) best = {id, common};
     }
   }
@@ -172,10 +195,11 @@ std::optional<PrefixIndex::Match> StateStore::best_of(std::initializer_list<Sess
 
 std::optional<StoredMatch> StateStore::find(const Asker& asker, std::span<const Token> chain) const {
   const MutexLock lock(mutex_);
-  std::optional<PrefixIndex::Match> best = best_of({asker.session, asker.forked_from}, chain);
+  const Family& family = family_of(asker.family);
+  std::optional<PrefixIndex::Match> best = best_of({asker.session, asker.forked_from}, family, chain);
   if (asker.takes_others) {
-    for (const std::string& scope : {scope_of(asker.tenant), kPublicScope}) {
-      const auto match = can_cut_ ? index_.longest_common(scope, chain) : index_.longest_whole(scope, chain);
+    for (const std::string& scope : {scope_of(family.id, asker.tenant), public_scope_of(family.id)}) {
+      const auto match = family.can_cut ? index_.longest_common(scope, chain) : index_.longest_whole(scope, chain);
       if (match && (!best || match->tokens_count > best->tokens_count)) best = match;
     }
   }
@@ -205,7 +229,7 @@ ImagePtr StateStore::take(StateId id) {
 void StateStore::settle(StateId id, const Asker& asker) {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(id);
-  if (!can_cut_ || asker.session.empty() || found == entries_.end()) return;
+  if (!family_of(asker.family).can_cut || asker.session.empty() || found == entries_.end()) return;
   const Entry& entry = found->second;
   if (entry.owner.session == asker.session && entry.image && !entry.is_busy) drop_image(id);
 }
@@ -230,11 +254,10 @@ void StateStore::prefetch(const SessionId& session) {
 }
 
 // Whether what begins like this is kept already: of the same session, or, where it is nobody's, of anybody.
-bool StateStore::is_redundant(const StateOwner& owner, std::span<const Token> tokens) {
-  if (!can_cut_) return false;
-  std::string storage;
-  const auto match =
-      owner.session.empty() ? index_.longest_common(scope_of(owner, storage), tokens) : best_of({owner.session}, tokens);
+bool StateStore::is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
+  if (!family.can_cut) return false;
+  const auto match = owner.session.empty() ? index_.longest_common(scope_of(family.id, owner), tokens)
+                                           : best_of({owner.session}, family, tokens);
   if (!match || match->tokens_count < tokens.size()) return false;
   Entry& entry = entries_.at(match->id);
   if (entry.is_forgotten) return false;
@@ -244,14 +267,14 @@ bool StateStore::is_redundant(const StateOwner& owner, std::span<const Token> to
 
 // Removes what a new state of these tokens replaces: the session's former one, or, where states cannot be cut, those that it
 // does not continue and all but the last few; of nobody's those that it continues.
-void StateStore::supersede(const StateOwner& owner, std::span<const Token> tokens) {
+void StateStore::supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) {
   if (!owner.session.empty()) {
     const auto owned = of_session_.find(owner.session);
     if (owned == of_session_.end()) return;
     std::vector<StateId> former = owned->second;
     const auto leads_here = [&](StateId id) REQUIRES_LOCK(mutex_) {
       const std::vector<Token>& before = entries_.at(id).tokens;
-      return !can_cut_ && before.size() < tokens.size() && common_prefix(before, tokens) == before.size();
+      return !family.can_cut && before.size() < tokens.size() && common_prefix(before, tokens) == before.size();
     };
     const auto dead = std::ranges::stable_partition(former, leads_here);
     for (const StateId id : dead) remove(id);
@@ -259,9 +282,8 @@ void StateStore::supersede(const StateOwner& owner, std::span<const Token> token
     for (std::size_t i = 0; i + kCheckpoints - 1 < former.size(); ++i) remove(former[i]);
     return;
   }
-  if (!can_cut_) return;
-  std::string storage;
-  while (const auto match = index_.longest_whole(scope_of(owner, storage), tokens)) {
+  if (!family.can_cut) return;
+  while (const auto match = index_.longest_whole(scope_of(family.id, owner), tokens)) {
     const Entry& entry = entries_.at(match->id);
     if (entry.owner.session.empty() && !entry.is_busy) {
       remove(match->id);
@@ -273,17 +295,18 @@ void StateStore::supersede(const StateOwner& owner, std::span<const Token> token
 
 void StateStore::put(StateOwner owner, StateImage image) {
   const MutexLock lock(mutex_);
-  UMA_CHECK(image.identity == identity_);
-  if (is_redundant(owner, image.tokens)) return;
+  const Families::pointer family = family_of(image.identity);
+  UMA_CHECK(family->second.is_joined);
+  if (is_redundant(owner, family->second, image.tokens)) return;
   if (options_.tenant_bytes_max > 0 && image.bytes() > options_.tenant_bytes_max) {
     stats_.dropped_total.add();
     return;
   }
-  supersede(owner, image.tokens);
+  supersede(owner, family->second, image.tokens);
   const TenantId tenant = owner.tenant;
   Entry entry;
   entry.owner = std::move(owner);
-  entry.identity = &*identities_.insert(image.identity).first;
+  entry.family = family;
   entry.tokens = image.tokens;
   entry.last_used = clock_.now();
   entry.image = share_image(std::move(image), pool_);
@@ -298,13 +321,9 @@ void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
-std::string StateStore::identity() const {
-  const MutexLock lock(mutex_);
-  return identity_;
-}
-
 void StateStore::forget(const SessionId& session) {
   const MutexLock lock(mutex_);
+  if (!is_open_) forgotten_.insert(session);
   const auto owned = of_session_.find(session);
   if (owned == of_session_.end()) return;
   const std::vector<StateId> ids = owned->second;
@@ -321,7 +340,7 @@ SessionStates StateStore::states_of(const SessionId& session) const {
     states.cold_bytes += entries_.at(id).file_bytes;
   }
   const Entry& newest = entries_.at(owned->second.back());
-  if (*newest.identity == identity_ && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
+  if (newest.family->second.is_joined && !newest.is_forgotten) states.tier = newest.image ? Tier::warm : Tier::cold;
   return states;
 }
 
@@ -334,7 +353,7 @@ StateView StateStore::view_of(StateId id, const Entry& entry, std::uint64_t byte
           .tokens_count = entry.tokens.size(),
           .uses = entry.uses,
           .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
-          .is_foreign = *entry.identity != identity_,
+          .is_foreign = entry.family->second.is_outdated,
           .is_over_share = false};
 }
 
@@ -629,7 +648,7 @@ Expected<ImagePtr> StateStore::read(StateId id) {
 
   const MutexLock lock(mutex_);
   Entry& entry = entries_.at(id);
-  if (image && (image->identity != *entry.identity || image->tokens != entry.tokens)) {
+  if (image && (image->identity != entry.family->first || image->tokens != entry.tokens)) {
     image = fail(ErrorCode::runtime_decode, std::format("stored state {}: it is not the one that was stored", file));
   }
   if (!image) {

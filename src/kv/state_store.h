@@ -1,8 +1,11 @@
-// What a model's workers have computed and no context holds: warm states in memory, cold ones on disk, found by their tokens.
-// It belongs to the model, so a session goes on in any of its workers.
+// What the workers of all models have computed and no context holds: warm states in memory, cold ones on disk, found by their
+// tokens. It outlives the workers, so a session goes on in any worker of its model, and after the model was unloaded.
 //
-// Thread rule: step(), wait() and save_all() belong to the store's own thread, the only one that waits for the disk; the other
-// functions may be called from any thread and wait for nobody. open() comes first and does wait for the disk.
+// States of one identity, which fit the same contexts, are a family. Those of a family that nobody has loaded since the start
+// are kept, but not found.
+//
+// Thread rule: open(), step(), wait() and save_all() belong to the store's own thread, the only one that waits for the disk;
+// the other functions may be called from any thread and wait for nobody.
 //
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
 // has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Warm bytes
@@ -20,7 +23,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -54,6 +56,7 @@ struct StoreOptions {
 };
 
 using StateId = std::uint64_t;
+using FamilyId = std::uint32_t;
 // What is stored of the beginning of a chain.
 struct StoredMatch {
   StateId id = 0;
@@ -74,6 +77,7 @@ struct SessionStates {
 
 // For whom a state is looked for.
 struct Asker {
+  FamilyId family = 0;
   TenantId tenant;
   SessionId session;         // empty: a one-shot request
   SessionId forked_from;     // empty: none
@@ -100,12 +104,10 @@ class StateStore {
   StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock);
   ~StateStore();
 
-  // Before everything else: reads what is on disk. `identity` is that of the contexts; states of another one are kept, but not
-  // found. `can_cut`: a state can be cut to any beginning of itself. States of sessions that are not among
-  // `sessions`, which are all there are, are removed.
-  void open(std::string identity, bool can_cut, const std::unordered_set<SessionId>& sessions);
-
   // --- Any thread.
+  // There are contexts of this identity (llm::Context::state_identity) now. `can_cut`: its states can be cut to any beginning
+  // of themselves. The same identity is the same family.
+  [[nodiscard]] FamilyId join(const std::string& identity, bool can_cut);
   // The best beginning of `chain` that is the tenant's or public, all of it where states cannot be cut.
   [[nodiscard]] std::optional<StoredMatch> find(const Asker& asker, std::span<const Token> chain) const;
   // A warm state, which counts as used; null: it is not warm any more.
@@ -117,7 +119,7 @@ class StateStore {
   void fetch(StateId id, OnFetched on_fetched);
   // As fetch, for the session's state, if it has one, without telling anybody: the session is about to be used.
   void prefetch(const SessionId& session);
-  // Keeps a state; it takes the place of the session's former one.
+  // Keeps a state of a family that was joined; it takes the place of the session's former one.
   void put(StateOwner owner, StateImage image);
   // Soon `pieces` states or pieces of so many bytes will be put: there should be memory for them.
   void expect(std::size_t piece_bytes, std::size_t pieces);
@@ -125,8 +127,6 @@ class StateStore {
   [[nodiscard]] BytePool& pool() { return pool_; }
   // Runs a task on the store's thread, where work on the bytes of a whole state makes nobody wait but the disk's queue.
   void run_later(std::move_only_function<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
-  // What a context must be for the states that are found.
-  [[nodiscard]] std::string identity() const;
   // The session has ended.
   void forget(const SessionId& session);
   // What is stored of a session.
@@ -136,6 +136,9 @@ class StateStore {
   void close() { inbox_.close(); }
 
   // --- The store's thread.
+  // First: reads what is on disk, which is found from then on. States of sessions that are not among `sessions`, which are all
+  // there were at the start, are removed.
+  void open(const std::unordered_set<SessionId>& sessions);
   // Does what waits and what is due. True when there was something.
   bool step();
   // Waits for something to do. False once closed.
@@ -147,9 +150,16 @@ class StateStore {
   void check_invariants() const;
 
  private:
+  struct Family {
+    FamilyId id = 0;
+    bool is_joined = false;
+    bool is_outdated = false;  // its model has been loaded, but with other settings
+    bool can_cut = true;
+  };
+  using Families = std::map<std::string, Family>;  // by identity: a few long texts for many states
   struct Entry {
     StateOwner owner;
-    const std::string* identity = nullptr;  // one of identities_
+    Families::const_pointer family = nullptr;  // one of families_
     std::vector<Token> tokens;
     ImagePtr image;    // null: cold
     std::string file;  // empty: warm only
@@ -187,10 +197,13 @@ class StateStore {
   void remove(StateId id) REQUIRES_LOCK(mutex_);
   void drop_image(StateId id) REQUIRES_LOCK(mutex_);
   void drop_file(Entry& entry) REQUIRES_LOCK(mutex_);
-  [[nodiscard]] std::optional<PrefixIndex::Match> best_of(std::initializer_list<SessionId> sessions,
+  [[nodiscard]] Families::pointer family_of(std::string identity) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] const Family& family_of(FamilyId id) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::optional<PrefixIndex::Match> best_of(std::initializer_list<SessionId> sessions, const Family& family,
                                                           std::span<const Token> chain) const REQUIRES_LOCK(mutex_);
-  [[nodiscard]] bool is_redundant(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
-  void supersede(const StateOwner& owner, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens)
+      REQUIRES_LOCK(mutex_);
+  void supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
   void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
   void make_warm_room() REQUIRES_LOCK(mutex_);
@@ -233,9 +246,10 @@ class StateStore {
   Mailbox<Job> inbox_;
   StoreStats stats_;
   mutable Mutex mutex_;
-  std::string identity_ GUARDED_BY(mutex_);
-  std::set<std::string> identities_ GUARDED_BY(mutex_);  // of all entries there ever were: a few long texts for many states
-  bool can_cut_ GUARDED_BY(mutex_) = true;
+  bool is_open_ GUARDED_BY(mutex_) = false;
+  std::unordered_set<SessionId> forgotten_ GUARDED_BY(mutex_);    // until it is open
+  Families families_ GUARDED_BY(mutex_);                          // of all entries there ever were
+  std::vector<const Family*> families_by_id_ GUARDED_BY(mutex_);  // ids begin at 1
   Entries entries_ GUARDED_BY(mutex_);
   PrefixIndex index_ GUARDED_BY(mutex_);
   std::unordered_map<SessionId, std::vector<StateId>> of_session_ GUARDED_BY(mutex_);  // oldest first

@@ -47,7 +47,8 @@ class StateStoreTest : public ::testing::Test {
                                                        .ttl = ttl,
                                                        .cold_tokens_min = 1},
                                           std::move(cold), clock_);
-    store_->open("model", can_cut, sessions_);
+    store_->open(sessions_);
+    family_ = store_->join("model", can_cut);
   }
 
   void put(const std::string& session, const Tokens& tokens, bool is_public = false) {
@@ -62,17 +63,19 @@ class StateStoreTest : public ::testing::Test {
 
   // The tokens found for a chain, and where; 0 for none.
   std::int32_t found(const Tokens& chain, const std::string& session = "") {
-    const auto match = store_->find({.tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}}, chain);
+    const auto match =
+        store_->find({.family = family_, .tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}}, chain);
     return match ? match->tokens_count : 0;
   }
   std::optional<StoredMatch> match(const Tokens& chain) {
-    return store_->find({.tenant = TenantId{tenant_}, .session = {}, .forked_from = {}}, chain);
+    return store_->find({.family = family_, .tenant = TenantId{tenant_}, .session = {}, .forked_from = {}}, chain);
   }
   Tier tier(const std::string& session) { return store_->states_of(SessionId{session}).tier; }
 
   testing::SimClock clock_;
   FakeColdStore* cold_ = nullptr;  // the store's own
   std::unique_ptr<StateStore> store_;
+  FamilyId family_ = 0;
   std::string tenant_ = "a";
   std::size_t tenant_tokens_ = 0;                               // whose states a tenant may have; 0: no quota
   std::unordered_set<SessionId> sessions_{{"s"}, {"foreign"}};  // at the start
@@ -234,9 +237,12 @@ TEST_F(StateStoreTest, WhereBitsCountOnlyTheSessionsOwnAndItsParentsAreFound) {
   make(1000, 1000);
   put("parent", numbers(1, 50));
   const auto find = [&](const std::string& session, const std::string& parent) {
-    const auto stored = store_->find(
-        {.tenant = TenantId{"a"}, .session = SessionId{session}, .forked_from = SessionId{parent}, .takes_others = false},
-        numbers(1, 60));
+    const auto stored = store_->find({.family = family_,
+                                      .tenant = TenantId{"a"},
+                                      .session = SessionId{session},
+                                      .forked_from = SessionId{parent},
+                                      .takes_others = false},
+                                     numbers(1, 60));
     return stored ? stored->tokens_count : 0;
   };
   EXPECT_EQ(find("parent", ""), 50);
@@ -266,6 +272,36 @@ TEST_F(StateStoreTest, ASessionThatEndsWhileItIsWrittenLeavesNothing) {
   work();
   EXPECT_TRUE(cold_->files.empty());
   EXPECT_EQ(store_->stats().warm_bytes.value() + store_->stats().cold_bytes.value(), 0);
+}
+
+TEST_F(StateStoreTest, FamiliesDoNotFindEachOthersStates) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  const FamilyId model = std::exchange(family_, store_->join("other model", false));
+  EXPECT_NE(family_, model);
+  EXPECT_EQ(found(numbers(1, 100), "s"), 0);
+  store_->put({TenantId{"a"}, {}}, image_of(numbers(1, 60), "other model"));
+  EXPECT_EQ(found(numbers(1, 100)), 60);
+  EXPECT_EQ(found(numbers(1, 50)), 0) << "it cannot be cut";
+  family_ = model;
+  EXPECT_EQ(found(numbers(1, 50)), 50);
+  EXPECT_EQ(store_->join("model", true), model);
+}
+
+TEST_F(StateStoreTest, AnEndBeforeTheStartHasReadItsStateIsHeeded) {
+  make(1000, 1000);
+  put("s", numbers(1, 100));
+  store_->save_all(kNever);
+  auto cold = std::make_unique<FakeColdStore>();
+  cold->files = std::move(cold_->files);
+  cold_ = cold.get();
+  StateStore store({.warm_bytes_max = 1000 * kTokenBytes, .cold_bytes_max = 1000 * kTokenBytes}, std::move(cold), clock_);
+  store.forget(SessionId{"s"});
+  store.open(sessions_);
+  while (store.step()) {
+  }
+  EXPECT_TRUE(cold_->files.empty());
+  cold_ = nullptr;
 }
 
 TEST_F(StateStoreTest, AStartFindsWhatTheLastRunSaved) {
@@ -394,9 +430,9 @@ TEST_F(StateStoreTest, ASessionsStateThatLivesInAContextLeavesMemory) {
   make(1000, 1000);
   put("s", numbers(1, 100));
   const StateId id = match(numbers(1, 100))->id;
-  store_->settle(id, {.tenant = TenantId{"a"}, .session = SessionId{"other"}, .forked_from = {}});
+  store_->settle(id, {.family = family_, .tenant = TenantId{"a"}, .session = SessionId{"other"}, .forked_from = {}});
   EXPECT_EQ(tier("s"), Tier::warm);
-  store_->settle(id, {.tenant = TenantId{"a"}, .session = SessionId{"s"}, .forked_from = {}});
+  store_->settle(id, {.family = family_, .tenant = TenantId{"a"}, .session = SessionId{"s"}, .forked_from = {}});
   EXPECT_EQ(tier("s"), Tier::none);
 }
 
@@ -465,7 +501,8 @@ TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
             if (const ImagePtr image = store_->take(stored->id)) {
               EXPECT_GE(common_prefix(image->tokens, tokens), 1u);
             }
-            store_->settle(stored->id, {.tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}});
+            store_->settle(stored->id,
+                           {.family = family_, .tenant = TenantId{tenant_}, .session = SessionId{session}, .forked_from = {}});
           }
           break;
         case 5:

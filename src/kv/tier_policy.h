@@ -16,7 +16,7 @@ struct StateView {
   std::size_t tokens_count = 0;
   std::uint32_t uses = 0;      // it was resumed
   double idle_s = 0;           // since it was last used
-  bool is_foreign = false;     // of another model or other settings: of no use now
+  bool is_foreign = false;     // its model is used with other settings now
   bool is_over_share = false;  // of a tenant that has more of the place than its equal share
 };
 

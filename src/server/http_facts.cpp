@@ -34,8 +34,11 @@ handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequ
 }
 
 handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {
-  const bool is_ready = !connection.server().draining &&
-                        std::ranges::contains(connection.service().models(), ModelState::ready, &ModelInfo::state);
+  // A model that is loaded when it is wanted keeps nobody from asking.
+  const bool is_ready =
+      !connection.server().draining && std::ranges::any_of(connection.service().models(), [](const auto& model) {
+        return model.state == ModelState::ready || model.state == ModelState::unloaded;
+      });
   return connection.respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
                             request.keep_alive);
 }

@@ -152,9 +152,15 @@ class FakeService final : public Service {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
+  void load_model(std::string model, Reply<Unit> reply) override {
+    if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
+    reply(Unit{});
+  }
+  void unload_model(std::string model, Reply<Unit> reply) override { load_model(std::move(model), std::move(reply)); }
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";
+    model.state = ModelState::ready;
     return {model};
   }
   MetricsSnapshot metrics() const override {

@@ -296,6 +296,8 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
 
 std::string_view model_state_name(ModelState state) {
   switch (state) {
+    case ModelState::unloaded:
+      return "unloaded";
     case ModelState::loading:
       return "loading";
     case ModelState::ready:

@@ -95,7 +95,7 @@ bool is_stalled(const MetricsSnapshot& metrics) {
 }
 
 bool is_healthy(const MetricsSnapshot& metrics, ModelState model) {
-  return model == ModelState::loading || (model == ModelState::ready && !is_stalled(metrics));
+  return model != ModelState::failed && (model != ModelState::ready || !is_stalled(metrics));
 }
 
 std::string health_json(const MetricsSnapshot& metrics, ModelState model) {

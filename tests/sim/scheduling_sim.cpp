@@ -89,9 +89,8 @@ void SchedulingSim::make_world() {
 
   model_ = std::make_shared<const testing::FakeModel>(model);
   engine::RouterOptions options;
-  options.model_name = "fake";
   options.limits.deadline_ms = 0;
-  router_ = std::make_unique<engine::Router>(options, catalog_, store_, preparer_, timeline_);
+  router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, timeline_);
   machine_ = std::make_unique<Machine>(machine_options_, timeline_, model_->vocab(), [this](engine::TaskResult result) {
     router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
   });
@@ -101,7 +100,7 @@ void SchedulingSim::make_world() {
   machine_->on_state = [this](double ms) {
     for (const auto& request : requests_) request->state_ms_seen += ms;
   };
-  router_->on_loaded(model_, {&machine_->lane()});
+  router_->on_loaded("fake", model_, {&machine_->lane()});
 }
 
 void SchedulingSim::add_request(double at_ms, const sched::Flow& flow, bool is_background, std::int32_t prompt,

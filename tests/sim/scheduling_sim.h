@@ -22,6 +22,7 @@
 #include "base/random.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "machine.h"
@@ -135,6 +136,7 @@ class SchedulingSim {
   MachineOptions machine_options_;
   kv::MemoryCatalog catalog_;
   kv::StateStore store_{{}, nullptr, timeline_};
+  engine::NamedModels source_;
   engine::Preparer preparer_;
   std::unique_ptr<engine::Router> router_;
   std::shared_ptr<const testing::FakeModel> model_;

@@ -51,6 +51,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.failures += outcome.failures;
     total.cancelled += outcome.cancelled;
     total.crashes += outcome.crashes;
+    total.retirements += outcome.retirements;
     total.preemptions += outcome.preemptions;
     total.handovers += outcome.handovers;
     total.reused_tokens += outcome.reused_tokens;
@@ -66,15 +67,17 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.responses += outcome.responses;
     total.forks += outcome.forks;
   }
-  std::printf("%s\n", std::format("generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, preemptions {}, "
-                                  "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
-                                  "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV, "
-                                  "responses {}, of them in forks {}",
-                                  total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes,
-                                  total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits,
-                                  total.shared, total.shifts, total.moves, total.readings, total.imports, total.imports_with_kv,
-                                  total.responses, total.forks)
-                          .c_str());
+  std::printf(
+      "%s\n",
+      std::format(
+          "generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, models unloaded {}, preemptions {}, "
+          "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
+          "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV, "
+          "responses {}, of them in forks {}",
+          total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes, total.retirements,
+          total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits, total.shared, total.shifts,
+          total.moves, total.readings, total.imports, total.imports_with_kv, total.responses, total.forks)
+          .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
   EXPECT_GT(total.finished_turns, seeds);
@@ -92,6 +95,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);
+  EXPECT_GT(total.retirements, seeds / 4);
   EXPECT_GT(total.preemptions, seeds / 10);
   EXPECT_GT(total.handovers, seeds / 4);
   EXPECT_GT(total.reused_tokens, seeds * 5);

@@ -300,7 +300,6 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.clock = &clock_;
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
-  router_options_.model_name = "fake";
   router_options_.limits.max_sessions = 20;
   router_options_.record_bytes_max = random_.next_below(3) * 1000;  // none, or a few sessions' records
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
@@ -344,9 +343,13 @@ void Simulation::start_machine() {
   store_ = std::make_unique<kv::StateStore>(store_options_, std::move(cold), clock_);
   preparer_ = std::make_unique<engine::Preparer>();
   router_options_.seed = random_.next_u64();
-  router_ = std::make_unique<engine::Router>(router_options_, catalog_, *store_, *preparer_, clock_);
-  store_->open("fake", model_options_.can_truncate, router_->session_ids());
+  router_ = std::make_unique<engine::Router>(router_options_, source_, catalog_, *store_, *preparer_, clock_);
+  store_->open(router_->session_ids());
   lane_options_.store = store_.get();
+  make_lanes();
+}
+
+void Simulation::make_lanes() {
   for (std::uint64_t i = 0; i < lanes_count_; ++i) {
     auto context = std::make_unique<testing::FakeContext>(model_options_);
     contexts_.push_back(context.get());
@@ -405,6 +408,24 @@ void Simulation::crash_and_start_again() {
           }
         }));
   }
+}
+
+// The model is unloaded, where nobody uses it, and comes back when somebody wants it.
+void Simulation::retire_model() {
+  if (!router_->retire("fake")) return;
+  ++outcome_.retirements;
+  for (const auto& lane : lanes_) {
+    UMA_CHECK(lane->is_idle());
+    lane->close();
+    lane->cancel_all();
+  }
+  count_lanes();
+  lanes_.clear();
+  contexts_.clear();
+  is_loaded_ = false;
+  make_lanes();
+  if (has_faults_) inject_faults();
+  router_->on_retired("fake");
 }
 
 void Simulation::count_lanes() {
@@ -763,9 +784,10 @@ void Simulation::act() {
     is_loaded_ = true;
     std::vector<engine::Lane*> lanes;
     for (const auto& lane : lanes_) lanes.push_back(lane.get());
-    router_->on_loaded(model_, lanes);
+    router_->on_loaded("fake", model_, lanes);
     return;
   }
+  if (is_loaded_ && random_.next_below(3) == 0) retire_model();
   switch (random_.next_below(21)) {
     case 0:
     case 1:

@@ -15,6 +15,7 @@
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
+#include "engine/worker_source_test_support.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "testing/fake_cold_store.h"
@@ -57,6 +58,7 @@ struct Outcome {
   std::uint64_t failures = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t crashes = 0;
+  std::uint64_t retirements = 0;  // of the model
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;  // of prompts that were computed in a prefill lane
   std::uint64_t reused_tokens = 0;
@@ -100,7 +102,9 @@ class Simulation {
   };
 
   void start_machine();
+  void make_lanes();
   void crash_and_start_again();
+  void retire_model();
   void count_lanes();
 
   void act();
@@ -142,6 +146,7 @@ class Simulation {
   // One life of the daemon.
   testing::FakeColdStore* cold_ = nullptr;  // the store's
   std::unique_ptr<kv::StateStore> store_;
+  engine::NamedModels source_;
   std::unique_ptr<engine::Preparer> preparer_;
   std::unique_ptr<engine::Router> router_;
   std::vector<std::unique_ptr<engine::Lane>> lanes_;

@@ -1,12 +1,9 @@
-#include "engine/worker_source.h"
+#include "engine/load_workers.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
-#include "base/check.h"
 #include "base/log.h"
-#include "base/thread_name.h"
 #include "engine/model_drafter.h"
 #include "llm/llama_model.h"
 
@@ -43,74 +40,50 @@ std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm:
 
 }  // namespace
 
-FixedModelSource::FixedModelSource(FixedModelOptions options) : options_(std::move(options)) {}
-
-FixedModelSource::~FixedModelSource() {
-  stop();
-}
-
-std::string FixedModelSource::model_name() const {
-  return std::filesystem::path(options_.path).stem().string();
-}
-
-Expected<LoadedWorkers> FixedModelSource::load_now(const OnProgress& on_progress) {
+Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
   LoadedWorkers loaded;
-  loaded.copies = options_.replicates ? options_.workers : 1;
+  loaded.copies = options.replicates ? options.workers : 1;
+  loaded.threads = options.threads;
+  loaded.threads_beside_prefill = options.threads_beside_prefill;
   std::shared_ptr<const llm::Model> model;
-  const bool drafts = !options_.draft_path.empty();
+  const bool drafts = !options.draft_path.empty();
   const double loads = loaded.copies + (drafts ? 1 : 0);
   const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file) {
-    const auto report = [&, index](double progress) {
-      on_progress((index + progress) / loads);
-      return !stopping_.load();
-    };
+    const auto report = [&, index](double progress) { return on_progress((index + progress) / loads); };
     return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file});
   };
-  for (std::int32_t i = 0; i < options_.workers; ++i) {
+  for (std::int32_t i = 0; i < options.workers; ++i) {
     if (i < loaded.copies) {
-      auto copy = load_model(options_.path, i, !options_.replicates);
+      auto copy = load_model(options.path, i, !options.replicates);
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }
     if (i == 0) loaded.model = model;
     if (model->facts().capability != Capability::chat) {
-      const std::int32_t threads = std::max(options_.context.threads, options_.context.threads_batch);
-      auto context = model->new_embedding({.text_tokens_max = options_.context.cells, .threads = threads});
+      const std::int32_t threads = std::max(options.context.threads, options.context.threads_batch);
+      auto context = model->new_embedding({.text_tokens_max = options.context.cells, .threads = threads});
       if (!context) return std::unexpected(context.error());
       loaded.embeddings.push_back(std::move(*context));
       continue;
     }
-    auto context = model->new_context(options_.context);
+    auto context = model->new_context(options.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
-    if (options_.lanes && options_.context.sequences > 1) {
-      worker.prefill = make_prefill_context(*model, options_.context, *worker.decode);
+    if (options.lanes && options.context.sequences > 1) {
+      worker.prefill = make_prefill_context(*model, options.context, *worker.decode);
     }
   }
   if (!drafts) return loaded;
   if (loaded.workers.empty()) return fail(ErrorCode::model_load, "a draft model guesses tokens: an embedding model has none");
-  auto draft = load_model(options_.draft_path, loaded.copies, true);
+  auto draft = load_model(options.draft_path, loaded.copies, true);
   if (!draft) return std::unexpected(draft.error());
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
   for (WorkerContexts& worker : loaded.workers) {
-    auto context = make_draft_context(**draft, worker.decode->shape(), options_.context);
+    auto context = make_draft_context(**draft, worker.decode->shape(), options.context);
     if (!context) return std::unexpected(context.error());
     worker.draft = std::move(*context);
   }
   return loaded;
-}
-
-void FixedModelSource::load(OnProgress on_progress, OnLoaded on_loaded) {
-  UMA_CHECK(!thread_.joinable());
-  thread_ = std::thread([this, on_progress = std::move(on_progress), on_loaded = std::move(on_loaded)] {
-    set_thread_name("uma-load");
-    on_loaded(load_now(on_progress));
-  });
-}
-
-void FixedModelSource::stop() {
-  stopping_.store(true);
-  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace uma::engine

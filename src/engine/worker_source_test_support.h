@@ -1,0 +1,42 @@
+// A source of models for tests of the router, which are loaded when the test says so.
+#pragma once
+
+#include <algorithm>
+#include <format>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/worker_source.h"
+
+namespace uma::engine {
+
+class NamedModels final : public WorkerSource {
+ public:
+  // The first one is the default.
+  explicit NamedModels(std::vector<std::string> names = {"fake"}) : names_(std::move(names)) {}
+
+  [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override {
+    if (name.empty()) return names_.front();
+    if (std::ranges::contains(names_, name)) return name;
+    return fail(ErrorCode::model_unknown, std::format("no model \"{}\"", name));
+  }
+  [[nodiscard]] std::vector<ModelInfo> list() const override {
+    std::vector<ModelInfo> infos;
+    for (const std::string& name : names_) infos.push_back({.name = name});
+    return infos;
+  }
+  void start(WorkerHost&) override {}
+  void load(const std::string& model) override { wanted.push_back(model); }
+  void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
+  void cancel_load(const std::string& model) override { cancelled.push_back(model); }
+  void stop() override {}
+
+  std::vector<std::string> wanted;     // loads that were asked for, in order
+  std::vector<std::string> cancelled;  // likewise
+
+ private:
+  const std::vector<std::string> names_;
+};
+
+}  // namespace uma::engine
