@@ -35,7 +35,7 @@ struct Setting {
   const char* flag = nullptr;
   const char* help = nullptr;  // of the flag
   Effect effect = Effect::works;
-  bool takes_list = false;  // of YAML: its values are joined with blanks
+  bool takes_list = false;  // of YAML: its values are joined, one a line
 
   [[nodiscard]] std::string name() const { return section.empty() ? std::string(key) : std::format("{}.{}", section, key); }
 };
@@ -149,6 +149,15 @@ const std::vector<Setting>& settings() {
        "model to serve: a GGUF file, or the name of one that uma-cli pull fetched (default: uma-tiny, which ships with umad)"},
       {"", "draft_model", store(path(), [](Config& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
        "a small model of the same vocabulary that guesses tokens; needs scheduler.speculation: auto (default: none)"},
+      {.section = "",
+       .key = "models",
+       .apply = store(path(), [](Config& c) -> auto& { return c.models_file; }),
+       .effect = Effect::not_yet},
+      {.section = "",
+       .key = "models_dirs",
+       .apply = store(paths(), [](Config& c) -> auto& { return c.models_dirs; }),
+       .effect = Effect::not_yet,
+       .takes_list = true},
       {"ipc", "uds_path", store(socket_path(), [](Config& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
        "Unix socket to serve on (default /tmp/uma.sock)"},
       {"", "n_ctx", store(integer(0, 1 << 24), [](Config& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
@@ -226,9 +235,27 @@ const std::vector<Setting>& settings() {
       {"kv", "eviction", apply_eviction},
       {"kv", "ttl", store(duration_or_none(), [](Config& c) -> auto& { return c.state_ttl; })},
 
-      {.section = "pool", .key = "usable_fraction", .apply = check_only(number(0.01, 1)), .effect = Effect::not_yet},
-      {"pool", "queue_depth_warn", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.queue_depth_warn; })},
-      {.section = "pool", .key = "maintenance_s", .apply = check_only(number(0.1, 86'400)), .effect = Effect::not_yet},
+      {.section = "pool",
+       .key = "usable_fraction",
+       .apply = store(number(0.01, 1), [](Config& c) -> auto& { return c.pool.usable_fraction; }),
+       .effect = Effect::not_yet},
+      {.section = "pool",
+       .key = "memory_bytes_max",
+       .apply = store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.pool.memory_bytes_max; }),
+       .effect = Effect::not_yet},
+      {"pool", "queue_depth_warn", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.pool.queue_depth_warn; })},
+      {.section = "pool",
+       .key = "maintenance_s",
+       .apply = store(number(0.1, 86'400), [](Config& c) -> auto& { return c.pool.maintenance_s; }),
+       .effect = Effect::not_yet},
+      {.section = "pool",
+       .key = "min_loaded_s",
+       .apply = store(number(0, 86'400), [](Config& c) -> auto& { return c.pool.min_loaded_s; }),
+       .effect = Effect::not_yet},
+      {.section = "pool",
+       .key = "idle_unload_s",
+       .apply = store(number(0, 1e9), [](Config& c) -> auto& { return c.pool.idle_unload_s; }),
+       .effect = Effect::not_yet},
       {.section = "metrics", .key = "tick_interval_ms", .apply = check_only(integer(1, kDayMs)), .effect = Effect::not_yet},
   };
   return all;
@@ -336,7 +363,7 @@ class YamlReader {
     const bool is_list = setting.takes_list && value.IsSequence() &&
                          std::ranges::all_of(value, [](const auto& item) { return item.IsScalar(); });
     if (is_list) {
-      for (const YAML::Node& item : value) list += std::format("{}{}", list.empty() ? "" : " ", item.Scalar());
+      for (const YAML::Node& item : value) list += std::format("{}{}", list.empty() ? "" : "\n", item.Scalar());
     }
     const std::string_view kind = is_list              ? ""
                                   : value.IsNull()     ? "nothing"
@@ -567,6 +594,11 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   }
   if (const std::string data = folder_of(environment, "XDG_DATA_HOME", ".local/share"); !data.empty()) {
     config.models_dir = data + "/uma/models";
+  }
+  if (config.models_file.empty()) {
+    if (const std::string folder = folder_of(environment, "XDG_CONFIG_HOME", ".config"); !folder.empty()) {
+      config.models_file = folder + "/uma/models.yaml";
+    }
   }
   if (config.data_dir.empty()) {
     problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");

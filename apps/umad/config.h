@@ -35,10 +35,24 @@ enum class Lanes : std::uint8_t { automatic, split, turns, off };
 // where it is computed again from the tokens, without flash attention and slower.
 enum class Reproducible : std::uint8_t { off, on, strict };
 
+// How models share the machine's memory.
+struct PoolOptions {
+  double usable_fraction = 0.8;        // of the machine's memory
+  std::uint64_t memory_bytes_max = 0;  // that models, contexts and states may take together; 0: the fraction only
+  std::size_t queue_depth_warn = 50;   // waiting requests of one model, from which on the log warns
+  double maintenance_s = 10;           // between two looks at limits, idle models and queues
+  double min_loaded_s = 15;            // a model that was loaded or used so lately is not unloaded for another
+  double idle_unload_s = 0;            // a model that nobody used for so long is unloaded; 0: none is
+};
+
 struct Config {
-  std::string model;               // a GGUF file, or a name in the models folder; empty: the model that ships with umad
-  std::string draft_model;         // named like `model`; guesses tokens for it where speculates is set; empty: none
-  std::string models_dir;          // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
+  std::string model;        // a GGUF file, or a name in the models folder; empty: the model that ships with umad
+  std::string draft_model;  // named like `model`; guesses tokens for it where speculates is set; empty: none
+  std::string models_dir;   // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
+  std::string
+      models_file;  // models.yaml: what is said of models by name; where no source names it, $XDG_CONFIG_HOME/uma/models.yaml
+  std::vector<std::string> models_dirs;  // more folders of models, searched before models_dir
+  PoolOptions pool;
   std::string data_dir;            // absent from every source: $XDG_STATE_HOME/uma, else ~/.local/state/uma
   std::int32_t context_cells = 0;  // KV cells of one worker, shared by its slots; 0: from the model
   std::int32_t slots = 8;          // sequences per worker
@@ -70,7 +84,6 @@ struct Config {
   double bmt_budget_gbps = 0;  // 10^9 bytes a second that computing may move; 0: no limit
   Reproducible reproducible = Reproducible::off;
   bool speculates = false;
-  std::size_t queue_depth_warn = 50;  // requests for one model's vectors or scores that wait; 0: never
   double target_ttft_ms = 0;          // until the first token of a request that asks for nothing else; 0: none
   double target_tbt_ms = 0;           // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;

@@ -196,7 +196,9 @@ ipc:       {uds_path: /tmp/u.sock, backlog: 32, idle_timeout_s: 10}
 limits:    {max_sessions: 10, tenant_sessions_max: 3, tenant_tokens_max: 5000, max_prompt_bytes: 2K, max_tokens: 5, max_frame_bytes: 4096, tx_bytes_max: 64KiB, transfer_bytes_max: 3M, queue_max: 7, queue_bytes_max: 256M, deadline_ms: 1}
 scheduler: {tick_ms: 12.5, target_tbt_ms: 40, target_ttft_ms: 900, static_batch_wait_ms: 15, slice_ms: 250, speculation: auto, bmt_budget_gbps: 2.5, weights: replicated, prefill_threads: 3, ubatch: 128}
 kv:        {type: q8_0, flash_attention: on, warm_bytes_max: auto, cold_bytes_max: 1T, tenant_bytes_max: 2G, archive_after: 90m, eviction: lru, ttl: 7d, layout: unified}
-pool:      {usable_fraction: 0.8, queue_depth_warn: 50, maintenance_s: 10}
+pool:      {usable_fraction: 0.5, memory_bytes_max: 12G, queue_depth_warn: 7, maintenance_s: 2.5, min_loaded_s: 30, idle_unload_s: 600}
+models: /etc/uma/models.yaml
+models_dirs: [/srv/models, "/home/someone/my models"]
 metrics:   {tick_interval_ms: 1000}
 )",
                          "c.yaml"),
@@ -239,8 +241,17 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.archive_after, std::chrono::minutes(90));
   EXPECT_EQ(config.state_ttl, std::chrono::days(7));
   EXPECT_EQ(config.eviction, kv::EvictionOrder::lru);
+  EXPECT_EQ(config.models_file, "/etc/uma/models.yaml");
+  EXPECT_EQ(config.models_dirs, (std::vector<std::string>{"/srv/models", "/home/someone/my models"}));
+  EXPECT_EQ(config.pool.usable_fraction, 0.5);
+  EXPECT_EQ(config.pool.memory_bytes_max, std::uint64_t{12} << 30);
+  EXPECT_EQ(config.pool.queue_depth_warn, 7u);
+  EXPECT_EQ(config.pool.maintenance_s, 2.5);
+  EXPECT_EQ(config.pool.min_loaded_s, 30);
+  EXPECT_EQ(config.pool.idle_unload_s, 600);
   EXPECT_THAT(config.keys_without_effect,
-              ElementsAre("pool.usable_fraction", "pool.maintenance_s", "metrics.tick_interval_ms"));
+              ElementsAre("pool.usable_fraction", "pool.memory_bytes_max", "pool.maintenance_s",
+                          "pool.min_loaded_s", "pool.idle_unload_s", "models", "models_dirs", "metrics.tick_interval_ms"));
 }
 
 TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {
@@ -358,6 +369,10 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
            Case{"scheduler: {ubatch: 8}", "scheduler.ubatch: expected an integer from 16 to 2048"},
            Case{"pool: {usable_fraction: 1.5}", "pool.usable_fraction: expected a number from 0.01 to 1"},
+           Case{"pool: {memory_bytes_max: -1}", "pool.memory_bytes_max: expected a size"},
+           Case{"pool: {min_loaded_s: -1}", "pool.min_loaded_s: expected a number from 0 to 86400"},
+           Case{"models_dirs: [[a]]", "models_dirs: expected one value, got a list"},
+           Case{"models_dirs: ['']", "models_dirs: expected paths"},
            Case{"model: ''", "model: expected a path"},
        }) {
     Config config;
@@ -465,6 +480,8 @@ TEST(Config, TheDataFolderFollowsTheXdgRules) {
 TEST(Config, TheModelsFolderFollowsTheXdgRules) {
   EXPECT_EQ(load({}, {{"XDG_DATA_HOME", "/share"}})->models_dir, "/share/uma/models");
   EXPECT_EQ(load({}, {{"XDG_DATA_HOME", "relative"}})->models_dir, "/home/someone/.local/share/uma/models");
+  EXPECT_EQ(load({}, {})->models_file, "/home/someone/.config/uma/models.yaml");
+  EXPECT_EQ(load({}, {{"XDG_CONFIG_HOME", "/etc/xdg"}})->models_file, "/etc/xdg/uma/models.yaml");
 }
 
 }  // namespace

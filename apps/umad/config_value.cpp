@@ -141,6 +141,19 @@ Reader<std::string> path() {
   };
 }
 
+Reader<std::vector<std::string>> paths() {
+  return [read = path()](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
+    std::vector<std::string> list;
+    std::istringstream lines{std::string(text)};
+    for (std::string line; std::getline(lines, line);) {
+      auto one = read(line);
+      if (!one) return std::unexpected("paths");
+      list.push_back(*std::move(one));
+    }
+    return list;
+  };
+}
+
 Reader<std::string> socket_path() {
   return [read = path()](std::string_view text) -> std::expected<std::string, std::string> {
     constexpr std::size_t kBytesMax = sizeof(sockaddr_un::sun_path) - 1;

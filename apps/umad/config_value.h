@@ -29,6 +29,8 @@ using Reader = std::function<std::expected<T, std::string>(std::string_view text
 [[nodiscard]] Reader<std::string> one_of(std::initializer_list<std::string_view> words);
 // A file name: not empty, no NUL byte.
 [[nodiscard]] Reader<std::string> path();
+// Such names, one a line.
+[[nodiscard]] Reader<std::vector<std::string>> paths();
 // A path that fits into a Unix socket's address.
 [[nodiscard]] Reader<std::string> socket_path();
 

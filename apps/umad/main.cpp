@@ -207,7 +207,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
   options.store = store_options(config_);
-  options.queue_depth_warn = config_.queue_depth_warn;
+  options.queue_depth_warn = config_.pool.queue_depth_warn;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }

@@ -1,70 +1,105 @@
 #include "base/memory_info.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
-#include <limits>
+#include <initializer_list>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace uma {
 namespace {
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+struct Wanted {
+  std::string_view key;
+  std::uint64_t& value;
+};
 
-std::uint64_t mem_available(const std::filesystem::path& root) {
-  std::ifstream file(root / "proc/meminfo");
-  std::string key;
-  std::uint64_t kib = 0;
-  std::string unit;
-  while (file >> key >> kib >> unit) {
-    if (key == "MemAvailable:") return kib * 1024;
+// Reads lines of a key and a number of `unit` bytes ("MemTotal:  4000 kB", "inactive_file 8192").
+void read_values(const std::filesystem::path& path, std::uint64_t unit, std::initializer_list<Wanted> wanted) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    for (const Wanted& one : wanted) {
+      if (line.starts_with(one.key)) one.value = std::strtoull(line.c_str() + one.key.size(), nullptr, 10) * unit;
+    }
   }
-  return 0;
 }
 
 // A file of one number; unlimited where there is none, or a word.
 std::uint64_t number_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;
-  return file >> number ? number : kUnlimited;
+  return file >> number ? number : MemoryInfo::kUnlimited;
 }
 
-std::uint64_t left_in(const std::filesystem::path& group, const char* limit_name, const char* used_name) {
-  const std::uint64_t limit = number_in(group / limit_name);
-  const std::uint64_t used = number_in(group / used_name);
-  if (limit == kUnlimited || used == kUnlimited) return kUnlimited;
-  return limit > used ? limit - used : 0;
+// What one version of control groups calls its files.
+struct GroupFiles {
+  const char* mount;
+  const char* limit;
+  const char* soft_limit;  // beyond which the kernel slows its processes down; null: not as strict
+  const char* used;
+  std::string_view idle_pages;  // in memory.stat, with those of the groups below
+};
+constexpr GroupFiles kFirstVersion{"sys/fs/cgroup/memory", "memory.limit_in_bytes", nullptr, "memory.usage_in_bytes",
+                                   "total_inactive_file "};
+constexpr GroupFiles kSecondVersion{"sys/fs/cgroup", "memory.max", "memory.high", "memory.current", "inactive_file "};
+
+void add_group(MemoryInfo& info, const std::filesystem::path& group, const GroupFiles& files) {
+  std::uint64_t limit = number_in(group / files.limit);
+  if (files.soft_limit != nullptr) limit = std::min(limit, number_in(group / files.soft_limit));
+  const std::uint64_t used = number_in(group / files.used);
+  if (limit == MemoryInfo::kUnlimited || used == MemoryInfo::kUnlimited) return;
+  std::uint64_t idle = 0;
+  read_values(group / "memory.stat", 1, {{files.idle_pages, idle}});
+  const std::uint64_t held = used - std::min(used, idle);
+  info.group_limit = std::min(info.group_limit, limit);
+  info.group_left = std::min(info.group_left, limit - std::min(limit, held));
 }
 
-// What the group of this process and those above it leave.
-std::uint64_t left_in_groups(const std::filesystem::path& root) {
-  std::uint64_t left = kUnlimited;
+// The group of this process and those above it.
+void add_groups(MemoryInfo& info, const std::filesystem::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_second_version = controllers.empty();
-    if (!is_second_version && controllers != "memory") continue;
-    const std::filesystem::path base = root / (is_second_version ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
+    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
+    if (!controllers.empty() && controllers != "memory") continue;
+    const GroupFiles& files = controllers.empty() ? kSecondVersion : kFirstVersion;
     for (std::filesystem::path group = std::filesystem::path(line.substr(second + 1)).relative_path();;
          group = group.parent_path()) {
-      left = std::min(left, is_second_version ? left_in(base / group, "memory.max", "memory.current")
-                                              : left_in(base / group, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+      add_group(info, root / files.mount / group, files);
       if (group.empty()) break;
     }
   }
-  return left;
+}
+
+// "some avg10=0.25 avg60=…"
+std::optional<double> pressure_of(const std::filesystem::path& root) {
+  std::ifstream file(root / "proc/pressure/memory");
+  std::string kind;
+  std::string average;
+  constexpr std::string_view kKey = "avg10=";
+  if (!(file >> kind >> average) || kind != "some" || !average.starts_with(kKey)) return std::nullopt;
+  return std::strtod(average.c_str() + kKey.size(), nullptr);
 }
 
 }  // namespace
 
-std::uint64_t available_memory_bytes(const std::filesystem::path& root) {
-  return std::min(mem_available(root), left_in_groups(root));
+MemoryInfo read_memory_info(const std::filesystem::path& root) {
+  constexpr std::uint64_t kKiB = 1024;
+  MemoryInfo info;
+  read_values(root / "proc/meminfo", kKiB, {{"MemTotal:", info.total}, {"MemAvailable:", info.available}});
+  read_values(root / "proc/self/status", kKiB, {{"VmRSS:", info.own_resident}, {"RssAnon:", info.own_anonymous}});
+  add_groups(info, root);
+  info.pressure = pressure_of(root);
+  return info;
 }
 
-std::uint64_t available_memory_bytes() {
-  return available_memory_bytes("/");
+std::uint64_t available_memory_bytes(const std::filesystem::path& root) {
+  const MemoryInfo info = read_memory_info(root);
+  return std::min(info.available, info.group_left);
 }
 
 }  // namespace uma

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <format>
 #include <string>
 #include <string_view>
@@ -13,6 +14,14 @@ namespace uma {
   std::string out(text);
   std::ranges::transform(out, out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   return out;
+}
+
+// "512 bytes", "1.5 MiB", "2.00 GiB".
+[[nodiscard]] inline std::string readable_bytes(std::uint64_t bytes) {
+  constexpr std::uint64_t kMiB = 1u << 20;
+  if (bytes < kMiB / 10) return std::format("{} bytes", bytes);
+  const double mib = static_cast<double>(bytes) / static_cast<double>(kMiB);
+  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
 }
 
 // A folder as the XDG Base Directory Specification finds it: the value of its variable where that is an absolute path, else

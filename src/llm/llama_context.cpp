@@ -55,8 +55,7 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   }
   bool unified = options.layout == KvLayout::unified;
   if (options.layout == KvLayout::automatic) {
-    unified = cells / static_cast<std::uint64_t>(options.sequences) <
-              static_cast<std::uint64_t>(std::min(train, kSplitSequenceCellsMin));
+    unified = chooses_unified(static_cast<std::int64_t>(cells), options.sequences, train);
   }
   return {static_cast<std::uint32_t>(cells), unified};
 }
@@ -127,13 +126,18 @@ bool ask_monitor(void* data) {
   return monitor != nullptr && monitor->wants_end();
 }
 
+bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens) {
+  return cells / sequences < std::min<std::int64_t>(train_tokens, kSplitSequenceCellsMin);
+}
+
 bool has_states(const llama_model* model) {
   return llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
 }
 
-Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
-                                                        const ContextOptions& options) {
-  const Layout layout = choose_layout(model.get(), options);
+namespace {
+
+// The library's parameters of a context as asked for.
+Expected<llama_context_params> context_params(const Layout& layout, const ContextOptions& options) {
   const std::int32_t sequences = options.sequences + (layout.unified ? 1 : 0);
   if (options.sequences < 1 || sequences > kLibrarySequencesMax) {
     return fail(ErrorCode::model_load, std::format("{} slots were asked for, a context can have 1 to {}", options.sequences,
@@ -154,7 +158,17 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                                                                             : LLAMA_FLASH_ATTN_TYPE_AUTO;
   params.type_k = params.type_v = cache_type(options.kv_type);
   params.no_perf = true;
+  return params;
+}
 
+}  // namespace
+
+Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
+                                                        const ContextOptions& options) {
+  const Layout layout = choose_layout(model.get(), options);
+  const auto wanted = context_params(layout, options);
+  if (!wanted) return std::unexpected(wanted.error());
+  const llama_context_params& params = *wanted;
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
     const std::unique_lock lock(library_mutex());
     library_log().forget();
@@ -194,6 +208,23 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                                        shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
                                        shape.has_flash_attention ? "on" : "off", layout.unified ? "unified" : "split");
     return std::unique_ptr<Context>(new LlamaContext(std::move(model), context, shape, std::move(identity)));
+  });
+}
+
+Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& options) {
+  const auto params = context_params(choose_layout(model, options), options);
+  if (!params) return std::unexpected(params.error());
+  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextBytes> {
+    const std::unique_lock lock(library_mutex());
+    library_log().forget();
+    const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, *params), llama_free);
+    if (context == nullptr) {
+      return fail(ErrorCode::model_load, std::format("no context could be tried: {}", library_log().last_error()));
+    }
+    // The library takes room for logits as they are asked for, up to this many rows.
+    const std::uint64_t logits = std::uint64_t{params->n_outputs_max} *
+                                 static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model))) * sizeof(float);
+    return ContextBytes{.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = logits};
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <llama.h>
 
+#include "llm/footprint.h"
 #include "llm/model.h"
 
 namespace uma::llm {
@@ -14,6 +15,13 @@ namespace uma::llm {
 // Whether layers keep, instead of tokens, a state that each token changes. Known of a model loaded for its vocabulary only,
 // too.
 [[nodiscard]] bool has_states(const llama_model* model);
+
+// The layout where the choice is ours: one pool where parts would leave a sequence too little.
+[[nodiscard]] bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens);
+
+// What a context of a model that was loaded without its weights (no_alloc) would take. Nobody computes meanwhile, as when
+// one is made: some milliseconds.
+[[nodiscard]] Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& options);
 
 // The library's abort callback; `data` is an atomic pointer to the CallMonitor to ask, null: nobody.
 [[nodiscard]] bool ask_monitor(void* data);

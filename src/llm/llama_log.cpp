@@ -1,41 +1,41 @@
 #include "llm/llama_log.h"
 
+#include <cstdlib>
+#include <optional>
+
 #include "base/log.h"
 
 namespace uma::llm {
+namespace {
+
+// Of "sched_reserve:        CPU compute buffer size =     2.15 MiB", what comes after `label`.
+std::optional<std::uint64_t> bytes_after(std::string_view text, std::string_view label) {
+  const std::size_t at = text.find(label);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string number(text.substr(at + label.size(), 32));
+  char* end = nullptr;
+  const double mib = std::strtod(number.c_str(), &end);
+  if (!std::string_view(end).starts_with(" MiB") || !(mib >= 0 && mib < 1e12)) return std::nullopt;
+  return static_cast<std::uint64_t>(mib * (1 << 20));
+}
+
+}  // namespace
 
 void LibraryLog::add(ggml_log_level level, std::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   if (text.empty()) return;
-  if (level == GGML_LOG_LEVEL_ERROR || text.contains("Flash Attention enabled")) {
-    const MutexLock lock(mutex_);
-    if (level == GGML_LOG_LEVEL_ERROR) {
-      last_error_ = text;
-    } else {
-      chose_flash_attention_ = true;
-    }
+  if (level == GGML_LOG_LEVEL_ERROR) last_error_ = text;
+  if (text.contains("Flash Attention enabled")) chose_flash_attention_ = true;
+  if (const auto bytes = bytes_after(text, " compute buffer size = ")) compute_bytes_ += *bytes;
+  // "llama_kv_cache: size = …", "llama_memory_recurrent: size = …": one line for each cache a model has.
+  if (text.starts_with("llama_kv_cache") || text.starts_with("llama_memory_")) {
+    if (const auto bytes = bytes_after(text, ": size = ")) cache_bytes_ += *bytes;
   }
   if (level == GGML_LOG_LEVEL_ERROR || level == GGML_LOG_LEVEL_WARN) log_debug("libllama: {}", text);
 }
 
-void LibraryLog::forget() {
-  const MutexLock lock(mutex_);
-  last_error_.clear();
-  chose_flash_attention_ = false;
-}
-
-std::string LibraryLog::last_error() const {
-  const MutexLock lock(mutex_);
-  return last_error_;
-}
-
-bool LibraryLog::chose_flash_attention() const {
-  const MutexLock lock(mutex_);
-  return chose_flash_attention_;
-}
-
 LibraryLog& library_log() {
-  static LibraryLog log;
+  thread_local LibraryLog log;
   return log;
 }
 

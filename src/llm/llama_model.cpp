@@ -14,10 +14,10 @@
 #include <utility>
 
 #include <ggml-backend.h>
-#include <gguf.h>
 #include <llama.h>
 #include <xxhash.h>
 
+#include "llm/gguf_header.h"
 #include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
@@ -34,25 +34,6 @@ std::string meta_text(const llama_model* model, const char* key) {
   const std::int32_t length = llama_model_meta_val_str(model, key, buffer.data(), buffer.size());
   if (length < 0) return {};
   return {buffer.data(), std::min(static_cast<std::size_t>(length), buffer.size() - 1)};
-}
-
-// The experts of a mixture, from the file's own list of tensors; a model without any stays as it is.
-void read_experts(const std::string& path, const llama_model& model, ModelFacts& facts) {
-  const std::string architecture = meta_text(&model, "general.architecture");
-  const int count = std::atoi(meta_text(&model, (architecture + ".expert_count").c_str()).c_str());
-  const int used = std::atoi(meta_text(&model, (architecture + ".expert_used_count").c_str()).c_str());
-  if (count < 1 || used < 1) return;
-  const std::unique_ptr<gguf_context, decltype(&gguf_free)> file(
-      gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}), gguf_free);
-  if (file == nullptr) return;
-  facts.experts_count = count;
-  facts.experts_used = std::min(used, count);
-  for (std::int64_t i = 0; i < gguf_get_n_tensors(file.get()); ++i) {
-    if (std::string_view(gguf_get_tensor_name(file.get(), i)).contains("_exps")) {
-      facts.expert_bytes += gguf_get_tensor_size(file.get(), i);
-    }
-  }
-  facts.expert_bytes = std::min(facts.expert_bytes, facts.bytes);  // a model of several files: the first one's
 }
 
 // Whether weights can lie where a CPU's matrix units (AMX) take them from.
@@ -195,6 +176,8 @@ std::string llama_version_text() {
 
 Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path, const LoadOptions& options) {
   init_llama();
+  const auto header = read_model_header(path);
+  if (!header) return std::unexpected(header.error());
   auto identity = model_identity(path);
   if (!identity) return std::unexpected(identity.error());
   library_log().forget();
@@ -240,7 +223,11 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.description = describe(model.get());
     facts.identity = *identity;
     facts.bytes = llama_model_size(model.get());
-    read_experts(path, *model, facts);
+    if (header->expert_count > 0) {
+      facts.experts_count = static_cast<std::int32_t>(header->expert_count);
+      facts.experts_used = static_cast<std::int32_t>(header->expert_used_count);
+      facts.expert_bytes = std::min(header->expert_bytes, facts.bytes);
+    }
     facts.parameters = llama_model_n_params(model.get());
     facts.train_tokens = llama_model_n_ctx_train(model.get());
     if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;

@@ -6,16 +6,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/thread_name.h"
 
 namespace uma::pool {
 namespace {
-
-std::string readable_bytes(std::uint64_t bytes) {
-  constexpr double kMiB = 1 << 20;
-  const double mib = static_cast<double>(bytes) / kMiB;
-  return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
-}
 
 void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
@@ -23,7 +18,7 @@ void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& 
            readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens);
   if (!loaded.embeddings.empty()) {
     const llm::EmbeddingShape& shape = loaded.embeddings.front()->shape();
-    const bool has_vectors = facts.capability == Capability::text_embedding;
+    const bool has_vectors = facts.capability == uma::Capability::text_embedding;
     return log_info("layout  {} worker(s) for {} of up to {} tokens{}, {} tokens a call; {} compute thread(s)",
                     loaded.embeddings.size(), has_vectors ? "texts" : "pairs of texts", shape.text_tokens_max,
                     has_vectors ? std::format(", vectors of {} numbers", shape.dimensions) : "", shape.batch_rows_max,

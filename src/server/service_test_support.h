@@ -160,7 +160,7 @@ class FakeService final : public Service {
   std::vector<ModelInfo> models() const override {
     ModelInfo model;
     model.name = "fake";
-    model.state = ModelState::ready;
+    model.state = ModelState::loading;
     return {model};
   }
   MetricsSnapshot metrics() const override {

@@ -1,0 +1,41 @@
+// What memory a model takes, known before it is loaded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "llm/gguf_header.h"
+#include "llm/model.h"
+
+namespace uma::llm {
+
+struct ContextBytes {
+  std::uint64_t cache = 0;    // keys and values, or states
+  std::uint64_t compute = 0;  // the largest computation's tensors
+  std::uint64_t output = 0;   // logits
+
+  [[nodiscard]] std::uint64_t total() const { return cache + compute + output; }
+  bool operator==(const ContextBytes&) const = default;
+};
+
+struct Footprint {
+  bool is_measured = false;  // by a dry run of the library; else estimated from the file's header
+  std::uint64_t weights = 0;
+  std::vector<ContextBytes> contexts;  // of each that was asked for
+
+  [[nodiscard]] std::uint64_t total() const;
+};
+
+// Of one copy of the weights and such contexts on it. A dry run: the library reads the vocabulary and lays out everything,
+// without allocating it; 1 to 500 ms, by the vocabulary's size. Where that fails, the estimate. Any thread, beside other loads
+// and computations, which wait for some milliseconds as they do when a context is made. Errors: E_MODEL_002, the file is bad.
+[[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts);
+
+// From the header alone. Weights and caches are near the truth (windows are counted as if they reached everywhere), computing
+// is a rule of thumb.
+[[nodiscard]] Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOptions> contexts);
+
+}  // namespace uma::llm

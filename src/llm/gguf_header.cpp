@@ -1,0 +1,622 @@
+#include "llm/gguf_header.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <limits>
+#include <map>
+#include <set>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace uma::llm {
+namespace {
+
+// Far above every model, far below what damaged bytes say.
+constexpr std::uint64_t kPairsMax = 1u << 16;
+constexpr std::uint64_t kTensorsMax = 1u << 16;
+constexpr std::uint64_t kKeyBytesMax = 256;
+constexpr std::uint64_t kTensorNameBytesMax = 63;  // the library's own limit
+constexpr std::uint64_t kTextBytesMax = 256;       // of a value that is kept
+constexpr std::uint64_t kArrayKeptMax = 1024;      // numbers of an array that is kept: one for each layer
+constexpr std::uint64_t kAlignmentMax = 1u << 20;
+constexpr std::int64_t kLayersMax = 512;  // the library's own limits: it ends the process beyond them
+constexpr std::int64_t kExpertsMax = 512;
+constexpr std::int64_t kNumberMax = 1 << 24;  // of every other number of a shape
+constexpr std::uint64_t kDimensionsMax = 4;
+constexpr std::uint64_t kDefaultAlignment = 32;
+
+// How GGUF numbers the types of values.
+enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
+
+std::uint64_t width_of(ValueType type) {
+  static constexpr std::array<std::uint64_t, 13> kWidths = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+  return kWidths[static_cast<std::size_t>(type)];
+}
+
+// Types of weights: how many numbers a block has and how many bytes it takes. Absent: those that the library has dropped, and
+// those that it only computes with, which end the process where weights are expected.
+struct TensorType {
+  std::uint32_t number;
+  std::uint64_t block;
+  std::uint64_t bytes;
+};
+constexpr std::uint32_t kF32 = 0;
+constexpr std::uint32_t kI32 = 26;
+constexpr TensorType kTensorTypes[] = {
+    {kF32, 1, 4},   {1, 1, 2},      {2, 32, 18},    {3, 32, 20},    {6, 32, 22},   {7, 32, 24},   {8, 32, 34},   {10, 256, 84},
+    {11, 256, 110}, {12, 256, 144}, {13, 256, 176}, {14, 256, 210}, {16, 256, 66}, {17, 256, 74}, {18, 256, 98}, {19, 256, 50},
+    {20, 32, 18},   {21, 256, 110}, {22, 256, 82},  {23, 256, 136}, {kI32, 1, 4},  {29, 256, 56}, {30, 1, 2},    {34, 256, 54},
+    {35, 256, 66},  {39, 32, 17},   {40, 64, 36},   {41, 128, 18},  {42, 64, 18},
+};
+
+// Tensors that the library multiplies or adds as they are: another type than f32 ends the process.
+bool must_be_f32(std::string_view name, std::span<const std::uint64_t> sizes) {
+  const bool is_vector = std::ranges::all_of(sizes.subspan(1), [](std::uint64_t size) { return size == 1; });
+  static constexpr std::string_view kStates[] = {".ssm_conv1d", ".ssm_a", ".ssm_d"};
+  const auto is_part = [&](std::string_view part) { return name.ends_with(part) || name.contains(std::string(part) + "."); };
+  return is_vector || name.contains("norm") || name == "token_types.weight" || std::ranges::any_of(kStates, is_part);
+}
+
+// Values of these keys are kept; a leading dot or line: of all keys that end like this.
+constexpr std::string_view kKeptSuffixes[] = {
+    "general.architecture",
+    "general.name",
+    "general.size_label",
+    "general.file_type",
+    "general.alignment",
+    "split.count",
+    "split.no",
+    ".context_length",
+    ".block_count",
+    ".embedding_length",
+    ".feed_forward_length",
+    ".attention.head_count",
+    ".attention.head_count_kv",
+    ".attention.key_length",
+    ".attention.value_length",
+    ".attention.causal",
+    ".attention.sliding_window",
+    ".expert_count",
+    ".expert_used_count",
+    ".pooling_type",
+    ".ssm.conv_kernel",
+    ".ssm.inner_size",
+    ".ssm.state_size",
+    ".ssm.group_count",
+    ".vision.projection_dim",
+    ".vocab_size",
+    ".rope.dimension_count",
+    "_epsilon",
+};
+
+bool is_kept(std::string_view key) {
+  return std::ranges::any_of(kKeptSuffixes, [&](std::string_view suffix) {
+    return suffix.front() == '.' || suffix.front() == '_' ? key.ends_with(suffix) : key == suffix;
+  });
+}
+
+std::optional<std::uint64_t> multiply(std::uint64_t a, std::uint64_t b) {
+  if (b != 0 && a > std::numeric_limits<std::uint64_t>::max() / b) return std::nullopt;
+  return a * b;
+}
+
+using Value = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>>;
+
+// Reads forwards in pieces. The first problem stays; what is read after it is zeros.
+class HeadReader {
+ public:
+  HeadReader(std::uint64_t file_bytes, const ReadAt& read)
+      : end_(std::min(file_bytes, kGgufHeadBytesMax)), file_bytes_(file_bytes), read_(read) {}
+
+  [[nodiscard]] bool is_ok() const { return problem_.empty(); }
+  [[nodiscard]] const std::string& problem() const { return problem_; }
+  [[nodiscard]] std::uint64_t position() const { return position_; }
+  void refuse(std::string problem) {
+    if (is_ok()) problem_ = std::move(problem);
+  }
+
+  std::uint64_t unsigned_number(std::uint64_t width) {
+    std::array<std::byte, 8> bytes{};
+    take(std::span(bytes).first(width));
+    std::uint64_t value = 0;
+    for (std::size_t i = width; i-- > 0;) value = value << 8 | static_cast<std::uint64_t>(bytes[i]);
+    return value;
+  }
+  std::uint32_t u32() { return static_cast<std::uint32_t>(unsigned_number(4)); }
+  std::uint64_t u64() { return unsigned_number(8); }
+
+  // A text of at most `bytes_max`; one that is longer is a problem.
+  std::string text(std::uint64_t bytes_max, std::string_view what) {
+    const std::uint64_t size = u64();
+    if (is_ok() && size > bytes_max) refuse(std::format("{} of {} bytes", what, size));
+    if (!is_ok() || !has(size)) return {};
+    std::string text(size, '\0');
+    take(std::as_writable_bytes(std::span(text)));
+    return text;
+  }
+
+  void skip(std::uint64_t bytes) {
+    if (has(bytes)) position_ += bytes;
+  }
+
+ private:
+  // Whether so many bytes are left; else it is the problem.
+  bool has(std::uint64_t bytes) {
+    if (is_ok() && bytes > end_ - position_) {
+      refuse(end_ < file_bytes_ ? std::format("its metadata goes on beyond {} MiB", kGgufHeadBytesMax >> 20)
+                                : std::format("it ends in the middle of its metadata, after {} bytes", file_bytes_));
+    }
+    return is_ok();
+  }
+
+  void take(std::span<std::byte> into) {
+    if (!has(into.size())) return;
+    while (!into.empty()) {
+      if (position_ < window_begin_ || position_ >= window_begin_ + window_bytes_) {
+        window_begin_ = position_;
+        window_bytes_ = read_(position_, std::span(window_).first(std::min<std::uint64_t>(window_.size(), end_ - position_)));
+        if (window_bytes_ == 0) return refuse(std::format("it cannot be read at byte {}", position_));
+      }
+      const std::uint64_t at = position_ - window_begin_;
+      const std::uint64_t count = std::min<std::uint64_t>(into.size(), window_bytes_ - at);
+      std::memcpy(into.data(), window_.data() + at, count);
+      into = into.subspan(count);
+      position_ += count;
+    }
+  }
+
+  const std::uint64_t end_;
+  const std::uint64_t file_bytes_;
+  const ReadAt& read_;
+  std::string problem_;
+  std::uint64_t position_ = 0;
+  std::vector<std::byte> window_ = std::vector<std::byte>(std::size_t{1} << 16);
+  std::uint64_t window_begin_ = 0;
+  std::uint64_t window_bytes_ = 0;
+};
+
+// Reads the pairs and the list of tensors, and keeps what is asked for.
+class HeaderParser {
+ public:
+  HeaderParser(std::uint64_t file_bytes, const ReadAt& read) : reader_(file_bytes, read), file_bytes_(file_bytes) {}
+
+  Expected<GgufHeader> parse() {
+    read_counts();
+    for (std::uint64_t i = 0; i < header_.pairs_count && reader_.is_ok(); ++i) read_pair();
+    if (reader_.is_ok()) read_shape();
+    for (std::uint64_t i = 0; i < header_.tensors_count && reader_.is_ok(); ++i) read_tensor();
+    if (reader_.is_ok()) check_data();
+    if (!reader_.is_ok()) return fail(ErrorCode::model_load, reader_.problem());
+    return std::move(header_);
+  }
+
+ private:
+  void read_counts() {
+    if (reader_.u32() != 0x46554747) return reader_.refuse("it is no GGUF file: it does not begin with GGUF");
+    header_.version = reader_.u32();
+    if (header_.version == 0x02000000 || header_.version == 0x03000000) {
+      return reader_.refuse("it was written for machines of the other byte order");
+    }
+    if (header_.version < 2 || header_.version > 3) {
+      return reader_.refuse(std::format("its GGUF version is {}, not 2 or 3", header_.version));
+    }
+    header_.tensors_count = reader_.u64();
+    header_.pairs_count = reader_.u64();
+    if (header_.tensors_count > kTensorsMax || header_.pairs_count > kPairsMax) {
+      reader_.refuse(std::format("it claims {} tensors and {} key-value pairs", header_.tensors_count, header_.pairs_count));
+    }
+  }
+
+  std::optional<ValueType> read_type() {
+    const std::uint32_t number = reader_.u32();
+    if (number <= static_cast<std::uint32_t>(ValueType::f64)) return static_cast<ValueType>(number);
+    reader_.refuse(std::format("a value of the unknown type {}", number));
+    return std::nullopt;
+  }
+
+  void read_pair() {
+    std::string key = reader_.text(kKeyBytesMax, "a key");
+    const auto type = read_type();
+    if (!reader_.is_ok()) return;
+    if (key == "tokenizer.chat_template") header_.has_chat_template = *type == ValueType::text;
+    if (!is_kept(key)) return skip_value(*type, key);
+    auto value = read_value(*type);
+    if (!reader_.is_ok()) return;
+    if (values_.contains(key)) return reader_.refuse(std::format("the key {} comes twice", key));
+    if (value) values_.emplace(std::move(key), *std::move(value));
+  }
+
+  void skip_value(ValueType type, std::string_view key) {
+    if (type == ValueType::text) return reader_.skip(reader_.u64());
+    if (type != ValueType::array) return reader_.skip(width_of(type));
+    const auto items = read_type();
+    const std::uint64_t count = reader_.u64();
+    if (!reader_.is_ok()) return;
+    if (key == "tokenizer.ggml.tokens") header_.vocabulary_size = static_cast<std::int64_t>(std::min(count, kTokensBound));
+    skip_items(*items, count);
+  }
+
+  void skip_items(ValueType type, std::uint64_t count) {
+    if (type == ValueType::array) return reader_.refuse("an array of arrays");
+    if (type != ValueType::text) {
+      const auto bytes = multiply(count, width_of(type));
+      return bytes ? reader_.skip(*bytes) : reader_.refuse(std::format("an array of {} values", count));
+    }
+    // Every text takes eight bytes at least, so the file's end bounds the loop.
+    for (std::uint64_t i = 0; i < count && reader_.is_ok(); ++i) reader_.skip(reader_.u64());
+  }
+
+  // Nothing: a kind that is of no use here.
+  std::optional<Value> read_value(ValueType type) {
+    switch (type) {
+      case ValueType::text:
+        return read_text();
+      case ValueType::boolean:
+        return reader_.unsigned_number(1) != 0;
+      case ValueType::f32:
+        return static_cast<double>(std::bit_cast<float>(reader_.u32()));
+      case ValueType::f64:
+        return std::bit_cast<double>(reader_.u64());
+      case ValueType::array:
+        return read_numbers();
+      default:
+        return read_integer(type);
+    }
+  }
+
+  std::string read_text() {
+    const std::uint64_t size = reader_.u64();
+    const std::uint64_t kept = std::min(size, kTextBytesMax);
+    std::string text(kept, '\0');
+    for (char& byte : text) byte = static_cast<char>(reader_.unsigned_number(1));
+    reader_.skip(size - kept);
+    return text;
+  }
+
+  // What no 64-bit number with a sign holds becomes the largest that does, which no check lets pass.
+  std::int64_t read_integer(ValueType type) {
+    const std::uint64_t width = width_of(type);
+    const std::uint64_t value = reader_.unsigned_number(width);
+    const bool is_signed = type == ValueType::i8 || type == ValueType::i16 || type == ValueType::i32 || type == ValueType::i64;
+    if (is_signed) {
+      const auto shift = static_cast<int>(64 - 8 * width);
+      return static_cast<std::int64_t>(value << shift) >> shift;
+    }
+    return static_cast<std::int64_t>(std::min<std::uint64_t>(value, std::numeric_limits<std::int64_t>::max()));
+  }
+
+  std::optional<Value> read_numbers() {
+    const auto type = read_type();
+    const std::uint64_t count = reader_.u64();
+    if (!reader_.is_ok()) return std::nullopt;
+    const bool is_integer =
+        *type != ValueType::f32 && *type != ValueType::f64 && *type != ValueType::text && *type != ValueType::array;
+    if (!is_integer || count > kArrayKeptMax) {
+      skip_items(*type, count);
+      return std::nullopt;
+    }
+    std::vector<std::int64_t> numbers;
+    for (std::uint64_t i = 0; i < count && reader_.is_ok(); ++i) {
+      numbers.push_back(*type == ValueType::boolean ? static_cast<std::int64_t>(reader_.unsigned_number(1) != 0)
+                                                    : read_integer(*type));
+    }
+    return numbers;
+  }
+
+  template <class T>
+  const T* find(const std::string& key) const {
+    const auto found = values_.find(key);
+    return found == values_.end() ? nullptr : std::get_if<T>(&found->second);
+  }
+  std::string text_of(const std::string& key) const {
+    const auto* text = find<std::string>(key);
+    return text == nullptr ? std::string() : *text;
+  }
+
+  // A number of the model's shape, or one for each layer: the largest. 0 where there is none.
+  std::int64_t number_of(std::string_view suffix, std::int64_t max) {
+    const std::string key = header_.architecture + std::string(suffix);
+    std::int64_t value = 0;
+    if (const auto* number = find<std::int64_t>(key)) {
+      value = *number;
+    } else if (const auto* numbers = find<std::vector<std::int64_t>>(key); numbers != nullptr && !numbers->empty()) {
+      if (std::ranges::min(*numbers) < 0) value = -1;
+      if (value == 0) value = std::ranges::max(*numbers);
+    }
+    if (value < 0 || value > max) reader_.refuse(std::format("{} is {}, not 0 to {}", key, value, max));
+    return value;
+  }
+
+  void read_shape() {
+    header_.architecture = text_of("general.architecture");
+    if (const auto* alignment = find<std::int64_t>("general.alignment")) {
+      const auto value = static_cast<std::uint64_t>(*alignment);
+      if (!std::has_single_bit(value) || value > kAlignmentMax) {
+        return reader_.refuse(std::format("general.alignment is {}, not a power of two", *alignment));
+      }
+      alignment_ = value;
+    }
+    header_.name = text_of("general.name");
+    header_.size_label = text_of("general.size_label");
+    if (const auto* type = find<std::int64_t>("general.file_type")) header_.file_type = *type;
+    read_split();
+    if (header_.architecture.empty()) {
+      // Only the first file of a model in several has its metadata.
+      if (header_.split_index == 0) reader_.refuse("it does not say its architecture (general.architecture)");
+      return;
+    }
+    read_sizes();
+    read_heads();
+    read_states();
+    check_numbers();
+    if (const auto* pooling = find<std::int64_t>(header_.architecture + ".pooling_type")) header_.pooling_type = *pooling;
+    if (const auto* causal = find<bool>(header_.architecture + ".attention.causal")) header_.causal_attention = *causal;
+    if (const auto* size = find<std::int64_t>(header_.architecture + ".vision.projection_dim")) {
+      header_.projection_size = *size;
+    }
+  }
+
+  // Numbers that the library computes with unseen: some end the process, some its patience.
+  void check_numbers() {
+    for (const auto& [key, value] : values_) {
+      if (!key.ends_with("_epsilon")) continue;
+      const auto* number = std::get_if<double>(&value);
+      if (number == nullptr || !(*number >= 0 && *number < 1)) {
+        return reader_.refuse(std::format("{} is no number from 0 to 1", key));
+      }
+    }
+    if (!values_.contains(header_.architecture + ".rope.dimension_count")) return;
+    const std::int64_t turned = number_of(".rope.dimension_count", kNumberMax);
+    // Models with states may say that they turn nothing.
+    const bool may_be_none = header_.state_bytes > 0;
+    if (turned % 2 != 0 || turned > header_.key_length || (turned == 0 && !may_be_none)) {
+      reader_.refuse(std::format("{}.rope.dimension_count is {}: it must be even, and no more than a head's {}",
+                                 header_.architecture, turned, header_.key_length));
+    }
+  }
+
+  void read_split() {
+    constexpr std::int64_t kFilesMax = 65'535;
+    if (const auto* count = find<std::int64_t>("split.count"); count != nullptr && *count > 1) header_.split_count = *count;
+    if (const auto* index = find<std::int64_t>("split.no")) header_.split_index = *index;
+    if (header_.split_count > kFilesMax || header_.split_index < 0 || header_.split_index >= header_.split_count) {
+      reader_.refuse(std::format("it says to be file {} of {}", header_.split_index, header_.split_count));
+    }
+  }
+
+  void read_sizes() {
+    constexpr std::int64_t kTokensMax = std::numeric_limits<std::int32_t>::max();
+    header_.context_length = number_of(".context_length", kTokensMax);
+    header_.block_count = number_of(".block_count", kLayersMax);
+    header_.embedding_length = number_of(".embedding_length", kNumberMax);
+    header_.feed_forward_length = number_of(".feed_forward_length", kNumberMax);
+    header_.expert_count = number_of(".expert_count", kExpertsMax);
+    header_.expert_used_count = number_of(".expert_used_count", kExpertsMax);
+    header_.sliding_window = number_of(".attention.sliding_window", kTokensMax);
+    if (header_.vocabulary_size == 0) header_.vocabulary_size = number_of(".vocab_size", kNumberMax);
+    if (!reader_.is_ok() || header_.is_projector()) return;
+    if (header_.vocabulary_size > kNumberMax) {
+      return reader_.refuse(std::format("a vocabulary of {} tokens", header_.vocabulary_size));
+    }
+    if (header_.block_count == 0 || header_.embedding_length == 0 || header_.context_length == 0) {
+      return reader_.refuse(
+          std::format("{}.block_count, .embedding_length and .context_length are {}, {} and {}: none may be 0",
+                      header_.architecture, header_.block_count, header_.embedding_length, header_.context_length));
+    }
+    if (header_.expert_used_count > header_.expert_count || (header_.expert_count > 0 && header_.expert_used_count == 0)) {
+      reader_.refuse(std::format("it has {} experts and uses {}", header_.expert_count, header_.expert_used_count));
+    }
+  }
+
+  void read_heads() {
+    header_.head_count = number_of(".attention.head_count", kNumberMax);
+    const std::int64_t head_count_kv = number_of(".attention.head_count_kv", kNumberMax);
+    header_.key_length = number_of(".attention.key_length", kNumberMax);
+    header_.value_length = number_of(".attention.value_length", kNumberMax);
+    if (!reader_.is_ok()) return;
+    if (header_.head_count > 0) {
+      const std::int64_t width = header_.embedding_length / header_.head_count;
+      if (header_.key_length == 0) header_.key_length = width;
+      if (header_.value_length == 0) header_.value_length = width;
+    }
+    const auto* of_layers = find<std::vector<std::int64_t>>(header_.architecture + ".attention.head_count_kv");
+    if (of_layers != nullptr) {
+      for (const std::int64_t heads : *of_layers) header_.head_count_kv_sum += heads;
+    } else {
+      header_.head_count_kv_sum = header_.block_count * (head_count_kv > 0 ? head_count_kv : header_.head_count);
+    }
+  }
+
+  // As the library lays states out: for each layer a window of the convolution's inputs and the state itself, in f32.
+  void read_states() {
+    const std::int64_t kernel = number_of(".ssm.conv_kernel", kLayersMax);
+    const std::int64_t inner = inner_size_ = number_of(".ssm.inner_size", kNumberMax);
+    const std::int64_t state = number_of(".ssm.state_size", kNumberMax / 16);
+    const std::int64_t groups = number_of(".ssm.group_count", kLayersMax);
+    if (!reader_.is_ok() || kernel == 0) return;
+    const std::int64_t layer = (kernel - 1) * (inner + 2 * groups * state) + inner * state;
+    header_.state_bytes = header_.block_count * layer * static_cast<std::int64_t>(sizeof(float));
+  }
+
+  void read_tensor() {
+    const std::string name = reader_.text(kTensorNameBytesMax, "a tensor's name");
+    const std::uint32_t dimensions = reader_.u32();
+    if (reader_.is_ok() && (dimensions == 0 || dimensions > kDimensionsMax)) {
+      reader_.refuse(std::format("tensor {} has {} dimensions", name, dimensions));
+    }
+    if (reader_.is_ok() && !names_.insert(name).second) reader_.refuse(std::format("tensor {} comes twice", name));
+    std::vector<std::uint64_t> sizes;
+    std::uint64_t numbers = 1;
+    for (std::uint32_t i = 0; i < dimensions && reader_.is_ok(); ++i) {
+      sizes.push_back(reader_.u64());
+      const auto product = multiply(numbers, sizes.back());
+      // The library counts bytes in 64 bits with a sign.
+      if (!product || *product == 0 || *product > std::numeric_limits<std::int64_t>::max() / 8) {
+        return reader_.refuse(std::format("tensor {} has the size {} in dimension {}", name, sizes.back(), i));
+      }
+      numbers = *product;
+    }
+    const std::uint32_t number = reader_.u32();
+    const std::uint64_t offset = reader_.u64();
+    if (!reader_.is_ok()) return;
+    const auto type = std::ranges::find(kTensorTypes, number, &TensorType::number);
+    if (type == std::end(kTensorTypes)) {
+      return reader_.refuse(std::format("tensor {} has the unknown type {}", name, number));
+    }
+    if (sizes.front() % type->block != 0) {
+      return reader_.refuse(
+          std::format("tensor {} has rows of {} numbers, its type blocks of {}", name, sizes.front(), type->block));
+    }
+    if (!header_.is_projector()) check_tensor(name, sizes, number);
+    add_tensor(name, offset, numbers, numbers / type->block * type->bytes);
+  }
+
+  // What the library takes for granted of a model's tensors.
+  void check_tensor(const std::string& name, std::span<const std::uint64_t> sizes, std::uint32_t type) {
+    if (type != kF32 && must_be_f32(name, sizes)) {
+      return reader_.refuse(std::format("tensor {} has the type {}, and must be f32", name, type));
+    }
+    if (type == kI32 && !name.contains("tid2eid")) {
+      return reader_.refuse(std::format("tensor {} holds integers, which are no weights", name));
+    }
+    check_row(name, "token_embd.weight", sizes.front(), header_.embedding_length, "embedding_length");
+    check_row(name, ".ssm_out.weight", sizes.front(), inner_size_, "ssm.inner_size");
+  }
+  void check_row(const std::string& name, std::string_view checked, std::uint64_t row, std::int64_t expected,
+                 std::string_view key) {
+    // Only the first file of a model in several has its metadata.
+    if (header_.architecture.empty() || !name.ends_with(checked)) return;
+    if (name.size() > checked.size() && checked.front() != '.') return;
+    if (row != static_cast<std::uint64_t>(expected)) {
+      reader_.refuse(
+          std::format("tensor {} has rows of {} numbers, and {}.{} is {}", name, row, header_.architecture, key, expected));
+    }
+  }
+
+  // Tensors lie one behind the other, each at a multiple of the alignment.
+  void add_tensor(const std::string& name, std::uint64_t offset, std::uint64_t numbers, std::uint64_t bytes) {
+    if (offset != aligned(data_end_)) {
+      return reader_.refuse(
+          std::format("tensor {} begins at {}, not behind the one before, at {}", name, offset, aligned(data_end_)));
+    }
+    if (bytes > file_bytes_ || offset > file_bytes_ - bytes) {
+      return reader_.refuse(std::format("it ends before its tensor {} does, which needs {} bytes", name, bytes));
+    }
+    data_end_ = offset + bytes;
+    header_.parameters += numbers;
+    header_.weight_bytes += bytes;
+    if (name.contains("_exps")) header_.expert_bytes += bytes;
+  }
+
+  // The data begins after the list, at a multiple of the alignment.
+  void check_data() {
+    header_.data_offset = aligned(reader_.position());
+    if (header_.data_offset > file_bytes_ || data_end_ > file_bytes_ - header_.data_offset) {
+      if (data_end_ == 0) return;
+      reader_.refuse(std::format("it ends before its tensors do: they need {} bytes from byte {} on, the file has {}",
+                                 data_end_, header_.data_offset, file_bytes_));
+    }
+  }
+
+  [[nodiscard]] std::uint64_t aligned(std::uint64_t bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
+
+  static constexpr std::uint64_t kTokensBound = std::uint64_t{1} << 40;  // refused later, with the number
+
+  HeadReader reader_;
+  const std::uint64_t file_bytes_;
+  GgufHeader header_;
+  std::uint64_t alignment_ = kDefaultAlignment;
+  std::int64_t inner_size_ = 0;  // of layers with states
+  std::uint64_t data_end_ = 0;   // of the tensors so far, from the first one's begin
+  std::map<std::string, Value> values_;
+  std::set<std::string> names_;
+};
+
+std::optional<std::int64_t> number_in(std::string_view text) {
+  std::int64_t number = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read) {
+  return HeaderParser(file_bytes, read).parse();
+}
+
+Expected<GgufHeader> read_gguf_header(const std::string& path) {
+  // Opening a pipe would wait for its other end.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status{};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
+  }
+  if (!S_ISREG(status.st_mode)) return fail(ErrorCode::model_load, std::format("{}: not a regular file", path));
+  auto header = read_gguf_header(
+      static_cast<std::uint64_t>(status.st_size), [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+        const ssize_t got = ::pread(file.get(), into.data(), into.size(), static_cast<off_t>(offset));
+        return got > 0 ? static_cast<std::size_t>(got) : 0;
+      });
+  if (!header) header.error().message = std::format("{}: {}", path, header.error().message);
+  return header;
+}
+
+std::string SplitName::file(std::int64_t of_index) const {
+  return std::format("{}-{:05}-of-{:05}.gguf", stem, of_index + 1, count);
+}
+
+std::optional<SplitName> parse_split_name(std::string_view path) {
+  constexpr std::size_t kDigits = 5;
+  constexpr std::string_view kOf = "-of-";
+  constexpr std::string_view kExtension = ".gguf";
+  constexpr std::size_t kTail = 1 + kDigits + kOf.size() + kDigits + kExtension.size();
+  if (path.size() <= kTail || !path.ends_with(kExtension)) return std::nullopt;
+  const std::string_view tail = path.substr(path.size() - kTail);
+  const auto index = number_in(tail.substr(1, kDigits));
+  const auto count = number_in(tail.substr(1 + kDigits + kOf.size(), kDigits));
+  if (tail.front() != '-' || tail.substr(1 + kDigits, kOf.size()) != kOf || !index || !count) return std::nullopt;
+  if (*index < 1 || *count < 1 || *index > *count) return std::nullopt;
+  return SplitName{.stem = std::string(path.substr(0, path.size() - kTail)), .index = *index - 1, .count = *count};
+}
+
+Expected<GgufHeader> read_model_header(const std::string& path) {
+  auto header = read_gguf_header(path);
+  if (!header || header->split_count == 1) return header;
+  const auto split = parse_split_name(path);
+  if (!split || split->count != header->split_count || split->index != header->split_index) {
+    return fail(ErrorCode::model_load,
+                std::format("{}: it is file {} of {} of a model, and its name must end in -{:05}-of-{:05}.gguf", path,
+                            header->split_index + 1, header->split_count, header->split_index + 1, header->split_count));
+  }
+  if (split->index != 0) {
+    return fail(ErrorCode::model_load, std::format("{}: a model begins with its first file, {}", path, split->file(0)));
+  }
+  for (std::int64_t i = 1; i < split->count; ++i) {
+    const auto part = read_gguf_header(split->file(i));
+    if (!part) return std::unexpected(part.error());
+    if (part->split_count != split->count || part->split_index != i) {
+      return fail(ErrorCode::model_load,
+                  std::format("{}: it says to be file {} of {}", split->file(i), part->split_index + 1, part->split_count));
+    }
+    header->tensors_count += part->tensors_count;
+    header->weight_bytes += part->weight_bytes;
+    header->expert_bytes += part->expert_bytes;
+    header->parameters += part->parameters;
+  }
+  return header;
+}
+
+}  // namespace uma::llm

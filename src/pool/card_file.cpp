@@ -1,0 +1,254 @@
+#include "pool/card_file.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <format>
+#include <functional>
+#include <map>
+#include <utility>
+
+#include <yaml-cpp/yaml.h>
+
+#include "base/utf8.h"
+
+namespace uma::pool {
+namespace {
+
+constexpr std::array<std::string_view, 4> kCapabilities = {"chat", "text_embedding", "rerank", "vision"};
+constexpr std::size_t kNameBytesMax = 128;
+constexpr std::size_t kAliasesMax = 64;
+
+// Stores a node's value; returns what was expected where it has none.
+using Apply = std::function<std::optional<std::string>(ModelCard& card, const YAML::Node& node)>;
+
+struct Key {
+  std::string_view name;
+  Apply apply;
+};
+
+std::optional<std::string> scalar(const YAML::Node& node) {
+  return node.IsScalar() ? std::optional(node.Scalar()) : std::nullopt;
+}
+
+template <class T>
+std::optional<T> number_in(const YAML::Node& node, T min, T max) {
+  const auto text = scalar(node);
+  T value{};
+  if (!text) return std::nullopt;
+  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), value);
+  // The comparison also refuses NaN.
+  if (problem != std::errc() || end != text->data() + text->size() || !(value >= min && value <= max)) return std::nullopt;
+  return value;
+}
+
+template <class Field>
+Apply text(Field field) {
+  return [field](ModelCard& card, const YAML::Node& node) -> std::optional<std::string> {
+    const auto value = scalar(node);
+    if (!value || value->empty() || value->contains('\0')) return "a text";
+    field(card) = *value;
+    return std::nullopt;
+  };
+}
+
+template <class Field>
+Apply boolean(Field field) {
+  return [field](ModelCard& card, const YAML::Node& node) -> std::optional<std::string> {
+    const auto value = scalar(node);
+    if (value != "true" && value != "false") return "true or false";
+    field(card) = value == "true";
+    return std::nullopt;
+  };
+}
+
+template <class T, class Field>
+Apply number(T min, T max, Field field) {
+  return [=](ModelCard& card, const YAML::Node& node) -> std::optional<std::string> {
+    const auto value = number_in<T>(node, min, max);
+    if (!value) return std::format("a number from {} to {}", min, max);
+    field(card) = *value;
+    return std::nullopt;
+  };
+}
+
+std::optional<std::string> apply_capability(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  card.capability = value ? parse_capability(*value) : std::nullopt;
+  if (!card.capability) return "chat, text_embedding, rerank or vision";
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_aliases(ModelCard& card, const YAML::Node& node) {
+  if (!node.IsSequence() || node.size() > kAliasesMax) return std::format("a list of at most {} names", kAliasesMax);
+  for (const YAML::Node& item : node) {
+    const auto alias = scalar(item);
+    if (!alias || !is_model_name(*alias)) return "a list of names without blanks";
+    card.aliases.push_back(*alias);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_kv_type(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (value != "f16" && value != "q8_0") return "f16 or q8_0";
+  card.kv_type = value == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node) {
+  const auto value = scalar(node);
+  if (value != "shared" && value != "replicated") return "shared or replicated";
+  card.replicates_weights = value == "replicated";
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) {
+  if (!node.IsMap()) return "a map from a task to the text's beginning";
+  for (const auto& entry : node) {
+    const auto task = scalar(entry.first);
+    const auto prefix = scalar(entry.second);
+    if (!task || task->empty() || !prefix) return "a map from a task to the text's beginning";
+    card.tasks[*task] = *prefix;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> apply_sampling(ModelCard& card, const YAML::Node& node) {
+  constexpr const char* kExpected = "a map of temperature (0 to 100), top_p, min_p (0 to 1) and top_k (from 0)";
+  if (!node.IsMap()) return kExpected;
+  SamplingDefaults& sampling = card.sampling;
+  for (const auto& entry : node) {
+    const std::string key = scalar(entry.first).value_or("");
+    bool is_good = false;
+    if (key == "temperature") is_good = (sampling.temperature = number_in(entry.second, 0.0, 100.0)).has_value();
+    if (key == "top_p") is_good = (sampling.top_p = number_in(entry.second, 0.0, 1.0)).has_value();
+    if (key == "min_p") is_good = (sampling.min_p = number_in(entry.second, 0.0, 1.0)).has_value();
+    if (key == "top_k") is_good = (sampling.top_k = number_in<std::int32_t>(entry.second, 0, 1 << 30)).has_value();
+    if (!is_good) return kExpected;
+  }
+  return std::nullopt;
+}
+
+// This table is all there is to know about the keys of a card.
+const std::vector<Key>& keys() {
+  static const std::vector<Key> all = {
+      {"path", text([](ModelCard& card) -> auto& { return card.path; })},
+      {"url", text([](ModelCard& card) -> auto& { return card.url; })},
+      {"capability", apply_capability},
+      {"aliases", apply_aliases},
+      {"n_ctx", number<std::int32_t>(0, 1 << 24, [](ModelCard& card) -> auto& { return card.context_cells; })},
+      {"slots", number<std::int32_t>(1, 256, [](ModelCard& card) -> auto& { return card.slots; })},
+      {"kv_type", apply_kv_type},
+      {"sampling", apply_sampling},
+      {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
+      {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
+      {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},
+      {"weights", apply_weights},
+      {"weight", number(0.001, 1000.0, [](ModelCard& card) -> auto& { return card.weight; })},
+      {"draft_model", text([](ModelCard& card) -> auto& { return card.draft_model; })},
+      {"projector", text([](ModelCard& card) -> auto& { return card.projector; })},
+      {"tasks", apply_tasks},
+      {"idle_unload_s", number<std::int64_t>(0, 1'000'000'000, [](ModelCard& card) -> auto& { return card.idle_unload_s; })},
+  };
+  return all;
+}
+
+std::string known_keys() {
+  std::string names;
+  for (const Key& key : keys()) names += std::format("{}{}", names.empty() ? "" : ", ", key.name);
+  return names;
+}
+
+class CardReader {
+ public:
+  explicit CardReader(std::string_view file) : file_(file) {}
+
+  std::expected<std::vector<ModelCard>, std::vector<std::string>> read(const std::string& yaml) {
+    try {
+      const YAML::Node root = YAML::Load(yaml);
+      if (root.IsMap()) {
+        for (const auto& entry : root) read_card(entry.first, entry.second);
+      } else if (!root.IsNull()) {
+        report(root.Mark(), "expected the names of models, each with a map below it, as in `assistant: {path: file.gguf}`");
+      }
+    } catch (const YAML::Exception& problem) {
+      report(problem.mark, problem.msg);
+    }
+    if (!problems_.empty()) return std::unexpected(std::move(problems_));
+    return std::move(cards_);
+  }
+
+ private:
+  void read_card(const YAML::Node& key, const YAML::Node& value) {
+    if (!key.IsScalar() || !is_model_name(key.Scalar())) {
+      return report(key.Mark(), std::format("expected a name of at most {} bytes without blanks", kNameBytesMax));
+    }
+    ModelCard card;
+    card.name = key.Scalar();
+    if (!value.IsMap()) return report(value.Mark(), std::format("{}: expected a map, such as {{path: file.gguf}}", card.name));
+    std::vector<std::string> seen;
+    for (const auto& entry : value) read_key(card, entry.first, entry.second, seen);
+    if (!std::ranges::contains(seen, "path") && !std::ranges::contains(seen, "url"))
+      report(key.Mark(), std::format("{}: needs a path or a url", card.name));
+    take_name(card.name, card.name, key.Mark());
+    for (const std::string& alias : card.aliases) take_name(alias, card.name, key.Mark());
+    cards_.push_back(std::move(card));
+  }
+
+  void read_key(ModelCard& card, const YAML::Node& key, const YAML::Node& value, std::vector<std::string>& seen) {
+    const std::string name = scalar(key).value_or("");
+    const auto known = std::ranges::find(keys(), name, &Key::name);
+    if (known == keys().end()) {
+      return report(key.Mark(),
+                    std::format("unknown key \"{}\" in {}; known: {}", name.substr(0, 100), card.name, known_keys()));
+    }
+    if (std::ranges::contains(seen, name)) return report(key.Mark(), std::format("{}.{} is set twice", card.name, name));
+    seen.push_back(name);
+    if (const auto expected = known->apply(card, value)) {
+      report(value.Mark(), std::format("{}.{}: expected {}{}", card.name, name, *expected,
+                                       value.IsScalar() ? std::format(", got \"{}\"", value.Scalar().substr(0, 100)) : ""));
+    }
+  }
+
+  // Names and aliases are one space.
+  void take_name(const std::string& name, const std::string& model, const YAML::Mark& mark) {
+    const auto [taken, is_new] = names_.emplace(name, std::pair(model, mark.line + 1));
+    if (is_new) return;
+    const auto& [other, line] = taken->second;
+    report(mark, std::format("the name {} is taken by {} in line {}", name, other, line));
+  }
+
+  void report(const YAML::Mark& mark, std::string_view what) {
+    problems_.push_back(mark.is_null() ? std::format("{}: {}", file_, what)
+                                       : std::format("{}:{}:{}: {}", file_, mark.line + 1, mark.column + 1, what));
+  }
+
+  std::string_view file_;
+  std::vector<ModelCard> cards_;
+  std::map<std::string, std::pair<std::string, int>> names_;  // whose they are, and in which line
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+std::string_view name_of(Capability capability) {
+  return kCapabilities[static_cast<std::size_t>(capability)];
+}
+
+std::optional<Capability> parse_capability(std::string_view name) {
+  const auto found = std::ranges::find(kCapabilities, name);
+  if (found == kCapabilities.end()) return std::nullopt;
+  return static_cast<Capability>(found - kCapabilities.begin());
+}
+
+bool is_model_name(std::string_view name) {
+  const auto is_bad = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '\x7f'; };
+  return !name.empty() && name.size() <= kNameBytesMax && std::ranges::none_of(name, is_bad) && is_utf8(name);
+}
+
+std::expected<std::vector<ModelCard>, std::vector<std::string>> parse_cards(const std::string& yaml, std::string_view name) {
+  return CardReader(name).read(yaml);
+}
+
+}  // namespace uma::pool

@@ -1,0 +1,324 @@
+#include "pool/model_registry.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <sys/stat.h>
+#include <system_error>
+#include <utility>
+
+#include "base/text.h"
+#include "pool/card_file.h"
+
+namespace uma::pool {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kExtension = ".gguf";
+constexpr std::size_t kCardsBytesMax = 16u << 20;
+constexpr std::size_t kNearestMax = 3;
+constexpr std::size_t kShownBytesMax = 128;  // of a name that somebody asked for
+
+using Problems = std::vector<std::string>;
+
+// The text of models.yaml; empty where it may be absent, and is.
+std::expected<std::string, Problems> read_cards_file(const RegistryOptions& options) {
+  if (options.cards_file.empty()) return std::string();
+  struct stat status{};
+  const auto refuse = [&](std::string_view why) {
+    return std::unexpected(Problems{std::format("{}: {}", options.cards_file, why)});
+  };
+  if (::stat(options.cards_file.c_str(), &status) != 0) {
+    if (errno == ENOENT && !options.needs_cards_file) return std::string();
+    return refuse(std::strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) return refuse("not a regular file");
+  if (static_cast<std::size_t>(status.st_size) > kCardsBytesMax) return refuse("too large for a list of models");
+  const std::ifstream file(options.cards_file, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return refuse(std::strerror(errno));
+  return std::move(text).str();
+}
+
+// Levenshtein's distance, or any number above `max` once it is certain to be larger.
+std::size_t distance(std::string_view a, std::string_view b, std::size_t max) {
+  const std::size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
+  if (difference > max) return difference;
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    std::size_t least = row[0];
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
+      least = std::min(least, row[j + 1]);
+    }
+    if (least > max) return least;
+  }
+  return row.back();
+}
+
+bool is_number_format(std::string_view word) {
+  static constexpr std::string_view kWords[] = {"f16", "f32", "bf16", "fp16", "fp32", "k",  "m",    "s",    "l",
+                                                "xl",  "xs",  "xxs",  "0",    "1",    "ud", "gguf", "model"};
+  const std::string_view digits = word.starts_with("iq") ? word.substr(2) : word.starts_with('q') ? word.substr(1) : "";
+  const bool is_quantized = !digits.empty() && std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; });
+  return is_quantized || std::ranges::contains(kWords, word);
+}
+
+std::string stem_of(const std::string& path) {
+  if (const auto split = llm::parse_split_name(path)) return fs::path(split->stem).filename().string();
+  return fs::path(path).stem().string();
+}
+
+std::string file_name_of_url(std::string_view url) {
+  url = url.substr(0, std::min(url.find('?'), url.find('#')));
+  return std::string(url.substr(url.rfind('/') + 1));
+}
+
+}  // namespace
+
+class RegistryReader {
+ public:
+  RegistryReader(RegistryOptions options, const ModelRegistry* previous) : previous_(previous) {
+    next_->options_ = std::move(options);
+  }
+
+  std::expected<std::shared_ptr<const ModelRegistry>, Problems> read() {
+    if (auto problems = read_cards(); !problems.empty()) return std::unexpected(std::move(problems));
+    for (const std::string& folder : next_->options_.folders) scan(folder);
+    for (const ModelCard& card : next_->cards_) add_card(card);
+    add_files();
+    pair_projectors();
+    return std::shared_ptr<const ModelRegistry>(std::move(next_));
+  }
+
+ private:
+  // Cards of the same text are not parsed again: that takes longer than all else.
+  Problems read_cards() {
+    auto text = read_cards_file(next_->options_);
+    if (!text) return text.error();
+    next_->cards_text_ = *std::move(text);
+    if (previous_ != nullptr && previous_->cards_text_ == next_->cards_text_) {
+      next_->cards_ = previous_->cards_;
+      return {};
+    }
+    auto cards = parse_cards(next_->cards_text_, next_->options_.cards_file);
+    if (!cards) return cards.error();
+    next_->cards_ = *std::move(cards);
+    return {};
+  }
+
+  // The file as it is now; null where there is none, or nothing that could be a model.
+  std::shared_ptr<const ModelFile> file_at(const std::string& path) {
+    struct stat status{};
+    if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
+    std::shared_ptr<const ModelFile>& entry = next_->files_[path];
+    if (entry) return entry;
+    const auto bytes = static_cast<std::uint64_t>(status.st_size);
+    const std::int64_t modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+    if (previous_ != nullptr) {
+      const auto known = previous_->files_.find(path);
+      // Of a model in several files the others may have come since.
+      const bool is_same = known != previous_->files_.end() && known->second->bytes == bytes &&
+                           known->second->modified_ns == modified_ns && !llm::parse_split_name(path);
+      if (is_same) return entry = known->second;
+    }
+    entry = std::make_shared<const ModelFile>(bytes, modified_ns, llm::read_model_header(path));
+    return entry;
+  }
+
+  void scan(const std::string& folder) {
+    std::error_code problem;
+    std::vector<std::string> paths;
+    for (auto entry = fs::directory_iterator(folder, problem); !problem && entry != fs::directory_iterator();
+         entry.increment(problem)) {
+      std::string path = entry->path().string();
+      if (!lower_ascii(path).ends_with(kExtension)) continue;
+      // Only the first of a model's files stands for it.
+      if (const auto split = llm::parse_split_name(path); split && split->index > 0) continue;
+      paths.push_back(std::move(path));
+    }
+    std::ranges::sort(paths);
+    for (std::string& path : paths) {
+      auto file = file_at(path);
+      if (!file) continue;
+      const bool is_projector = file->header ? file->header->is_projector() : lower_ascii(stem_of(path)).contains("mmproj");
+      (is_projector ? projectors_ : found_).emplace_back(std::move(path), std::move(file));
+    }
+  }
+
+  // What `written` means: a path, below the folder of models.yaml where it is a relative one, or a file's name in a models'
+  // folder.
+  std::string resolve(const std::string& written) {
+    const fs::path path(written);
+    const fs::path beside = fs::path(next_->options_.cards_file).parent_path() / path;
+    std::error_code problem;
+    if (path.is_absolute() || path.has_parent_path() || fs::exists(beside, problem)) return beside.lexically_normal().string();
+    for (const std::string& folder : next_->options_.folders) {
+      for (const std::string_view extension : {std::string_view(), kExtension}) {
+        const fs::path candidate = fs::path(folder) / (written + std::string(extension));
+        if (fs::is_regular_file(candidate, problem)) return candidate.string();
+      }
+    }
+    return beside.lexically_normal().string();
+  }
+
+  void add_card(const ModelCard& card) {
+    RegisteredModel model;
+    model.card = card;
+    const std::string written = card.path.empty() ? file_name_of_url(card.url) : card.path;
+    model.path = resolve(written);
+    model.file = file_at(model.path);
+    if (!model.file) {
+      model.problem = card.url.empty() ? std::format("{}: no such file", model.path)
+                                       : std::format("it was not fetched yet: uma-cli pull {}", card.url);
+      if (!card.url.empty()) model.path.clear();
+    }
+    if (!card.projector.empty()) {
+      model.projector_path = resolve(card.projector);
+      const auto projector = file_at(model.projector_path);
+      if (!projector) model.problem = std::format("its projector {}: no such file", model.projector_path);
+      if (projector && !projector->header) model.problem = projector->header.error().message;
+    }
+    used_.insert(model.path);
+    used_.insert(model.projector_path);
+    add(std::move(model));
+  }
+
+  void add_files() {
+    for (auto& [path, file] : found_) {
+      if (used_.contains(path)) continue;
+      RegisteredModel model;
+      model.path = path;
+      model.file = file;
+      model.card.name = stem_of(path);
+      model.card.path = path;
+      model.is_from_folder = true;
+      if (!is_model_name(model.card.name)) {
+        next_->remarks_.push_back(std::format("{}: its name has blanks or is too long for a model's", path));
+      } else if (next_->by_name_.contains(model.card.name)) {
+        next_->remarks_.push_back(std::format("{}: another model has its name already", path));
+      } else {
+        add(std::move(model));
+      }
+    }
+  }
+
+  void add(RegisteredModel model) {
+    if (model.file && !model.file->header && model.problem.empty()) model.problem = model.file->header.error().message;
+    if (const llm::GgufHeader* header = model.header()) {
+      model.capability = capability_of(*header);
+      if (header->is_projector()) model.problem = std::format("{}: a projector, which needs a model beside it", model.path);
+    }
+    if (model.card.capability) model.capability = *model.card.capability;
+    const std::size_t index = next_->models_.size();
+    next_->by_name_.emplace(model.card.name, index);
+    for (const std::string& alias : model.card.aliases) next_->by_name_.emplace(alias, index);
+    next_->models_.push_back(std::move(model));
+  }
+
+  // A projector goes to the one model of its folder that has its name and width.
+  void pair_projectors() {
+    for (const auto& [path, file] : projectors_) {
+      if (used_.contains(path)) continue;
+      if (!file->header) {
+        next_->remarks_.push_back(file->header.error().message);
+        continue;
+      }
+      const std::vector<RegisteredModel*> fitting = models_for(path, *file->header);
+      if (fitting.size() == 1 && fitting.front()->projector_path.empty()) {
+        fitting.front()->projector_path = path;
+        if (!fitting.front()->card.capability) fitting.front()->capability = Capability::vision;
+        continue;
+      }
+      next_->remarks_.push_back(fitting.empty()
+                                    ? std::format("{}: a projector, and no model here has its name", path)
+                                    : std::format("{}: a projector for {}, which a card must name: `projector: {}`", path,
+                                                  fitting.front()->card.name, fs::path(path).filename().string()));
+    }
+  }
+
+  std::vector<RegisteredModel*> models_for(const std::string& path, const llm::GgufHeader& projector) {
+    const std::string wanted = pairing_name(fs::path(path).stem().string());
+    std::vector<RegisteredModel*> fitting;
+    for (RegisteredModel& model : next_->models_) {
+      const llm::GgufHeader* header = model.header();
+      if (header == nullptr || fs::path(model.path).parent_path() != fs::path(path).parent_path()) continue;
+      const bool has_width = !projector.projection_size || *projector.projection_size == header->embedding_length;
+      const bool has_name = wanted.empty() || pairing_name(stem_of(model.path)) == wanted;
+      if (has_width && has_name && model.card.projector.empty()) fitting.push_back(&model);
+    }
+    return fitting;
+  }
+
+  const ModelRegistry* previous_;
+  std::shared_ptr<ModelRegistry> next_{new ModelRegistry};
+  std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> found_;
+  std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> projectors_;
+  std::set<std::string> used_;  // paths that a card names
+};
+
+std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::read(RegistryOptions options) {
+  return RegistryReader(std::move(options), nullptr).read();
+}
+
+std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::reload() const {
+  return RegistryReader(options_, this).read();
+}
+
+Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) const {
+  if (const auto found = by_name_.find(std::string(name)); found != by_name_.end()) return &models_[found->second];
+  const std::string wanted = lower_ascii(name.substr(0, kShownBytesMax));
+  const std::size_t far = std::max<std::size_t>(2, wanted.size() / 3);
+  std::vector<std::pair<std::size_t, std::string_view>> nearest;
+  for (const auto& [other, index] : by_name_) {
+    const std::string lower = lower_ascii(other);
+    const bool is_part = wanted.size() >= 3 && lower.contains(wanted);
+    const std::size_t apart = is_part ? 1 : distance(wanted, lower, far);
+    if (apart <= far) nearest.emplace_back(apart, other);
+  }
+  const std::size_t shown = std::min(nearest.size(), kNearestMax);
+  std::ranges::partial_sort(nearest, nearest.begin() + static_cast<std::ptrdiff_t>(shown));
+  std::string names;
+  for (std::size_t i = 0; i < shown; ++i) names += std::format("{}{}", i == 0 ? "" : ", ", nearest[i].second);
+  return fail(ErrorCode::model_unknown,
+              std::format("no model \"{}\" among {}{}", name.substr(0, kShownBytesMax), models_.size(),
+                          names.empty() ? ": `models` lists them" : "; the nearest: " + names));
+}
+
+Capability capability_of(const llm::GgufHeader& header) {
+  constexpr std::int64_t kRank = 4;
+  if (header.pooling_type == kRank) return Capability::rerank;
+  const bool pools = header.pooling_type.value_or(0) != 0;
+  return pools || header.causal_attention == false ? Capability::text_embedding : Capability::chat;
+}
+
+std::string pairing_name(std::string_view stem) {
+  std::vector<std::string> words(1);
+  for (const char c : lower_ascii(stem)) {
+    if (c == '-' || c == '_' || c == '.' || c == ' ') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  std::erase_if(words, [](const std::string& word) { return word.empty() || word == "mmproj"; });
+  while (!words.empty() && is_number_format(words.back())) words.pop_back();
+  std::string name;
+  for (const std::string& word : words) name += (name.empty() ? "" : "-") + word;
+  return name;
+}
+
+}  // namespace uma::pool

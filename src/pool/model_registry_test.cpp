@@ -1,0 +1,339 @@
+#include "pool/model_registry.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "testing/gguf_bytes.h"
+
+namespace uma::pool {
+namespace {
+
+using testing::GgufBytes;
+namespace fs = std::filesystem;
+
+class Registry : public ::testing::Test {
+ protected:
+  Registry() : folder_(fs::path(::testing::TempDir()) / ("uma-registry-" + std::to_string(::getpid()))) {
+    fs::create_directories(folder_ / "models");
+  }
+  ~Registry() override { fs::remove_all(folder_); }
+
+  void write_cards(const std::string& yaml) const { std::ofstream(folder_ / "models.yaml") << yaml; }
+  void write_model(const std::string& name) const { GgufBytes::small_model().write(folder_ / "models" / name); }
+  void write_projector(const std::string& name, std::uint32_t width) const {
+    GgufBytes file;
+    file.text("general.architecture", "clip").u32("clip.vision.projection_dim", width).tensor("v.patch_embd.weight", {8, 8});
+    file.write(folder_ / "models" / name);
+  }
+  [[nodiscard]] RegistryOptions options() const {
+    return {.cards_file = (folder_ / "models.yaml").string(), .folders = {(folder_ / "models").string()}};
+  }
+  [[nodiscard]] std::shared_ptr<const ModelRegistry> read() const {
+    auto registry = ModelRegistry::read(options());
+    EXPECT_TRUE(registry.has_value()) << (registry ? "" : registry.error().front());
+    return registry ? *registry : nullptr;
+  }
+  [[nodiscard]] static std::vector<std::string> names(const ModelRegistry& registry) {
+    std::vector<std::string> all;
+    for (const RegisteredModel& model : registry.models()) all.push_back(model.card.name);
+    return all;
+  }
+  [[nodiscard]] static const RegisteredModel& model(const ModelRegistry& registry, std::string_view name) {
+    const auto found = registry.find(name);
+    EXPECT_TRUE(found.has_value()) << name;
+    static const RegisteredModel none;
+    return found ? **found : none;
+  }
+  // The only mistake of these cards.
+  [[nodiscard]] std::string mistake(const std::string& yaml) const {
+    write_cards(yaml);
+    const auto registry = ModelRegistry::read(options());
+    EXPECT_FALSE(registry.has_value()) << yaml;
+    if (registry) return "";
+    EXPECT_EQ(registry.error().size(), 1u) << registry.error().back();
+    const std::string prefix = options().cards_file + ":";
+    EXPECT_TRUE(registry.error().front().starts_with(prefix)) << registry.error().front();
+    return registry.error().front().substr(prefix.size());
+  }
+
+  const fs::path folder_;
+};
+
+TEST_F(Registry, WithoutFilesThereAreNoModels) {
+  const auto registry = read();
+  EXPECT_TRUE(registry->models().empty());
+  RegistryOptions strict = options();
+  strict.needs_cards_file = true;
+  const auto refused = ModelRegistry::read(strict);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_TRUE(refused.error().front().ends_with("models.yaml: No such file or directory"));
+  strict.cards_file = folder_.string();
+  EXPECT_FALSE(ModelRegistry::read(strict).has_value());
+}
+
+TEST_F(Registry, ReadsWhatACardSays) {
+  write_model("a.gguf");
+  write_projector("eyes.gguf", 99);
+  write_cards(R"(
+assistant:
+  path: models/a.gguf
+  capability: vision
+  aliases: [gpt-4o, default]
+  n_ctx: 8192
+  slots: 4
+  kv_type: q8_0
+  sampling: {temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.05}
+  pin: true
+  preload: true
+  workers_max: 3
+  weights: replicated
+  weight: 2.5
+  draft_model: tiny
+  projector: models/eyes.gguf
+  tasks: {query: "search: ", document: ""}
+  idle_unload_s: 600
+)");
+  const auto registry = read();
+  EXPECT_EQ(names(*registry), (std::vector<std::string>{"assistant"}));
+  const RegisteredModel& found = model(*registry, "gpt-4o");
+  EXPECT_EQ(&found, &model(*registry, "assistant"));
+  EXPECT_EQ(found.problem, "");
+  EXPECT_EQ(found.path, (folder_ / "models/a.gguf").string());
+  EXPECT_EQ(found.projector_path, (folder_ / "models/eyes.gguf").string());
+  EXPECT_EQ(found.capability, Capability::vision);
+  EXPECT_GT(found.weight_bytes(), 0u);
+  EXPECT_EQ(found.card.context_cells, 8192);
+  EXPECT_EQ(found.card.slots, 4);
+  EXPECT_EQ(found.card.kv_type, llm::KvType::q8_0);
+  EXPECT_EQ(found.card.sampling.temperature, 0.7);
+  EXPECT_EQ(found.card.sampling.top_k, 40);
+  EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
+  EXPECT_EQ(found.card.workers_max, 3);
+  EXPECT_EQ(found.card.weight, 2.5);
+  EXPECT_EQ(found.card.draft_model, "tiny");
+  EXPECT_EQ(found.card.tasks.at("query"), "search: ");
+  EXPECT_EQ(found.card.tasks.at("document"), "");
+  EXPECT_EQ(found.card.idle_unload_s, 600);
+}
+
+TEST_F(Registry, SaysEveryMistakeWithItsLine) {
+  EXPECT_EQ(mistake("a: {path: x, colour: red}"),
+            "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, sampling, pin, "
+            "preload, workers_max, weights, weight, draft_model, projector, tasks, idle_unload_s");
+  EXPECT_EQ(mistake("a:\n  path: x\n  n_ctx: many\n"), "3:10: a.n_ctx: expected a number from 0 to 16777216, got \"many\"");
+  EXPECT_EQ(mistake("a:\n  path: x\n  slots: 0\n"), "3:10: a.slots: expected a number from 1 to 256, got \"0\"");
+  EXPECT_EQ(mistake("a: {path: x, weight: nan}"), "1:22: a.weight: expected a number from 0.001 to 1000, got \"nan\"");
+  EXPECT_EQ(mistake("a: {path: [x]}").substr(0, 25), "1:11: a.path: expected a ");
+  EXPECT_EQ(mistake("a: {path: x, pin: yes}"), "1:19: a.pin: expected true or false, got \"yes\"");
+  EXPECT_EQ(mistake("a: {path: x, pin: true, pin: true}"), "1:25: a.pin is set twice");
+  EXPECT_TRUE(mistake("a: {path: x, sampling: {heat: 1}}").contains("expected a map of temperature"));
+  EXPECT_TRUE(mistake("a: {path: x, sampling: {top_p: 2}}").contains("expected a map of temperature"));
+  EXPECT_TRUE(mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank or vision"));
+  EXPECT_TRUE(mistake("a: {path: x, aliases: [\"b c\"]}").contains("a list of names without blanks"));
+  EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: needs a path or a url");
+  EXPECT_EQ(mistake("a: file.gguf"), "1:4: a: expected a map, such as {path: file.gguf}");
+  EXPECT_EQ(mistake("\"a b\": {path: x}"), "1:1: expected a name of at most 128 bytes without blanks");
+  EXPECT_EQ(mistake("a: {path: x}\na: {path: y}\n"), "2:1: the name a is taken by a in line 1");
+  EXPECT_EQ(mistake("a: {path: x}\nb: {path: y, aliases: [a]}\n"), "2:1: the name a is taken by a in line 1");
+  EXPECT_TRUE(mistake("- a\n").contains("expected the names of models"));
+  EXPECT_TRUE(mistake("a: {path: [").contains("1:"));
+  write_cards("a: {path: x, n_ctx: -1}\nb: {path: x, n_ctx: -1}\n");
+  EXPECT_EQ(ModelRegistry::read(options()).error().size(), 2u);
+}
+
+TEST_F(Registry, FilesInFoldersAreModels) {
+  write_model("b.gguf");
+  write_model("a.GGUF");
+  std::ofstream(folder_ / "models/notes.txt") << "no model";
+  fs::create_directories(folder_ / "models/folder.gguf");
+  const auto registry = read();
+  EXPECT_EQ(names(*registry), (std::vector<std::string>{"a", "b"}));
+  EXPECT_TRUE(model(*registry, "a").is_from_folder);
+  EXPECT_EQ(model(*registry, "a").capability, Capability::chat);
+}
+
+TEST_F(Registry, ACardReplacesItsFileAndTheFirstFolderWins) {
+  write_model("a.gguf");
+  fs::create_directories(folder_ / "more");
+  GgufBytes::small_model().write(folder_ / "more/a.gguf");
+  GgufBytes::small_model().write(folder_ / "more/b.gguf");
+  write_cards("named: {path: b}\n");
+  RegistryOptions two = options();
+  two.folders.push_back((folder_ / "more").string());
+  const auto registry = ModelRegistry::read(two);
+  ASSERT_TRUE(registry.has_value());
+  EXPECT_EQ(names(**registry), (std::vector<std::string>{"named", "a"}));
+  EXPECT_EQ(model(**registry, "a").path, (folder_ / "models/a.gguf").string());
+  EXPECT_EQ(model(**registry, "named").path, (folder_ / "more/b.gguf").string());
+  ASSERT_EQ((*registry)->remarks().size(), 1u);
+  EXPECT_TRUE((*registry)->remarks()[0].contains("another model has its name"));
+}
+
+TEST_F(Registry, BadFilesAreListedWithTheirReason) {
+  std::ofstream(folder_ / "models/broken.gguf") << "GGUFxxxx";
+  write_cards("gone: {path: models/gone.gguf}\nremote: {url: \"https://host/x/far.gguf?download=1\"}\n");
+  const auto registry = read();
+  EXPECT_EQ(names(*registry), (std::vector<std::string>{"gone", "remote", "broken"}));
+  EXPECT_TRUE(model(*registry, "broken").problem.contains("broken.gguf: its GGUF version"));
+  EXPECT_TRUE(model(*registry, "gone").problem.ends_with("gone.gguf: no such file"));
+  EXPECT_EQ(model(*registry, "remote").problem, "it was not fetched yet: uma-cli pull https://host/x/far.gguf?download=1");
+  EXPECT_EQ(model(*registry, "remote").path, "");
+  write_model("far.gguf");
+  const auto fetched = registry->reload();
+  ASSERT_TRUE(fetched.has_value());
+  EXPECT_EQ(model(**fetched, "remote").problem, "");
+  EXPECT_EQ(model(**fetched, "remote").path, (folder_ / "models/far.gguf").string());
+}
+
+TEST_F(Registry, WhatAModelCanDoIsInItsFile) {
+  GgufBytes embeds = GgufBytes::small_model();
+  embeds.u32("llama.pooling_type", 1).write(folder_ / "models/embeds.gguf");
+  GgufBytes encodes = GgufBytes::small_model();
+  encodes.boolean("llama.attention.causal", false).write(folder_ / "models/encodes.gguf");
+  GgufBytes ranks = GgufBytes::small_model();
+  ranks.u32("llama.pooling_type", 4).write(folder_ / "models/ranks.gguf");
+  write_cards("other: {path: models/embeds.gguf, capability: chat}\n");
+  const auto registry = read();
+  EXPECT_EQ(model(*registry, "encodes").capability, Capability::text_embedding);
+  EXPECT_EQ(model(*registry, "ranks").capability, Capability::rerank);
+  EXPECT_EQ(model(*registry, "other").capability, Capability::chat);
+}
+
+TEST_F(Registry, AProjectorGoesToTheModelOfItsName) {
+  write_model("Sees-4b-Q4_K_M.gguf");
+  write_model("other.gguf");
+  write_projector("mmproj-sees-4b-f16.gguf", 16);
+  auto registry = read();
+  EXPECT_EQ(names(*registry), (std::vector<std::string>{"Sees-4b-Q4_K_M", "other"}));
+  EXPECT_EQ(model(*registry, "Sees-4b-Q4_K_M").projector_path, (folder_ / "models/mmproj-sees-4b-f16.gguf").string());
+  EXPECT_EQ(model(*registry, "Sees-4b-Q4_K_M").capability, Capability::vision);
+  EXPECT_EQ(model(*registry, "other").projector_path, "");
+  EXPECT_TRUE(registry->remarks().empty());
+
+  // Two models have its name now.
+  write_model("sees-4b-q8_0.gguf");
+  registry = read();
+  EXPECT_EQ(model(*registry, "Sees-4b-Q4_K_M").projector_path, "");
+  ASSERT_EQ(registry->remarks().size(), 1u);
+  EXPECT_TRUE(registry->remarks()[0].contains("which a card must name"));
+
+  // Of another width it fits neither.
+  write_projector("mmproj-sees-4b-f16.gguf", 64);
+  registry = read();
+  EXPECT_TRUE(registry->remarks()[0].contains("no model here has its name"));
+}
+
+TEST(PairingName, LeavesOutHowNumbersAreKept) {
+  EXPECT_EQ(pairing_name("mmproj-Gemma-3-4b-it-F16"), "gemma-3-4b-it");
+  EXPECT_EQ(pairing_name("gemma-3-4b-it-Q4_K_M"), "gemma-3-4b-it");
+  EXPECT_EQ(pairing_name("gemma-3-4b-it.mmproj-q8_0"), "gemma-3-4b-it");
+  EXPECT_EQ(pairing_name("Qwen-IQ2_XXS"), "qwen");
+  EXPECT_EQ(pairing_name("mmproj-model-f16"), "");
+}
+
+TEST_F(Registry, AModelOfSeveralFilesIsOneModel) {
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    GgufBytes part = i == 0 ? GgufBytes::small_model() : GgufBytes();
+    part.u32("split.count", 2).u32("split.no", i).tensor("blk.0.part" + std::to_string(i) + ".weight", {16, 16});
+    if (i == 0) part.write(folder_ / "models/big-00001-of-00002.gguf");
+    if (i == 1) {
+      const auto half = read();
+      EXPECT_TRUE(model(*half, "big").problem.contains("big-00002-of-00002.gguf: No such file"));
+      part.write(folder_ / "models/big-00002-of-00002.gguf");
+      const auto whole = half->reload();
+      ASSERT_TRUE(whole.has_value());
+      EXPECT_EQ(names(**whole), (std::vector<std::string>{"big"}));
+      EXPECT_EQ(model(**whole, "big").problem, "");
+      EXPECT_EQ(model(**whole, "big").weight_bytes(), (16u * 4 + 16 + 2 * 16 * 16) * 4);
+    }
+  }
+}
+
+TEST_F(Registry, UnknownNamesAreAnsweredWithTheNearest) {
+  for (const char* name : {"llama-3.2-1b", "llama-3.2-3b", "llama-3.1-8b", "llama-3.3-70b", "qwen3-4b"}) {
+    write_model(std::string(name) + ".gguf");
+  }
+  const auto registry = read();
+  const auto message = [&](std::string_view name) {
+    const auto found = registry->find(name);
+    EXPECT_FALSE(found.has_value());
+    if (found) return std::string();
+    EXPECT_EQ(found.error().code, ErrorCode::model_unknown);
+    return found.error().message;
+  };
+  EXPECT_EQ(message("lama-3.2-1b"), "no model \"lama-3.2-1b\" among 5; the nearest: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b");
+  EXPECT_EQ(message("QWEN3-4B"), "no model \"QWEN3-4B\" among 5; the nearest: qwen3-4b");
+  EXPECT_EQ(message("qwen"), "no model \"qwen\" among 5; the nearest: qwen3-4b");
+  EXPECT_EQ(message("something else"), "no model \"something else\" among 5: `models` lists them");
+  EXPECT_EQ(message(""), "no model \"\" among 5: `models` lists them");
+  EXPECT_LT(message(std::string(1 << 20, 'x')).size(), 300u);
+}
+
+TEST_F(Registry, AReloadReadsOnlyWhatHasChanged) {
+  write_model("a.gguf");
+  write_model("b.gguf");
+  write_cards("named: {path: models/a.gguf}\n");
+  const auto first = read();
+  write_cards("named: {path: models/a.gguf, pin: true}\n");
+  GgufBytes changed = GgufBytes::small_model();
+  changed.u32("llama.pooling_type", 1).write(folder_ / "models/b.gguf");
+  const auto second = first->reload();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(model(**second, "named").file, model(*first, "named").file);
+  EXPECT_NE(model(**second, "b").file, model(*first, "b").file);
+  EXPECT_TRUE(model(**second, "named").card.is_pinned);
+  EXPECT_EQ(model(**second, "b").capability, Capability::text_embedding);
+  // The first is as it was, and stays where the next cannot be read.
+  EXPECT_FALSE(model(*first, "named").card.is_pinned);
+  write_cards("named: [\n");
+  EXPECT_FALSE((*second)->reload().has_value());
+  fs::remove(folder_ / "models/b.gguf");
+  write_cards("");
+  const auto third = (*second)->reload();
+  ASSERT_TRUE(third.has_value());
+  EXPECT_EQ(names(**third), (std::vector<std::string>{"a"}));
+}
+
+// Thousands of cards and hundreds of files; what it takes is recorded, not judged.
+TEST_F(Registry, ReadsThousandsOfModels) {
+  constexpr int kCards = 5000;
+  constexpr int kFiles = 500;
+  std::string yaml;
+  for (int i = 0; i < kCards; ++i) {
+    yaml += std::format("card-{}:\n  path: models/file-{}.gguf\n  aliases: [alias-{}]\n  n_ctx: 4096\n", i, i % kFiles, i);
+  }
+  write_cards(yaml);
+  for (int i = 0; i < kFiles; ++i) write_model(std::format("file-{}.gguf", i));
+  auto ms = [begin = std::chrono::steady_clock::now()]() mutable {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double, std::milli>(now - std::exchange(begin, now)).count();
+  };
+  RegistryOptions files_only = options();
+  files_only.cards_file.clear();
+  (void)ms();
+  const auto of_files = ModelRegistry::read(files_only);
+  RecordProperty("files_ms", std::to_string(ms()));
+  const auto first = read();
+  RecordProperty("cards_and_files_ms", std::to_string(ms()));
+  const auto second = first->reload();
+  RecordProperty("reload_ms", std::to_string(ms()));
+  EXPECT_FALSE(first->find("alias-4999x-unknown").has_value());
+  RecordProperty("unknown_name_ms", std::to_string(ms()));
+  ASSERT_TRUE(of_files.has_value() && second.has_value());
+  EXPECT_EQ((*of_files)->models().size(), static_cast<std::size_t>(kFiles));
+  EXPECT_EQ(first->models().size(), static_cast<std::size_t>(kCards));
+  EXPECT_EQ((*second)->models().size(), static_cast<std::size_t>(kCards));
+  EXPECT_EQ(model(**second, "alias-4999").card.name, "card-4999");
+  EXPECT_EQ(model(**second, "alias-4999").problem, "");
+}
+
+}  // namespace
+}  // namespace uma::pool

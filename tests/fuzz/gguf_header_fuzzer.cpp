@@ -1,0 +1,33 @@
+// Property: the reader of GGUF headers gives an answer for any bytes, and what it accepts keeps what the header promises: the
+// tensors lie in the file, and the numbers are those of a model. The first byte says how long the file claims to be.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+#include "llm/gguf_header.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::uint64_t file_bytes = (size - 1) << (data[0] % 40);
+  const std::span<const std::uint8_t> bytes(data + 1, size - 1);
+  const auto header =
+      uma::llm::read_gguf_header(file_bytes, [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
+        if (offset >= bytes.size()) return 0;
+        const std::size_t count = std::min<std::size_t>(into.size(), bytes.size() - offset);
+        std::memcpy(into.data(), bytes.data() + offset, count);
+        return count;
+      });
+  if (!header) {
+    UMA_CHECK(header.error().code == uma::ErrorCode::model_load && !header.error().message.empty());
+    return 0;
+  }
+  UMA_CHECK(header->expert_bytes <= header->weight_bytes && header->weight_bytes <= file_bytes);
+  UMA_CHECK(header->weight_bytes == 0 || header->data_offset < file_bytes);
+  UMA_CHECK(header->block_count >= 0 && header->block_count <= 512 && header->vocabulary_size >= 0);
+  UMA_CHECK(header->split_index >= 0 && header->split_index < header->split_count);
+  if (!header->is_projector() && header->split_index == 0) UMA_CHECK(header->block_count > 0);
+  return 0;
+}
