@@ -82,16 +82,16 @@ std::string short_text(std::string_view text) {
   return std::string(clip(line, kTextColumns - 1)) + "…";
 }
 
+float number_of(const json::value& value) {
+  return value.is_number() ? value.to_number<float>() : 0.0f;
+}
+
 std::string first_numbers(const json::array& vector) {
   std::string text;
   for (std::size_t i = 0; i < std::min(vector.size(), kNumbersShown); ++i) {
     text += std::format("{}{:.4f}", i == 0 ? "" : " ", number_of(vector[i]));
   }
   return vector.size() > kNumbersShown ? text + " …" : text;
-}
-
-float number_of(const json::value& value) {
-  return value.is_number() ? value.to_number<float>() : 0.0f;
 }
 
 void append_vector_line(std::string& lines, std::string_view text, const json::array& vector) {

@@ -152,10 +152,13 @@ TEST_F(EmbedTest, AnAnswerThatDoesNotFitIsAProtocolError) {
   Screen screen(false, interrupts_);
   auto client = Client::connect(daemon.path(), interrupts_);
   ASSERT_TRUE(client);
-  EXPECT_EQ(run_embed(**client, {.common = {.texts = {"a"}}}, screen.output(), interrupts_).error().exit_code,
-            ExitCode::protocol);
-  EXPECT_EQ(run_rerank(**client, {.common = {.texts = {"a"}}, .query = "q"}, screen.output(), interrupts_).error().exit_code,
-            ExitCode::protocol);
+  EmbedOptions embedding;
+  embedding.common.texts = {"a"};
+  EXPECT_EQ(run_embed(**client, embedding, screen.output(), interrupts_).error().exit_code, ExitCode::protocol);
+  RerankOptions reranking;
+  reranking.common.texts = {"a"};
+  reranking.query = "q";
+  EXPECT_EQ(run_rerank(**client, reranking, screen.output(), interrupts_).error().exit_code, ExitCode::protocol);
 }
 
 }  // namespace

@@ -250,8 +250,8 @@ metrics:   {tick_interval_ms: 1000}
   EXPECT_EQ(config.pool.min_loaded_s, 30);
   EXPECT_EQ(config.pool.idle_unload_s, 600);
   EXPECT_THAT(config.keys_without_effect,
-              ElementsAre("pool.usable_fraction", "pool.memory_bytes_max", "pool.maintenance_s",
-                          "pool.min_loaded_s", "pool.idle_unload_s", "models", "models_dirs", "metrics.tick_interval_ms"));
+              ElementsAre("pool.usable_fraction", "pool.memory_bytes_max", "pool.maintenance_s", "pool.min_loaded_s",
+                          "pool.idle_unload_s", "models", "models_dirs", "metrics.tick_interval_ms"));
 }
 
 TEST(Config, AcceptsTheFirstDesignsFileAndNamesWhatWasSuperseded) {

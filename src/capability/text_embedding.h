@@ -44,7 +44,8 @@ class TextEmbedder {
   // One per document. Errors: likewise.
   [[nodiscard]] Expected<EmbedTexts> texts_of(const RerankRequest& request) const;
 
-  // Without the model's name. `outputs`: of the request's texts, one after the other. Errors: E_RUNTIME_001 where the model has computed no numbers.
+  // Without the model's name. `outputs`: of the request's texts, one after the other. Errors: E_RUNTIME_001 where the model has
+  // computed no numbers.
   [[nodiscard]] Expected<EmbedResult> result_of(const EmbedRequest& request, const EmbedTexts& texts,
                                                 std::span<const float> outputs) const;
   [[nodiscard]] Expected<RerankResult> result_of(const RerankRequest& request, const EmbedTexts& texts,

@@ -11,6 +11,9 @@
 namespace uma::engine {
 namespace {
 
+// Rows that a call may always have: with fewer its fixed cost would be taken for that of rows, and calls would shrink for ever.
+constexpr double kRowsMin = 128;
+constexpr double kRowsMinBesideStreams = 32;
 // How much of what is known of a row's time the last call replaces.
 constexpr double kNewest = 0.3;
 
@@ -151,11 +154,12 @@ void EmbedLane::pick_among(bool is_background, std::int32_t rows_max, std::int32
 }
 
 std::int32_t EmbedLane::rows_allowed() const {
-  const std::int32_t rows_max = shape().batch_rows_max;
-  if (row_ms_ <= 0) return rows_max;
+  const auto rows_max = static_cast<double>(shape().batch_rows_max);
+  if (row_ms_ <= 0) return shape().batch_rows_max;
   const bool has_streams = options_.has_streams && options_.has_streams();
-  const double call_ms = has_streams ? options_.call_ms_beside_streams : options_.call_ms_max;
-  return static_cast<std::int32_t>(std::clamp(call_ms / row_ms_, 1.0, static_cast<double>(rows_max)));
+  const double rows = has_streams ? std::max(options_.call_ms_beside_streams / row_ms_, kRowsMinBesideStreams)
+                                  : std::max(options_.call_ms_max / row_ms_, kRowsMin);
+  return static_cast<std::int32_t>(std::min(rows, rows_max));
 }
 
 // False: it was interrupted.

@@ -217,14 +217,14 @@ TEST_F(EmbedLaneTest, CallsAreShortWhileOthersStream) {
   FakeEmbeddingOptions embedding;
   embedding.shape.batch_rows_max = 64;
   embedding.call_cost = {};
-  embedding.row_cost = std::chrono::milliseconds(2);
+  embedding.row_cost = std::chrono::milliseconds(1);
   start({.has_streams = [&] { return has_streams; }}, embedding);
   lane_->post(task(1, std::vector<std::vector<Token>>(64, text_of(1))));
   EXPECT_TRUE(lane_->step().did_work);
-  EXPECT_EQ(calls_.back().size(), 16u);  // all that fits: 64 rows, 128 ms
+  EXPECT_EQ(calls_.back().size(), 16u);  // all that fits: 64 rows
   has_streams = true;
   EXPECT_TRUE(lane_->step().did_work);
-  EXPECT_EQ(calls_.back().size(), 6u);  // 24 rows of 25, 48 ms
+  EXPECT_EQ(calls_.back().size(), 12u);  // 48 rows, 48 ms
   has_streams = false;
   run();
   expect_whole(1);

@@ -106,6 +106,8 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
   params.n_seq_max = kTextsMax;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = options.threads;
+  // It sums in 16 bits, block by block: a text's vector would depend on where in the call it stands, in the fourth digit.
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
   params.no_perf = true;
 
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
