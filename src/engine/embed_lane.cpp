@@ -12,7 +12,7 @@ namespace uma::engine {
 namespace {
 
 // Rows that a call may always have: with fewer its fixed cost would be taken for that of rows, and calls would shrink for ever.
-constexpr double kRowsMin = 128;
+constexpr double kRowsMin = 512;
 constexpr double kRowsMinBesideStreams = 32;
 // How much of what is known of a row's time the last call replaces.
 constexpr double kNewest = 0.3;
