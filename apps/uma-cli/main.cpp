@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <format>
 #include <functional>
 #include <iostream>
 #include <langinfo.h>
@@ -10,10 +11,12 @@
 #include <string>
 #include <string_view>
 #include <unistd.h>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
 #include "uma-cli/chat.h"
+#include "uma-cli/embed.h"
 #include "uma-cli/history.h"
 #include "uma-cli/input.h"
 #include "uma-cli/metrics.h"
@@ -51,6 +54,8 @@ struct Flags {
   OneShot one_shot;
   bool has_prompt = false;
   ChatOptions chat;
+  EmbedOptions embed;
+  RerankOptions rerank;
   std::string session;
   std::string name;
   std::string file;
@@ -210,6 +215,34 @@ void add_models(CLI::App& app, Flags& flags, Action& action) {
   }
 }
 
+void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, std::vector<std::string> long_inputs) {
+  app.add_option("texts", options.texts, std::format("{} (the lines of --file or of standard input)", texts));
+  app.add_option("--file", options.file, "Read them from a file, one a line; -: standard input");
+  app.add_option("--model", options.model, "Model (the daemon's default)");
+  app.add_option("--long-input", options.long_input, "What becomes of a text that is longer than the model takes (refuse)")
+      ->check(CLI::IsMember(std::move(long_inputs)));
+  app.add_flag("--background", options.is_background, "Yield to others, and wait for five minutes instead of one");
+  app.add_flag("--json", options.as_json, "Print a JSON object per line on a terminal too");
+}
+
+void add_texts_commands(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& embed = add_command(app, flags, action, "embed", "Vectors of texts", [](const Flags& given, Tools& tools) {
+    return run_embed(tools.client, given.embed, tools.output, tools.interrupts);
+  });
+  add_texts_flags(embed, flags.embed.common, "The texts", {"refuse", "truncate", "chunk"});
+  embed.add_option("--task", flags.embed.task, "What the vectors are for, by a name that the model knows");
+  embed.add_option("--dimensions", flags.embed.dimensions, "The first so many numbers of each vector (all)")
+      ->check(CLI::PositiveNumber);
+  embed.add_flag("--raw", flags.embed.is_raw, "Vectors as the model makes them, not brought to length 1");
+
+  CLI::App& rerank = add_command(
+      app, flags, action, "rerank", "Documents by their relevance to a query",
+      [](const Flags& given, Tools& tools) { return run_rerank(tools.client, given.rerank, tools.output, tools.interrupts); });
+  add_texts_flags(rerank, flags.rerank.common, "The documents", {"refuse", "truncate"});
+  rerank.add_option("--query", flags.rerank.query, "What they should be about")->required();
+  rerank.add_option("--top", flags.rerank.top_n, "So many of the best (all)")->check(CLI::PositiveNumber);
+}
+
 void add_pull(CLI::App& app, Flags& flags) {
   CLI::App& pull = *app.add_subcommand("pull", "Fetch a model from the hub or an address");
   pull.add_option("source", flags.pull.source, "What to fetch")->required();
@@ -309,6 +342,7 @@ int main_of(int argc, char** argv) {
   add_sessions(app, flags, action);
   add_models(app, flags, action);
   add_views(app, flags, action);
+  add_texts_commands(app, flags, action);
   add_pull(app, flags);
   app.footer(kFooter);  // after the subcommands, which would inherit it
   try {

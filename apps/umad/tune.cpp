@@ -167,6 +167,10 @@ int run_tune(const Config& config, const std::string& model_path) {
   auto model = llm::load_llama_model(model_path, {.on_progress = [&](double) { return !interrupted.load(); }});
   if (!model) return give_up(model.error());
   const llm::ModelFacts& facts = (*model)->facts();
+  if (facts.capability != Capability::chat) {
+    return give_up({ErrorCode::model_capability, std::format("model {} is one of {}: only models of chat are tuned", facts.name,
+                                                             capability_name(facts.capability))});
+  }
   Config one_worker = config;
   one_worker.workers = 1;
   std::error_code problem;

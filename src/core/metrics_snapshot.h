@@ -99,6 +99,14 @@ struct MetricsSnapshot {
   std::uint64_t image_cache_hits_total = 0;  // images that were needed and still in memory, encoded
   std::int64_t image_cache_bytes = 0;
   double image_encode_ms_avg = 0;
+  std::int64_t embed_queue_depth = 0;    // requests for vectors or scores of texts that have not ended
+  std::uint64_t embed_texts_total = 0;   // that were computed
+  std::uint64_t embed_tokens_total = 0;  // of them
+  std::uint64_t embed_calls_total = 0;
+  double embed_texts_per_call = 0;
+  double embed_call_ms_avg = 0;
+  double embed_request_p50_ms = 0;  // from receipt until it was done
+  double embed_request_p95_ms = 0;
   std::int64_t rss_bytes = 0;
   double kv_cache_utilization = 0;  // cells in use of all cells
   ProgressSnapshot progress;
@@ -108,6 +116,8 @@ struct MetricsSnapshot {
   HistogramSnapshot queue_wait;
   HistogramSnapshot decode_call;
   HistogramSnapshot prefill_call;
+  HistogramSnapshot embed_call;
+  HistogramSnapshot embed_request;
   HistogramSnapshot warm_restore;
   HistogramSnapshot cold_restore;
 };

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/embedding.h"
 #include "core/error.h"
 #include "core/event.h"
 #include "core/ids.h"
@@ -27,8 +28,11 @@ class Service {
 
   // Starts a generation; its events go to `sink`. The id is for cancel().
   virtual RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) = 0;
-  // Ends a generation early: Eos with reason `cancelled`, the session keeps its tokens so far. Replies false when it is unknown
-  // or already finished.
+  // Vectors of texts, and scores of documents for a query. The id is for cancel().
+  virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
+  virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
+  // Ends a generation early: Eos with reason `cancelled`, the session keeps its tokens so far; what embeds or reranks replies
+  // with E_LIMIT_003. Replies false when it is unknown or already finished.
   virtual void cancel(RequestId id, Reply<bool> reply) = 0;
   virtual void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) = 0;
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/capability.h"
 #include "core/ids.h"
 #include "core/portable_file.h"
 #include "core/request.h"
@@ -81,19 +82,21 @@ enum class ModelState : std::uint8_t { unloaded, loading, ready, failed };
 struct ModelInfo {
   std::string name;
   std::string description{};  // architecture, size and type, as the engine says
+  Capability capability = Capability::chat;
   ModelState state = ModelState::unloaded;
   double load_progress = 0;  // 0 to 1
   std::uint64_t bytes = 0;
   std::uint64_t parameters = 0;
-  std::int32_t context_tokens = 0;       // KV cells of one worker
-  std::int32_t sequence_tokens_max = 0;  // the longest one session can be
+  std::int32_t context_tokens = 0;       // KV cells of one worker; of an embedding model, tokens of one call
+  std::int32_t sequence_tokens_max = 0;  // the longest that one session, or a text, can be
   std::int32_t train_tokens = 0;         // context length it was trained with
   std::int32_t vocabulary = 0;
   std::int32_t slots = 0;
   std::int32_t workers = 0;
   bool has_chat_template = false;
   bool reads_images = false;
-  std::string kv_layout{};  // "split" or "unified"
+  std::string kv_layout{};      // "split" or "unified"; empty: it has none
+  std::int32_t dimensions = 0;  // of its vectors; 0: it makes none
 };
 
 }  // namespace uma

@@ -84,14 +84,16 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
 
 // The store is told whether somebody computes.
 kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
-  options.is_busy = [this] {
-    const MutexLock lock(models_mutex_);
-    return std::ranges::any_of(models_, [](const auto& entry) {
-      return std::ranges::any_of(entry.second.workers,
-                                 [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
-    });
-  };
+  options.is_busy = [this] { return has_streams(); };
   return options;
+}
+
+bool Engine::has_streams() const {
+  const MutexLock lock(models_mutex_);
+  return std::ranges::any_of(models_, [](const auto& entry) {
+    return std::ranges::any_of(entry.second.workers,
+                               [](const Worker& worker) { return worker.lane->stats().sequences_active.value() > 0; });
+  });
 }
 
 Engine::~Engine() {
@@ -170,6 +172,14 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
       models_[model].info = {.name = model, .state = ModelState::failed};
     }
     return router_.post([this, model, error = loaded.error()] { router_.on_load_failed(model, error); });
+  }
+  if (!loaded->embeddings.empty()) {
+    auto embedder = std::make_shared<const capability::TextEmbedder>(loaded->model, loaded->embeddings.front()->shape(),
+                                                                     std::exchange(loaded->tasks, {}));
+    auto lanes = make_embed_workers(model, std::move(*loaded), embedder);
+    return router_.post([this, model, embedder = std::move(embedder), lanes = std::move(lanes)]() mutable {
+      router_.on_embedder_loaded(model, std::move(embedder), std::move(lanes));
+    });
   }
   store_is_open_.wait();  // requests of the first moment find what is on disk
   std::shared_ptr<const llm::Model> weights = loaded->model;
@@ -267,8 +277,48 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
   return lanes;
 }
 
-void Engine::close_workers(std::span<Worker* const> workers) {
+std::vector<EmbedLane*> Engine::make_embed_workers(const std::string& name, LoadedWorkers made,
+                                                   const std::shared_ptr<const capability::TextEmbedder>& embedder) {
+  const llm::ModelFacts& facts = made.model->facts();
+  const llm::EmbeddingShape& shape = embedder->shape();
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_[name];
+  UMA_CHECK(loaded.embed_workers.empty());
+  loaded.info = {.name = name,
+                 .description = facts.description,
+                 .capability = facts.capability,
+                 .state = ModelState::ready,
+                 .load_progress = 1,
+                 .bytes = facts.bytes * static_cast<std::uint64_t>(made.copies),
+                 .parameters = facts.parameters,
+                 .context_tokens = shape.batch_rows_max,
+                 .sequence_tokens_max = shape.text_tokens_max,
+                 .train_tokens = facts.train_tokens,
+                 .vocabulary = made.model->vocab().size(),
+                 .slots = shape.batch_texts_max,
+                 .workers = static_cast<std::int32_t>(made.embeddings.size()),
+                 .dimensions = facts.capability == Capability::text_embedding ? shape.dimensions : 0};
+  loaded.model = made.model;
+  loaded.reservation = std::move(made.reservation);
+  std::vector<EmbedLane*> lanes;
+  for (std::size_t i = 0; i < made.embeddings.size(); ++i) {
+    if (i == loaded.embed_stats.size()) loaded.embed_stats.push_back(std::make_shared<EmbedStats>());
+    EmbedLaneOptions options{.index = static_cast<std::int32_t>(i),
+                             .threads = made.threads,
+                             .queue_depth_warn = options_.queue_depth_warn,
+                             .stats = loaded.embed_stats[i],
+                             .has_streams = [this] { return has_streams(); }};
+    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(made.embeddings[i]), clock_);
+    lanes.push_back(lane.get());
+    loaded.embed_workers.push_back({std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
+  }
+  return lanes;
+}
+
+void Engine::close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers) {
   for (const Worker* worker : workers) worker->lane->close();
+  for (const EmbedWorker* worker : embed_workers) worker->lane->close();
+  for (EmbedWorker* worker : embed_workers) worker->thread.join();
   for (Worker* worker : workers) {
     for (std::thread& thread : worker->threads) thread.join();
   }
@@ -279,6 +329,7 @@ bool Engine::retire(const std::string& model) {
   std::vector<Worker> workers;
   std::shared_ptr<Vision> vision;
   std::thread vision_thread;
+  std::vector<EmbedWorker> embed_workers;
   std::shared_ptr<const llm::Model> weights;
   std::shared_ptr<void> reservation;
   {
@@ -287,18 +338,22 @@ bool Engine::retire(const std::string& model) {
     workers = std::exchange(loaded.workers, {});
     vision = std::exchange(loaded.vision, nullptr);
     vision_thread = std::exchange(loaded.vision_thread, {});
+    embed_workers = std::exchange(loaded.embed_workers, {});
     weights = std::exchange(loaded.model, nullptr);
     reservation = std::exchange(loaded.reservation, nullptr);
     loaded.info = {.name = model, .state = ModelState::unloaded};
   }
   std::vector<Worker*> closing;
   for (Worker& worker : workers) closing.push_back(&worker);
-  close_workers(closing);
+  std::vector<EmbedWorker*> embed_closing;
+  for (EmbedWorker& worker : embed_workers) embed_closing.push_back(&worker);
+  close_workers(closing, embed_closing);
   if (vision) {
     vision->close();
     vision_thread.join();
   }
   workers.clear();
+  embed_workers.clear();
   vision.reset();
   weights.reset();
   reservation.reset();
@@ -358,6 +413,15 @@ void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
   }
 }
 
+void Engine::run_embed_lane(EmbedLane& lane, std::size_t index) {
+  set_thread_name(std::format("uma-embed-{}", index).c_str());
+  while (!lane.is_closed()) {
+    const StepOutcome outcome = lane.step();
+    if (!outcome.did_work && !lane.wait(outcome.wake)) break;
+  }
+  lane.cancel_all();
+}
+
 void Engine::drain() {
   router_.post([this] { router_.drain(); });
 }
@@ -368,17 +432,19 @@ void Engine::stop() {
   source_->stop();
   std::vector<Worker*> workers;
   std::vector<std::thread> vision_threads;
+  std::vector<EmbedWorker*> embed_workers;
   {
     const MutexLock lock(models_mutex_);
     for (auto& [name, loaded] : models_) {
       for (Worker& worker : loaded.workers) workers.push_back(&worker);
+      for (EmbedWorker& worker : loaded.embed_workers) embed_workers.push_back(&worker);
       if (!loaded.vision) continue;
       loaded.vision->close();
       vision_threads.push_back(std::move(loaded.vision_thread));
     }
   }
   // Nobody adds or removes any more; metrics are still read.
-  close_workers(workers);
+  close_workers(workers, embed_workers);
   for (std::thread& thread : vision_threads) thread.join();
   store_.close();
   store_thread_.join();
@@ -401,6 +467,22 @@ RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared
   const RequestId id{last_request_.fetch_add(1) + 1};
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink)]() mutable {
     router_.generate(id, std::move(tenant), std::move(request), std::move(sink));
+  });
+  return id;
+}
+
+RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embed(id, tenant, std::move(request), std::move(reply));
+  });
+  return id;
+}
+
+RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) {
+  const RequestId id{last_request_.fetch_add(1) + 1};
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.rerank(id, tenant, std::move(request), std::move(reply));
   });
   return id;
 }
@@ -613,6 +695,19 @@ MetricsSnapshot Engine::metrics() const {
                                 .tokens_total = stats.tokens_total.value(),
                                 .batch_calls_total = stats.batch_calls_total.value()});
   };
+  Merged embed_call, embed_request;
+  const auto add_embed = [&](const EmbedStats& stats) {
+    snapshot.requests_failed_total += stats.requests_failed_total.value();
+    snapshot.requests_cancelled_total += stats.requests_cancelled_total.value();
+    snapshot.embed_queue_depth += stats.queue_depth.value();
+    snapshot.embed_texts_total += stats.texts_total.value();
+    snapshot.embed_tokens_total += stats.tokens_total.value();
+    snapshot.embed_calls_total += stats.calls_total.value();
+    last_call_us = std::max(last_call_us, stats.last_call_us.value());
+    waiting_since_us = earlier_us(waiting_since_us, stats.waiting_since_us.value());
+    embed_call.add(stats.call);
+    embed_request.add(stats.request);
+  };
   {
     const MutexLock lock(models_mutex_);
     for (const auto& [name, loaded] : models_) {
@@ -624,9 +719,16 @@ MetricsSnapshot Engine::metrics() const {
       for (std::size_t i = 0; i < loaded.stats.size(); ++i) {
         add(name, *loaded.stats[i], i < loaded.workers.size() ? loaded.workers[i].lane->shape() : llm::ContextShape());
       }
+      for (const auto& stats : loaded.embed_stats) add_embed(*stats);
     }
   }
   snapshot.image_encode_ms_avg = image_encode.mean_ms();
+  snapshot.embed_texts_per_call = mean(static_cast<double>(snapshot.embed_texts_total), snapshot.embed_calls_total);
+  snapshot.embed_call_ms_avg = embed_call.mean_ms();
+  snapshot.embed_request_p50_ms = embed_request.percentile_ms(0.5);
+  snapshot.embed_request_p95_ms = embed_request.percentile_ms(0.95);
+  snapshot.embed_call = embed_call.snapshot();
+  snapshot.embed_request = embed_request.snapshot();
   const kv::StoreStats& stored = store_.stats();
   snapshot.warm_sessions += stored.warm_states.value();
   snapshot.warm_bytes += stored.warm_bytes.value();

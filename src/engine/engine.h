@@ -15,8 +15,10 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "capability/text_embedding.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "engine/embed_lane.h"
 #include "engine/lane.h"
 #include "engine/preparer.h"
 #include "engine/router.h"
@@ -40,6 +42,7 @@ struct EngineOptions {
   bool speculates = false;       // guesses tokens from a sequence's own text where that pays
   kv::StoreOptions store;        // of states that no context holds
   VisionOptions vision;          // of models that have a projector
+  std::size_t queue_depth_warn = 50;  // embedding requests that wait for a model; more are worth a line in the log; 0: never
   std::string preload;           // a model that is loaded at the start; empty: the default one
   // Called once, when that model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
@@ -63,6 +66,8 @@ class Engine final : public Service, private WorkerHost {
   void stop();
 
   RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override;
+  RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
+  RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
   void cancel(RequestId id, Reply<bool> reply) override;
   void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) override;
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) override;
@@ -93,6 +98,10 @@ class Engine final : public Service, private WorkerHost {
     std::unique_ptr<Lane> lane;
     std::vector<std::thread> threads;
   };
+  struct EmbedWorker {
+    std::unique_ptr<EmbedLane> lane;
+    std::thread thread;
+  };
   // A model that was asked for. Its counters go on when it is loaded again.
   struct Loaded {
     ModelInfo info;
@@ -103,6 +112,8 @@ class Engine final : public Service, private WorkerHost {
     std::thread vision_thread;
     std::shared_ptr<VisionStats> vision_stats = std::make_shared<VisionStats>();
     std::vector<std::shared_ptr<LaneStats>> stats;  // of each worker there ever was; shared with its lane
+    std::vector<EmbedWorker> embed_workers;
+    std::vector<std::shared_ptr<EmbedStats>> embed_stats;  // likewise
   };
 
   void on_load_progress(const std::string& model, double progress) override;
@@ -114,7 +125,10 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
-  static void close_workers(std::span<Worker* const> workers);
+  [[nodiscard]] std::vector<EmbedLane*> make_embed_workers(const std::string& name, LoadedWorkers made,
+                                                           const std::shared_ptr<const capability::TextEmbedder>& embedder);
+  static void close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers);
+  [[nodiscard]] bool has_streams() const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
@@ -122,6 +136,7 @@ class Engine final : public Service, private WorkerHost {
   static void run_vision(Vision& vision);
   static void run_lane(Lane& lane, std::size_t index);
   static void run_prefill_lane(PrefillLane& lane, std::size_t index);
+  static void run_embed_lane(EmbedLane& lane, std::size_t index);
 
   // Constant after construction.
   const EngineOptions options_;

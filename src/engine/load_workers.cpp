@@ -61,6 +61,13 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
       model = std::move(*copy);
     }
     if (i == 0) loaded.model = model;
+    if (model->facts().capability != Capability::chat) {
+      const std::int32_t threads = std::max(options.context.threads, options.context.threads_batch);
+      auto context = model->new_embedding({.text_tokens_max = options.context.cells, .threads = threads});
+      if (!context) return std::unexpected(context.error());
+      loaded.embeddings.push_back(std::move(*context));
+      continue;
+    }
     auto context = model->new_context(options.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
@@ -75,6 +82,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     loaded.projector = std::move(*projector);
   }
   if (!drafts) return loaded;
+  if (loaded.workers.empty()) return fail(ErrorCode::model_load, "a draft model guesses tokens: an embedding model has none");
   auto draft = load_model(options.draft_path, loaded.copies, true);
   if (!draft) return std::unexpected(draft.error());
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());

@@ -107,6 +107,19 @@ Router::ModelUse::~ModelUse() {
 }
 
 void Router::with_model(const std::string& name, WithModel then, RequestId request) {
+  with_any_model(
+      name,
+      [then = std::move(then)](Expected<ModelUse> use) mutable {
+        if (!use || (*use)->embedder == nullptr) return then(std::move(use));
+        const Served& served = **use;
+        then(fail(ErrorCode::model_capability,
+                  std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", served.name,
+                              capability_name(served.embedder->model().facts().capability))));
+      },
+      request);
+}
+
+void Router::with_any_model(const std::string& name, WithModel then, RequestId request) {
   const auto known = source_.resolve(name);
   if (!known) return then(std::unexpected(known.error()));
   Served& served = served_[*known];
@@ -146,7 +159,7 @@ void Router::ask_source_for(Served& served) {
 }
 
 void Router::load_model(const std::string& name, Reply<Unit> reply) {
-  with_model(name, [reply = std::move(reply)](Expected<ModelUse> use) mutable {
+  with_any_model(name, [reply = std::move(reply)](Expected<ModelUse> use) mutable {
     reply(use ? Expected<Unit>(Unit{}) : std::unexpected(use.error()));
   });
 }
@@ -174,6 +187,18 @@ void Router::on_loaded(const std::string& name, std::shared_ptr<const llm::Model
   for (auto& [id, session] : sessions_) {
     if (session.summary.model == name) session.lane = next++ % served.lanes.size();
   }
+  answer_waiting(served);
+}
+
+void Router::on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
+                                std::vector<EmbedLane*> lanes) {
+  UMA_CHECK(embedder != nullptr && !lanes.empty());
+  Served& served = served_[name];
+  served.name = name;
+  served.state = Served::State::ready;
+  served.embedder = std::move(embedder);
+  served.embed_lanes = std::move(lanes);
+  served.loaded_at = clock_.now();
   answer_waiting(served);
 }
 
@@ -240,6 +265,8 @@ bool Router::retire(const std::string& name) {
   if (served.state != Served::State::ready || served.uses.load() > 0) return false;
   served.state = Served::State::leaving;
   served.lanes.clear();
+  served.embed_lanes.clear();
+  served.embedder.reset();
   served.chat.reset();
   served.vision.reset();
   served.model.reset();
@@ -273,7 +300,7 @@ const Router::Served* Router::find_served(const std::string& name) const {
 // Null: its model is not loaded.
 Lane* Router::lane_of(const Session& session) const {
   const Served* served = find_served(session.summary.model);
-  return served == nullptr ? nullptr : served->lanes[session.lane];
+  return served == nullptr || served->lanes.empty() ? nullptr : served->lanes[session.lane];
 }
 
 // --- Sessions
@@ -1253,6 +1280,10 @@ void Router::set_sent(RequestId id) {
   waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
 }
 
+void Router::note_open() {
+  requests_open_.set(static_cast<std::int64_t>(requests_.size() + texts_requests_.size()));
+}
+
 void Router::end_request(RequestId id, const Event& terminal) {
   const auto found = requests_.find(id);
   UMA_CHECK(found != requests_.end());
@@ -1270,7 +1301,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
     owner->running = {};
     rest(*owner);
   }
-  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  note_open();
   (void)sink->deliver(terminal);  // terminal events are always taken
 }
 
@@ -1344,7 +1375,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   open.deadline_ms = request.options.deadline_ms;
   if (request.options.timeout_ms > 0) open.timeout = open.received + std::chrono::milliseconds(request.options.timeout_ms);
   next_expiry_ = std::min(next_expiry_, open.timeout);
-  requests_open_.set(static_cast<std::int64_t>(requests_.size()));
+  note_open();
   unsent_.emplace(id, open.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
@@ -1795,6 +1826,14 @@ void Router::send(Task task, Lane& lane) {
 }
 
 void Router::cancel(RequestId id, Reply<bool> reply) {
+  if (const auto texts = texts_requests_.find(id); texts != texts_requests_.end()) {
+    if (texts->second.lane != nullptr) {
+      texts->second.lane->cancel(id);
+    } else {
+      end_texts(id, fail(ErrorCode::limit_wait, "the request was cancelled"));
+    }
+    return reply(true);
+  }
   const auto found = requests_.find(id);
   if (found == requests_.end()) return reply(false);
   if (found->second.lane != nullptr) {
@@ -1818,6 +1857,9 @@ void Router::cancel_all() {
   while (!requests_.empty()) {
     end_request(requests_.begin()->first,
                 EosEvent{.reason = FinishReason::cancelled, .usage = {}, .text = {}, .error = std::nullopt});
+  }
+  while (!texts_requests_.empty()) {
+    end_texts(texts_requests_.begin()->first, fail(ErrorCode::limit_wait, "the daemon stops: the request was cancelled"));
   }
   const Error stops{ErrorCode::limit_wait, "the daemon stops before the model is loaded"};
   for (auto& [name, served] : served_) {

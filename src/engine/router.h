@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/byte_budget.h"
@@ -30,11 +31,14 @@
 #include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/random.h"
+#include "capability/text_embedding.h"
+#include "core/embedding.h"
 #include "core/event.h"
 #include "core/limits.h"
 #include "core/request.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "engine/embed_lane.h"
 #include "engine/image_runs.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
@@ -87,6 +91,9 @@ class Router {
   // `vision`: what reads images for the model; null: it reads none.
   void on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
                  std::shared_ptr<Vision> vision = nullptr);
+  // Of a model that takes no generations.
+  void on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
+                          std::vector<EmbedLane*> lanes);
   void on_load_failed(const std::string& name, const Error& error);
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(const std::string& name, double progress);
@@ -104,6 +111,8 @@ class Router {
   void cancel_all();
 
   void generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
+  void embed(RequestId id, const TenantId& tenant, EmbedRequest request, Reply<EmbedResult> reply);
+  void rerank(RequestId id, const TenantId& tenant, RerankRequest request, Reply<RerankResult> reply);
   void cancel(RequestId id, Reply<bool> reply);
   void cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply);
   void create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply);
@@ -195,10 +204,12 @@ class Router {
   struct Served {
     enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
     std::string name;
-    std::shared_ptr<const llm::Model> model;             // shared with the lanes and the preparer's jobs; ready: not null
-    std::shared_ptr<const capability::ChatFormat> chat;  // likewise
-    std::vector<Lane*> lanes;                            // ready: at least one
-    std::shared_ptr<Vision> vision;                      // shared with its thread; null: it reads no images
+    std::shared_ptr<const llm::Model> model;                   // shared with the lanes and the preparer's jobs; ready: not null
+    std::shared_ptr<const capability::ChatFormat> chat;        // likewise
+    std::vector<Lane*> lanes;                                  // ready: at least one, or there is an embedder
+    std::shared_ptr<const capability::TextEmbedder> embedder;  // in place of model, chat and lanes; shared likewise
+    std::vector<EmbedLane*> embed_lanes;
+    std::shared_ptr<Vision> vision;                            // shared with its thread; null: it reads no images
     TimePoint loaded_at{};
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer
@@ -226,6 +237,18 @@ class Router {
     ModelUse use;                           // from when the model is there
     Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
   };
+  // The same of embeddings and reranking.
+  using TextsRequest = std::variant<EmbedRequest, RerankRequest>;
+  using TextsResult = std::variant<EmbedResult, RerankResult>;
+  using TextsReply = std::variant<Reply<EmbedResult>, Reply<RerankResult>>;
+  struct OpenTexts {
+    TextsReply reply;
+    std::string model;  // that it waits for, or uses; empty: there is none
+    sched::Flow flow;
+    TimePoint received{};
+    ModelUse use{};             // from when the model is there
+    EmbedLane* lane = nullptr;  // it is there; null: with the router or the preparer
+  };
   // What a tenant keeps, with what is being committed.
   struct Account {
     std::size_t sessions = 0;
@@ -234,6 +257,8 @@ class Router {
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
   // Runs `then` at once or when the model is loaded; not any more when `request` has ended.
+  void with_any_model(const std::string& name, WithModel then, RequestId request = {});
+  // Likewise, of a model of chat.
   void with_model(const std::string& name, WithModel then, RequestId request = {});
   void with_model_of(const TenantId& tenant, const std::string& session, WithModel then, RequestId request = {});
   void stop_waiting(const std::string& name, RequestId request);
@@ -311,6 +336,14 @@ class Router {
   void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
+  void note_open();
+
+  void open_texts(RequestId id, const TenantId& tenant, TextsRequest request, TextsReply reply);
+  [[nodiscard]] Expected<Unit> admit_texts(const TextsRequest& request) const;
+  void prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse> use);
+  void send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts);
+  void refuse_texts(RequestId id, Error error);
+  void end_texts(RequestId id, Expected<TextsResult> result);
   void expire();
   [[nodiscard]] TimePoint deadline_of(const Open& open) const;
   void count_deadlines(const Served& served);
@@ -332,6 +365,7 @@ class Router {
   std::map<std::pair<TenantId, std::string>, SessionId> names_;
   std::map<TenantId, Account> accounts_;  // of those that have sessions
   std::unordered_map<RequestId, Open> requests_;
+  std::unordered_map<RequestId, OpenTexts> texts_requests_;
   std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
   std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;

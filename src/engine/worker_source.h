@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,14 +22,16 @@ struct WorkerContexts {
   std::unique_ptr<llm::Context> draft;    // of a draft model, which it keeps alive; null: there is none
 };
 
-// A model and the contexts on it.
+// A model and the contexts on it: workers for one of chat, embeddings for the others.
 struct LoadedWorkers {
   std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
   std::unique_ptr<llm::Projector> projector{};  // that reads images for it; null: there is none
-  std::int32_t copies = 1;                  // of the weights in memory: one, or one per worker, which its contexts keep alive
-  std::int32_t threads = 1;                 // compute threads of each worker
-  std::int32_t threads_beside_prefill = 0;  // of them for streams while prompts are computed; 0: lanes take turns
+  std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
+  std::map<std::string, std::string> tasks;  // of embeddings: the prefix of each by its name
+  std::int32_t copies = 1;                   // of the weights in memory: one, or one per worker, which its contexts keep alive
+  std::int32_t threads = 1;                  // compute threads of each worker
+  std::int32_t threads_beside_prefill = 0;   // of them for streams while prompts are computed; 0: lanes take turns
   std::shared_ptr<void> reservation = nullptr;  // ends after all of it is freed
 };
 

@@ -119,6 +119,8 @@ bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::in
   return true;
 }
 
+}  // namespace
+
 bool ask_monitor(void* data) {
   CallMonitor* monitor = static_cast<const std::atomic<CallMonitor*>*>(data)->load(std::memory_order_acquire);
   return monitor != nullptr && monitor->wants_end();

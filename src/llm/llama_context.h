@@ -23,6 +23,9 @@ namespace uma::llm {
 // one is made: some milliseconds.
 [[nodiscard]] Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& options);
 
+// The library's abort callback; `data` is an atomic pointer to the CallMonitor to ask, null: nobody.
+[[nodiscard]] bool ask_monitor(void* data);
+
 class LlamaContext final : public Context {
  public:
   // `model` keeps the weights alive for as long as the context lives.

@@ -1,5 +1,5 @@
 // The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end
-// here.
+// here, and not all of them may run at the same time.
 #pragma once
 
 #include <exception>

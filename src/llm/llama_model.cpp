@@ -19,6 +19,7 @@
 
 #include "llm/gguf_header.h"
 #include "llm/llama_context.h"
+#include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_projector.h"
@@ -118,6 +119,12 @@ class LlamaModel final : public Model {
   Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, std::int32_t threads) const override {
     return load_llama_projector(path, model_, threads);
   }
+  Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const override {
+    if (facts_.capability == Capability::chat) {
+      return fail(ErrorCode::model_capability, std::format("model \"{}\" is one of chat: it has no vectors", facts_.name));
+    }
+    return LlamaEmbedding::create(model_, options);
+  }
   Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
 
  private:
@@ -205,8 +212,10 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
       const std::string reason = library_log().last_error();
       return fail(ErrorCode::model_load, std::format("{}: could not be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
     }
-    if (!llama_model_has_decoder(model.get()) || llama_model_has_encoder(model.get())) {
-      return fail(ErrorCode::model_load, std::format("{}: this is not a text generation model", path));
+    if (!llama_model_has_decoder(model.get()) || llama_model_has_encoder(model.get()) ||
+        llama_model_is_diffusion(model.get())) {
+      return fail(ErrorCode::model_load,
+                  std::format("{}: this model neither continues texts token by token nor makes vectors of them", path));
     }
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
@@ -226,6 +235,11 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.parameters = llama_model_n_params(model.get());
     facts.train_tokens = llama_model_n_ctx_train(model.get());
     if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;
+    if (const auto pooling = pooling_of(model.get())) {
+      facts.capability = *pooling == Pooling::rank ? Capability::rerank : Capability::text_embedding;
+      facts.text_frame = text_frame_of(llama_model_get_vocab(model.get()));
+      if (const char* text = llama_model_chat_template(model.get(), "rerank")) facts.rerank_template = text;
+    }
     facts.bos_text = token_text(model.get(), llama_vocab_bos(llama_model_get_vocab(model.get())));
     facts.eos_text = token_text(model.get(), llama_vocab_eos(llama_model_get_vocab(model.get())));
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts));

@@ -13,9 +13,11 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "core/capability.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/request.h"
+#include "llm/embedding.h"
 #include "llm/piece_order.h"
 #include "llm/projector.h"
 
@@ -157,6 +159,14 @@ class Context {
                                                   std::span<const std::byte> bytes) = 0;
 };
 
+// Tokens that belong around a text of which a vector or a score is computed.
+struct TextFrame {
+  std::vector<Token> before;
+  std::vector<Token> after;
+  std::vector<Token> between;     // the two texts of a pair
+  std::vector<Token> after_pair;  // instead of `after`
+};
+
 struct ModelFacts {
   std::string name;         // file stem
   std::string description;  // as the library says, for example "llama 134M Q8_0"
@@ -168,7 +178,10 @@ struct ModelFacts {
   std::uint64_t parameters = 0;
   std::int32_t train_tokens = 0;
   std::string chat_template;  // as stored in the model; empty: none
-  std::string bos_text;       // how its template writes the tokens that begin and end a text; empty: none
+  Capability capability = Capability::chat;
+  TextFrame text_frame;         // not of chat
+  std::string rerank_template;  // how it wants {query} and {document}; empty: as a pair
+  std::string bos_text;         // how its template writes the tokens that begin and end a text; empty: none
   std::string eos_text;
 };
 
@@ -182,6 +195,8 @@ class Model {
   // Loads the file that reads images for this model; computes with `threads`. Errors: E_MODEL_002.
   [[nodiscard]] virtual Expected<std::unique_ptr<Projector>> load_projector(const std::string& path,
                                                                             std::int32_t threads) const = 0;
+  // Errors: E_MODEL_003 for a model of chat.
+  [[nodiscard]] virtual Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const = 0;
   // Formats messages with the model's own template where the library knows it, with ChatML where the model has none.
   // Errors: E_MODEL_003 for a template that the library does not know.
   [[nodiscard]] virtual Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,

@@ -19,10 +19,18 @@ constexpr double kPressure = 10;                                 // percent of t
 
 void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
-  const llm::ContextShape& shape = loaded.workers.front().decode->shape();
-  const auto workers = static_cast<std::int32_t>(loaded.workers.size());
   log_info("model   {}: {}, {}, trained for {} tokens", facts.name, facts.description,
            readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens);
+  if (!loaded.embeddings.empty()) {
+    const llm::EmbeddingShape& shape = loaded.embeddings.front()->shape();
+    const bool has_vectors = facts.capability == uma::Capability::text_embedding;
+    return log_info("layout  {} worker(s) for {} of up to {} tokens{}, {} tokens a call; {} compute thread(s)",
+                    loaded.embeddings.size(), has_vectors ? "texts" : "pairs of texts", shape.text_tokens_max,
+                    has_vectors ? std::format(", vectors of {} numbers", shape.dimensions) : "", shape.batch_rows_max,
+                    loaded.threads * static_cast<std::int32_t>(loaded.embeddings.size()));
+  }
+  const llm::ContextShape& shape = loaded.workers.front().decode->shape();
+  const auto workers = static_cast<std::int32_t>(loaded.workers.size());
   const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
   const std::string for_prompts = is_even ? "" : std::format(", {} for prompts", context.threads_batch * workers);
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",

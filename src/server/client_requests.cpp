@@ -89,7 +89,10 @@ void ClientRequests::start(std::string_view frame_body, bool draining) {
                                                      in_flight_.size(), kRequestsInFlightMax)});
     return;
   }
-  if (draining && std::holds_alternative<GenerateRequest>(request->body)) {
+  const bool is_work = std::holds_alternative<GenerateRequest>(request->body) ||
+                       std::holds_alternative<wire::EmbeddingCall>(request->body) ||
+                       std::holds_alternative<wire::RerankCall>(request->body);
+  if (draining && is_work) {
     answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and takes no new generations"});
     return;
   }
@@ -235,6 +238,25 @@ void ClientRequests::run(const std::string& id, wire::ImportDataRequest request)
   ImportRequest import{.name = std::move(target->second.import->name), .file = std::move(file).finish()};
   target->second.import.reset();
   service_.import_session(tenant_, std::move(import), reply_to<ImportedSession>(request.target, wire::append_imported));
+}
+
+void ClientRequests::run(const std::string& id, wire::EmbeddingCall call) {
+  call.embed.options.client = client_;
+  auto reply = reply_to<EmbedResult>(
+      id, [encoding = call.encoding](std::string& out, const wire::FrameHead& head, const EmbedResult& result) {
+        wire::append_embedding(out, head, result, encoding);
+      });
+  in_flight_.at(id).generation = service_.embed(tenant_, std::move(call.embed), std::move(reply));
+}
+
+void ClientRequests::run(const std::string& id, wire::RerankCall call) {
+  call.rerank.options.client = client_;
+  RerankRequest request = call.rerank;
+  auto reply = reply_to<RerankResult>(
+      id, [call = std::move(call)](std::string& out, const wire::FrameHead& head, const RerankResult& result) {
+        wire::append_rerank(out, head, result, call);
+      });
+  in_flight_.at(id).generation = service_.rerank(tenant_, std::move(request), std::move(reply));
 }
 
 void ClientRequests::run(const std::string& id, wire::ModelsRequest) {

@@ -46,7 +46,7 @@ class ClientRequests {
     PortableWriter file;
   };
   struct InFlight {
-    std::optional<RequestId> generation;  // absent: a command, which cannot be cancelled
+    std::optional<RequestId> generation;  // or what else can be cancelled; absent: a command
     std::optional<Import> import;         // whose file is still coming; at most one
   };
 
@@ -65,6 +65,8 @@ class ClientRequests {
   void run(const std::string& id, wire::ExportSessionRequest request);
   void run(const std::string& id, wire::ImportSessionRequest request);
   void run(const std::string& id, wire::ImportDataRequest request);
+  void run(const std::string& id, wire::EmbeddingCall call);
+  void run(const std::string& id, wire::RerankCall call);
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::PingRequest request);

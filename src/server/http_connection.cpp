@@ -523,7 +523,12 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
   co_return false;
 }
 
-// Returns when the client is gone: it has closed the connection, or its sending side.
+void HttpConnection::charge(std::int64_t tokens) {
+  current_.caller->charge_tokens(tokens, SteadyClock().now());
+  current_.spent->prompt_tokens.add(static_cast<std::uint64_t>(tokens));
+  current_.spent->generations.add();
+}
+
 Awaitable<void> HttpConnection::watch_client() {
   while (in_.size() < kPipelinedBytesMax) {
     if (!co_await read_some()) co_return;

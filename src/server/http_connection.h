@@ -98,6 +98,12 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] Service& service() { return server_.service; }
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
+  [[nodiscard]] std::uint64_t client() const { return client_; }
+  // The caller has used so many tokens of input, for an answer that is no generation.
+  void charge(std::int64_t tokens);
+  // Returns when the client is gone: it has closed the connection, or its sending side.
+  Awaitable<void> watch_client();
+
   // Answers with generations, whole or as a stream; they all are one or the other. Where one of them fails all do.
   // `session_field` is the field that named their session, if any.
   Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
@@ -120,7 +126,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   // What the generations of one request have used. Engine threads add, the server's thread reads.
   struct Spent {
-    Counter generations;  // that have ended
+    Counter generations;  // that have ended, or what else used tokens
     Counter prompt_tokens;
     Counter completion_tokens;
   };
@@ -167,7 +173,6 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
                                   std::string_view session_field);
   // As Service::generate(), for the current request's caller, who is charged with the tokens.
   RequestId begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink, bool charges_prompt);
-  Awaitable<void> watch_client();
 
   // The beginning of an answer's header; `header` ends the lines that only this answer has.
   std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);

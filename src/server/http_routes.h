@@ -43,6 +43,10 @@ using Answer = boost::asio::awaitable<bool>;
 Answer create_chat_completion(HttpConnection& connection, const HttpRequest& request);
 Answer create_completion(HttpConnection& connection, const HttpRequest& request);
 
+// http_embeddings.cpp
+Answer create_embeddings(HttpConnection& connection, const HttpRequest& request);
+Answer create_rerank(HttpConnection& connection, const HttpRequest& request);
+
 // http_responses.cpp
 Answer create_response(HttpConnection& connection, const HttpRequest& request);
 Answer get_response(HttpConnection& connection, const HttpRequest& request);

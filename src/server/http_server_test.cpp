@@ -486,6 +486,70 @@ TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {
   EXPECT_THAT(second.body, HasSubstr(R"("type":"rate_limit_error")"));
 }
 
+EmbedResult two_numbers() {
+  EmbedResult result;
+  result.model = "fake";
+  result.dimensions = 2;
+  result.values = {0.5f, 1};
+  result.tokens = 900;
+  return result;
+}
+
+TEST_F(HttpServerTest, AnswersEmbeddingsAndChargesTheirTokens) {
+  ApiKey key = key_named("ci");
+  key.tokens_per_minute = 100;
+  start({.keys = {key}});
+  HttpClient one = client();
+  one.post("/v1/embeddings", R"({"input":["a"]})", "Authorization: Bearer secret\r\n");
+  FakeService::Embedding embedding = service_.next_embedding();
+  EXPECT_EQ(embedding.tenant, key.tenant);
+  EXPECT_NE(embedding.request.options.client, 0U);
+  embedding.reply(two_numbers());
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_THAT(answer.body, HasSubstr(R"("embedding":[0.5,1])"));
+  one.post("/v1/embeddings", R"({"input":["a"]})", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(one.answer().status, 429);
+}
+
+TEST_F(HttpServerTest, AnswersRerankingWithTheDocuments) {
+  start();
+  HttpClient one = client();
+  for (const char* path : {"/v1/rerank", "/v2/rerank", "/rerank"}) {
+    one.post(path, R"({"query":"q","documents":["a","b"],"return_documents":true})");
+    service_.next_reranking().reply(RerankResult{.model = "fake", .scores = {{1, 2}}, .tokens = 3});
+    const Answer answer = one.answer();
+    EXPECT_EQ(answer.status, 200) << path;
+    EXPECT_THAT(answer.body, HasSubstr(R"("results":[{"index":1,"relevance_score":2,"document":{"text":"b"}}])"));
+  }
+}
+
+TEST_F(HttpServerTest, SaysWhyThereAreNoEmbeddings) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  service_.next_embedding().reply(fail(ErrorCode::limit_wait, "too late"));
+  const Answer late = one.answer();
+  EXPECT_EQ(late.status, 503);
+  EXPECT_THAT(late.head, HasSubstr("Retry-After: "));
+  one.post("/v1/embeddings", R"({"input":""})");
+  const Answer empty = one.answer();
+  EXPECT_EQ(empty.status, 400);
+  EXPECT_THAT(empty.body, HasSubstr(R"("param":"input")"));
+}
+
+TEST_F(HttpServerTest, CancelsEmbeddingsThatAClientLeaves) {
+  start();
+  HttpClient one = client();
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  FakeService::Embedding embedding = service_.next_embedding();
+  one.close();
+  ASSERT_TRUE(service_.wait_cancelled(1));
+  EXPECT_EQ(service_.cancelled().back(), embedding.id);
+  embedding.reply(two_numbers());  // to nobody
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
 TEST_F(HttpServerTest, ChargesTheTokensOfWhatAClientLeft) {
   ApiKey key = key_named("ci");
   key.tokens_per_minute = 100;

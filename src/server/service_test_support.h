@@ -37,6 +37,32 @@ class FakeService final : public Service {
     changed_.notify_all();
     return id;
   }
+  // Vectors and scores wait for the test.
+  struct Embedding {
+    RequestId id;
+    TenantId tenant;
+    EmbedRequest request;
+    Reply<EmbedResult> reply;
+  };
+  struct Reranking {
+    RequestId id;
+    RerankRequest request;
+    Reply<RerankResult> reply;
+  };
+  RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override {
+    const MutexLock lock(mutex_);
+    const RequestId id{++last_id_};
+    embeddings_.push_back({id, std::move(tenant), std::move(request), std::move(reply)});
+    changed_.notify_all();
+    return id;
+  }
+  RequestId rerank(TenantId, RerankRequest request, Reply<RerankResult> reply) override {
+    const MutexLock lock(mutex_);
+    const RequestId id{++last_id_};
+    rerankings_.push_back({id, std::move(request), std::move(reply)});
+    changed_.notify_all();
+    return id;
+  }
   void cancel(RequestId id, Reply<bool> reply) override {
     {
       const MutexLock lock(mutex_);
@@ -162,6 +188,8 @@ class FakeService final : public Service {
     generations_.pop_front();
     return generation;
   }
+  Embedding next_embedding() { return next_of(embeddings_); }
+  Reranking next_reranking() { return next_of(rerankings_); }
   Reply<SessionInfo> next_touch() {
     const MutexLock lock(mutex_);
     wait([&]() REQUIRES_LOCK(mutex_) { return !touches_.empty(); });
@@ -187,6 +215,14 @@ class FakeService final : public Service {
   }
 
  private:
+  template <class T>
+  T next_of(std::deque<T>& queue) {
+    const MutexLock lock(mutex_);
+    wait([&]() REQUIRES_LOCK(mutex_) { return !queue.empty(); });
+    T next = std::move(queue.front());
+    queue.pop_front();
+    return next;
+  }
   template <class ConditionT>
   bool wait_for(ConditionT&& condition) REQUIRES_LOCK(mutex_) {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -204,6 +240,8 @@ class FakeService final : public Service {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<Generation> generations_ GUARDED_BY(mutex_);
+  std::deque<Embedding> embeddings_ GUARDED_BY(mutex_);
+  std::deque<Reranking> rerankings_ GUARDED_BY(mutex_);
   std::deque<Reply<SessionInfo>> touches_ GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ GUARDED_BY(mutex_);
   std::weak_ptr<const Bytes> exported_ GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -75,6 +76,40 @@ TEST_F(UnixServerTest, KeepsTheConnectionAfterABadRequest) {
   EXPECT_EQ(client.receive_field("code"), "E_PROTO_004");
   client.send_json(R"({"id":"a","type":"ping"})");
   EXPECT_EQ(client.receive_field("event"), "pong");
+}
+
+TEST_F(UnixServerTest, AnswersEmbeddingsAndReranking) {
+  start();
+  TestClient client(path());
+  client.send_json(R"({"id":"e","type":"embed","texts":["a"]})");
+  client.send_json(R"({"id":"r","type":"rerank","query":"q","documents":["a"]})");
+  FakeService::Embedding embedding = service_.next_embedding();
+  FakeService::Reranking reranking = service_.next_reranking();
+  EXPECT_NE(embedding.request.options.client, 0U);
+  EXPECT_EQ(embedding.request.options.client, reranking.request.options.client);
+  reranking.reply(RerankResult{.model = "fake", .scores = {{0, 1}}, .tokens = 1});
+  EXPECT_EQ(client.receive_field("event"), "rerank");
+  EmbedResult result;
+  result.dimensions = 1;
+  result.values = {1};
+  embedding.reply(result);
+  EXPECT_EQ(client.receive_field("event"), "embedding");
+}
+
+TEST_F(UnixServerTest, CancelsEmbeddingsByTheirIdAndWithTheConnection) {
+  start();
+  std::optional<TestClient> client(path());
+  client->send_json(R"({"id":"e","type":"embed","texts":["a"]})");
+  FakeService::Embedding first = service_.next_embedding();
+  client->send_json(R"({"id":"c","type":"cancel","target":"e"})");
+  EXPECT_EQ(client->receive_field("cancelled"), "true");
+  client->send_json(R"({"id":"r","type":"rerank","query":"q","documents":["a"]})");
+  const FakeService::Reranking second = service_.next_reranking();
+  first.reply(fail(ErrorCode::limit_wait, "the request was cancelled"));
+  EXPECT_EQ(client->receive_field("code"), "E_LIMIT_003");
+  client.reset();
+  EXPECT_TRUE(service_.wait_cancelled(2));
+  EXPECT_EQ(service_.cancelled(), (std::vector<RequestId>{first.id, second.id}));
 }
 
 TEST_F(UnixServerTest, RefusesTooLongAFrameFromItsHeaderAndCloses) {

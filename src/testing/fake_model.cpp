@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/sha256.h"
 #include "llm/image_tokens.h"
+#include "testing/fake_embedding.h"
 
 namespace uma::testing {
 namespace {
@@ -241,6 +242,8 @@ FakeModel::FakeModel(const FakeOptions& options) : options_(options) {
   facts_.train_tokens = options_.cells;
   facts_.bos_text = "<s>";
   facts_.eos_text = "</s>";
+  facts_.capability = options_.capability;
+  facts_.text_frame = {.before = {kFakeBos}, .after = {kFakeEos}, .between = {kFakeEos}, .after_pair = {kFakeEos}};
   facts_.chat_template = options_.chat_template;
   if (options_.has_chat_template && facts_.chat_template.empty()) {
     facts_.chat_template =
@@ -270,6 +273,12 @@ Expected<std::vector<float>> FakeProjector::encode(std::span<const std::byte> im
     rows.push_back(1);
   }
   return rows;
+}
+
+Expected<std::unique_ptr<llm::EmbeddingContext>> FakeModel::new_embedding(const llm::EmbeddingOptions&) const {
+  FakeEmbeddingOptions options;
+  options.clock = options_.clock;
+  return std::make_unique<FakeEmbedding>(options);
 }
 
 Expected<std::string> FakeModel::apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const {

@@ -40,8 +40,9 @@ struct FakeOptions {
   std::string_view says = {};
   // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
-  bool can_truncate = true;   // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
-  bool can_shift = true;      // what was moved up says the same as what was computed anew
+  bool can_truncate = true;  // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
+  bool can_shift = true;     // what was moved up says the same as what was computed anew
+  Capability capability = Capability::chat;
   SimClock* clock = nullptr;  // advanced by decode() where set
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
@@ -138,6 +139,9 @@ class FakeModel final : public llm::Model {
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
                                                                          std::int32_t threads) const override;
+  // Likewise (fake_embedding.h).
+  [[nodiscard]] Expected<std::unique_ptr<llm::EmbeddingContext>> new_embedding(
+      const llm::EmbeddingOptions& options) const override;
   [[nodiscard]] Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,
                                                           bool add_generation_prompt) const override;
 

@@ -198,6 +198,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   ObjectWriter object(out);
   object.field("name", model.name);
   object.field("description", model.description);
+  object.field("capability", capability_name(model.capability));
   object.field("state", model_state_name(model.state));
   object.field("load_progress", model.load_progress);
   object.field("bytes", model.bytes);
@@ -211,6 +212,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("has_chat_template", model.has_chat_template);
   object.field("reads_images", model.reads_images);
   object.field("kv_layout", model.kv_layout);
+  object.field("dimensions", model.dimensions);
   object.close();
 }
 
@@ -292,6 +294,14 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("image_cache_hits_total", metrics.image_cache_hits_total);
   object.field("image_cache_bytes", metrics.image_cache_bytes);
   object.field("image_encode_ms_avg", metrics.image_encode_ms_avg);
+  object.field("embed_queue_depth", metrics.embed_queue_depth);
+  object.field("embed_texts_total", metrics.embed_texts_total);
+  object.field("embed_tokens_total", metrics.embed_tokens_total);
+  object.field("embed_calls_total", metrics.embed_calls_total);
+  object.field("embed_texts_per_call", metrics.embed_texts_per_call);
+  object.field("embed_call_ms_avg", metrics.embed_call_ms_avg);
+  object.field("embed_request_p50_ms", metrics.embed_request_p50_ms);
+  object.field("embed_request_p95_ms", metrics.embed_request_p95_ms);
   object.field("rss_bytes", metrics.rss_bytes);
   object.field("kv_cache_utilization", metrics.kv_cache_utilization);
   append_progress_fields(object, metrics.progress);

@@ -316,13 +316,6 @@ void check_format_alone(FieldReader& fields, std::string_view name, const Genera
   fields.fail_field(name, "and a grammar exclude each other");
 }
 
-RequestClass class_field(FieldReader& fields) {
-  const std::string name = fields.text("class").value_or("interactive");
-  if (name == "background") return RequestClass::background;
-  if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
-  return RequestClass::interactive;
-}
-
 }  // namespace
 
 std::string json_text(FieldReader& fields, std::string_view name, const json::value& value) {
@@ -421,6 +414,13 @@ void read_own_sampling(FieldReader& fields, SamplingParams& sampling) {
   sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
                                 .value_or(sampling.repeat_penalty);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
+}
+
+RequestClass class_field(FieldReader& fields) {
+  const std::string name = fields.text("class").value_or("interactive");
+  if (name == "background") return RequestClass::background;
+  if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
+  return RequestClass::interactive;
 }
 
 void read_scheduling(FieldReader& fields, GenerateOptions& options) {

@@ -33,6 +33,7 @@ inline constexpr TextBytes kCallIdBytes{1, 256};  // of a call
 void read_common_sampling(FieldReader& fields, SamplingParams& sampling);
 // top_k, min_p, repeat_penalty and ignore_eos; likewise.
 void read_own_sampling(FieldReader& fields, SamplingParams& sampling);
+[[nodiscard]] RequestClass class_field(FieldReader& fields);
 // class, deadline_ms, timeout_ms, target_ttft_ms and target_tbt_ms.
 void read_scheduling(FieldReader& fields, GenerateOptions& options);
 // How requests have tools: as {"type", "function": {"name", …}}, with `reasoning_effort` beside; or, in those of responses, as

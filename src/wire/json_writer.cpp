@@ -88,6 +88,15 @@ void append_json_number(std::string& out, double value, int decimals) {
   out.append(text);
 }
 
+void append_json_float(std::string& out, float value) {
+  if (!std::isfinite(value)) {
+    out.append("null");
+    return;
+  }
+  std::array<char, 32> digits;
+  out.append(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr);
+}
+
 void append_json_integer(std::string& out, std::int64_t value) {
   append_integer(out, value);
 }

@@ -12,6 +12,8 @@ namespace uma::wire {
 void append_json_string(std::string& out, std::string_view text);
 // At most `decimals` digits after the point; null for what JSON cannot say (infinity, NaN).
 void append_json_number(std::string& out, double value, int decimals = 4);
+// As many digits as tell it from every other float; null for what JSON cannot say.
+void append_json_float(std::string& out, float value);
 void append_json_integer(std::string& out, std::int64_t value);
 void append_json_integer(std::string& out, std::uint64_t value);
 

@@ -51,6 +51,9 @@ void append_histograms(std::string& out, const MetricsSnapshot& metrics) {
   append_histogram_type(out, "step");
   append_histogram(out, "step", R"(kind="decode")", metrics.decode_call);
   append_histogram(out, "step", R"(kind="prefill")", metrics.prefill_call);
+  append_histogram(out, "step", R"(kind="embed")", metrics.embed_call);
+  append_histogram_type(out, "embed_request");
+  append_histogram(out, "embed_request", "", metrics.embed_request);
   append_histogram_type(out, "restore");
   append_histogram(out, "restore", R"(tier="warm")", metrics.warm_restore);
   append_histogram(out, "restore", R"(tier="cold")", metrics.cold_restore);

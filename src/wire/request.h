@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "core/image.h"
 #include "core/request.h"
+#include "wire/embedding_codec.h"
 
 namespace uma::wire {
 
@@ -66,7 +67,8 @@ struct PingRequest {};
 using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
-                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, ModelsRequest, MetricsRequest, PingRequest>;
+                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, ModelsRequest,
+                 MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL

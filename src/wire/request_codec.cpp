@@ -210,6 +210,12 @@ RequestBody decode_describe_image(FieldReader& fields) {
 RequestBody decode_embed_image(FieldReader& fields) {
   return embed_images_fields(fields);
 }
+RequestBody decode_embed(FieldReader& fields) {
+  return read_embed(fields);
+}
+RequestBody decode_rerank_request(FieldReader& fields) {
+  return read_rerank(fields);
+}
 
 template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
@@ -239,12 +245,14 @@ constexpr std::array<TypeDecoder, 20> kDecoders = {{
     {"import_data", decode_import_data},
     {"embed_image", decode_embed_image},
     {"describe_image", decode_describe_image},
+    {"embed", decode_embed},
+    {"rerank", decode_rerank_request},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
 }};
 
-constexpr std::array<std::string_view, 3> kCapabilityTypes = {"embed", "rerank", "generate_image"};
+constexpr std::array<std::string_view, 1> kCapabilityTypes = {"generate_image"};
 constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
 
 bool contains(std::span<const std::string_view> names, std::string_view name) {
@@ -253,7 +261,7 @@ bool contains(std::span<const std::string_view> names, std::string_view name) {
 
 Error type_error(std::string_view type) {
   if (contains(kCapabilityTypes, type)) {
-    return {ErrorCode::model_capability, std::format("this version serves text generation only, {} comes later", type)};
+    return {ErrorCode::model_capability, std::format("this version reads texts and images, {} comes later", type)};
   }
   if (contains(kLaterTypes, type)) {
     return {ErrorCode::proto_type, std::format("request type \"{}\" is not served by this version", type)};

@@ -111,8 +111,6 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type"},
       {R"("type":"load_model")", "E_PROTO_004 request type \"load_model\" is not served by this version"},
       {R"("type":"unload_model")", "E_PROTO_004 request type \"unload_model\" is not served by this version"},
-      {R"("type":"embed","texts":["a"])", "E_MODEL_003 this version serves text generation only, embed comes later"},
-      {R"("type":"rerank")", "E_MODEL_003 this version serves text generation only, rerank comes later"},
       {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
       {R"("type":"embed_image","data":"a","path":"b")",
        "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
@@ -122,7 +120,7 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":"describe_image","query":"what?")",
        "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
       {R"("type":"describe_image","data":"a")", "E_PROTO_003 field \"query\" is required"},
-      {R"("type":"generate_image")", "E_MODEL_003 this version serves text generation only, generate_image comes later"},
+      {R"("type":"generate_image")", "E_MODEL_003 this version reads texts and images, generate_image comes later"},
   });
 }
 

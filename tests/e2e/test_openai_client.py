@@ -246,5 +246,25 @@ class Constrained(OpenAiTest):
         self.assert_api_error(seen["refused"], "BadRequestError", 400, "E_PROTO_003", param="tool_choice.function.name")
 
 
+
+class Embeddings(OpenAiTest):
+    model = uma.BUILD / "models" / "tiny-embed.gguf"
+    flags = ("--http", "127.0.0.1:0")
+
+    def test_vectors_as_the_client_decodes_them(self):
+        seen = self.run_scenario("embeddings")
+        decoded, plain = seen["decoded"], seen["plain"]
+        self.assertEqual(("list", 2), (decoded["object"], len(decoded["data"])))
+        self.assertEqual([0, 1], [each["index"] for each in decoded["data"]])
+        for whole, short in zip(decoded["data"], plain["data"]):
+            self.assertEqual((64, 8), (len(whole["embedding"]), len(short["embedding"])))
+            self.assertAlmostEqual(1, sum(value * value for value in whole["embedding"]), places=4)
+            scale = sum(value * value for value in whole["embedding"][:8]) ** 0.5
+            for a, b in zip(whole["embedding"], short["embedding"]):
+                self.assertAlmostEqual(a / scale, b, places=4)
+        self.assertEqual(decoded["usage"]["prompt_tokens"], decoded["usage"]["total_tokens"])
+        self.assert_api_error(seen["empty"], "BadRequestError", 400, "E_PROTO_003", param="input")
+
+
 if __name__ == "__main__":
     unittest.main()

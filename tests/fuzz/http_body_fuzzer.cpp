@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "wire/embedding_codec.h"
 #include "wire/field_reader.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
@@ -69,6 +71,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         check_messages(prompt.messages);
       }
     }
+  }
+  if (const auto call = wire::decode_embeddings(body); is_accepted(call)) {
+    UMA_CHECK(!call->embed.inputs.empty() && call->embed.inputs.size() <= kEmbedInputsMax && call->embed.dimensions >= 0);
+    for (const EmbedInput& input : call->embed.inputs) {
+      if (const auto* text = std::get_if<std::string>(&input)) check_text(*text);
+    }
+  }
+  if (const auto call = wire::decode_rerank(body); is_accepted(call)) {
+    check_text(call->rerank.query);
+    for (const std::string& document : call->rerank.documents) check_text(document);
   }
   (void)is_accepted(wire::decode_session_request("create_session", "", body));
   (void)is_accepted(wire::decode_session_request("rewind_session", body, "{\"turn\":1}"));

@@ -134,6 +134,37 @@ void check(const wire::RewindSessionRequest& request) {
   UMA_CHECK(request.turn >= 0);
 }
 
+void check(const TextOptions& options) {
+  check_name(options.model, wire::kModelBytesMax);
+  UMA_CHECK(options.deadline_ms.value_or(0) >= 0 && options.deadline_ms.value_or(0) <= wire::kTimeMsMax);
+}
+
+void check(const wire::EmbeddingCall& call) {
+  check(call.embed.options);
+  check_text(call.embed.task);
+  UMA_CHECK(call.embed.dimensions >= 0);
+  UMA_CHECK(!call.embed.inputs.empty() && call.embed.inputs.size() <= kEmbedInputsMax);
+  for (const EmbedInput& input : call.embed.inputs) {
+    if (const auto* text = std::get_if<std::string>(&input)) {
+      check_text(*text);
+      UMA_CHECK(!text->empty());
+    } else {
+      const auto& tokens = std::get<std::vector<Token>>(input);
+      UMA_CHECK(!tokens.empty());
+      UMA_CHECK(std::ranges::all_of(tokens, [](Token token) { return token >= 0; }));
+    }
+  }
+}
+
+void check(const wire::RerankCall& call) {
+  check(call.rerank.options);
+  check_text(call.rerank.query);
+  UMA_CHECK(!call.rerank.query.empty() && call.rerank.top_n >= 0);
+  UMA_CHECK(call.rerank.options.long_input != LongInput::chunk);
+  UMA_CHECK(!call.rerank.documents.empty() && call.rerank.documents.size() <= kEmbedInputsMax);
+  for (const std::string& document : call.rerank.documents) check_text(document);
+}
+
 void check(const wire::ListSessionsRequest&) {}
 void check(const wire::ExportSessionRequest& request) {
   check_session(request.session);

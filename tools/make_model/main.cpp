@@ -48,6 +48,16 @@ uma::ModelSpec tiny_hybrid_spec() {
   return spec;
 }
 
+uma::ModelSpec tiny_embed_spec() {
+  uma::ModelSpec spec = tiny_spec();
+  spec.name = "uma tiny embed";
+  spec.architecture = uma::Architecture::bert;
+  spec.kv_heads = spec.heads;
+  spec.n_ctx = 128;
+  spec.pooled_by = uma::PooledBy::mean;
+  return spec;
+}
+
 uma::ModelSpec spec_134m() {
   return {.name = "uma 134m",
           .type = GGML_TYPE_Q8_0,
@@ -67,8 +77,13 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-swa", tiny_swa_spec()},
                                                {"tiny-recurrent", tiny_recurrent_spec()},
                                                {"tiny-hybrid", tiny_hybrid_spec()},
+                                               {"tiny-embed", tiny_embed_spec()},
+                                               {"tiny-rerank", tiny_embed_spec()},
+                                               {"tiny-embed-last", tiny_spec()},
                                                {"134m", spec_134m()}};
     made.at("tiny-chat").chat_template = true;
+    made.at("tiny-embed-last").pooled_by = uma::PooledBy::last;
+    made.at("tiny-rerank").pooled_by = uma::PooledBy::rank;
     return made;
   }();
   return presets;

@@ -43,7 +43,8 @@ constexpr std::uint32_t kConvolutionTokens = 4;
 constexpr std::uint32_t kInnerPerWidth = 2;
 constexpr float kStepBias = -3.0F;  // softplus of it is 0.049
 constexpr float kGainState = 2.0F;
-constexpr float kPassedOn = 0.5F;  // how much of its input a layer gives to its output beside the state
+constexpr std::int64_t kTokenTypes = 2;  // of bert: the first and the second text of a pair
+constexpr float kPassedOn = 0.5F;        // how much of its input a layer gives to its output beside the state
 
 struct Matrix {
   enum class Filling : std::uint8_t {
@@ -184,7 +185,45 @@ void add_feed_forward(const ModelSpec& spec, const std::string& block, float add
   if (spec.architecture == Architecture::gemma3) list.push_back(vector_of(block + "post_ffw_norm.weight", width, 1));
 }
 
+void add_bert_norm(const std::string& name, std::int64_t width, std::vector<Matrix>& list) {
+  list.push_back(vector_of(name + ".weight", width, 1));
+  list.push_back(vector_of(name + ".bias", width, 0));
+}
+
+void add_bert_matrix(const std::string& name, std::int64_t rows, std::int64_t columns, float gain, std::vector<Matrix>& list) {
+  list.push_back({name + ".weight", rows, columns, gain});
+  list.push_back(vector_of(name + ".bias", rows, 0));
+}
+
+std::vector<Matrix> list_bert_matrices(const ModelSpec& spec) {
+  const std::int64_t width = spec.width;
+  const float gain_entries = std::sqrt(static_cast<float>(width));
+  std::vector<Matrix> list;
+  list.push_back({"token_embd.weight", spec.vocabulary_size, width, gain_entries});
+  list.push_back({.name = "position_embd.weight", .rows = spec.n_ctx, .columns = width, .gain = gain_entries, .is_f32 = true});
+  list.push_back({.name = "token_types.weight", .rows = kTokenTypes, .columns = width, .gain = kGainPlain, .is_f32 = true});
+  add_bert_norm("token_embd_norm", width, list);
+  for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
+    const std::string block = std::format("blk.{}.", layer);
+    add_bert_matrix(block + "attn_q", width, width, kGainQueryKey, list);
+    add_bert_matrix(block + "attn_k", width, width, kGainQueryKey, list);
+    add_bert_matrix(block + "attn_v", width, width, kGainPlain, list);
+    add_bert_matrix(block + "attn_output", width, width, kGainAttentionOutput, list);
+    add_bert_norm(block + "attn_output_norm", width, list);
+    add_bert_matrix(block + "ffn_up", spec.feed_forward, width, kGainPlain, list);
+    add_bert_matrix(block + "ffn_down", width, spec.feed_forward, kGainPlain, list);
+    add_bert_norm(block + "layer_output_norm", width, list);
+  }
+  if (spec.pooled_by == PooledBy::rank) {
+    add_bert_matrix("cls", width, width, kGainPlain, list);
+    list.push_back({.name = "cls.output.weight", .rows = 1, .columns = width, .gain = kGainPlain, .is_f32 = true});
+    list.push_back(vector_of("cls.output.bias", 1, 0));
+  }
+  return list;
+}
+
 std::vector<Matrix> list_matrices(const ModelSpec& spec) {
+  if (spec.architecture == Architecture::bert) return list_bert_matrices(spec);
   const std::int64_t width = spec.width;
   const std::int64_t tokens = spec.vocabulary_size;
   std::vector<Matrix> list;
@@ -231,6 +270,8 @@ const char* name_of(Architecture architecture) {
       return "mamba";
     case Architecture::jamba:
       return "jamba";
+    case Architecture::bert:
+      return "bert";
   }
   UMA_CHECK(false);
 }
@@ -259,8 +300,15 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   } else {
     set_u32("attention.head_count_kv", has_attention(spec) ? spec.kv_heads : 0);
   }
-  set_f32("attention.layer_norm_rms_epsilon", 1e-5F);
-  if (has_attention(spec)) {
+  if (spec.architecture == Architecture::bert) {
+    set_f32("attention.layer_norm_epsilon", 1e-12F);
+    gguf_set_val_bool(gguf, "bert.attention.causal", false);
+    gguf_set_val_u32(gguf, "tokenizer.ggml.token_type_count", kTokenTypes);
+  } else {
+    set_f32("attention.layer_norm_rms_epsilon", 1e-5F);
+  }
+  if (spec.pooled_by != PooledBy::none) set_u32("pooling_type", static_cast<std::uint32_t>(spec.pooled_by));
+  if (has_attention(spec) && spec.architecture != Architecture::bert) {
     set_u32("rope.dimension_count", spec.width / spec.heads);
     set_f32("rope.freq_base", 10000.0F);
   }
@@ -278,7 +326,8 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   set_u32("vocab_size", spec.vocabulary_size);
 }
 
-void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_template) {
+// `ends_texts`: every text gets the end token behind it.
+void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_template, bool ends_texts) {
   std::vector<const char*> texts;
   texts.reserve(vocabulary.size());
   for (const std::string& text : vocabulary.texts) {
@@ -292,7 +341,7 @@ void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
   gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_bos_token", true);
-  gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", false);
+  gguf_set_val_bool(gguf, "tokenizer.ggml.add_eos_token", ends_texts);
   gguf_set_val_bool(gguf, "tokenizer.ggml.add_space_prefix", true);
   if (chat_template) {
     gguf_set_val_str(gguf, "tokenizer.chat_template", std::string(kChatTemplate).c_str());
@@ -365,7 +414,7 @@ bool write_all(std::FILE* file, const ModelSpec& spec) {
   const std::vector<Matrix> matrices = list_matrices(spec);
   const GgufPtr gguf(gguf_init_empty());
   set_shape(gguf.get(), spec);
-  set_vocabulary(gguf.get(), vocabulary, spec.chat_template);
+  set_vocabulary(gguf.get(), vocabulary, spec.chat_template, spec.pooled_by != PooledBy::none);
   add_tensors(gguf.get(), spec, matrices);
   if (!gguf_write_to_file_ptr(gguf.get(), file, /*only_meta=*/true)) {
     return false;

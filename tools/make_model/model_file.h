@@ -18,7 +18,11 @@ enum class Architecture : std::uint8_t {
   gemma3,  // five of six layers look at a window of the last tokens only
   mamba,   // one state of fixed size instead of tokens
   jamba,   // every second layer attends to all tokens, the others are mamba's
+  bert,    // nothing: every token sees the whole text, of which a vector or a score is made
 };
+
+// What a model makes of a whole text; the values of llama_pooling_type.
+enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 
 struct ModelSpec {
   std::string name;
@@ -31,8 +35,9 @@ struct ModelSpec {
   std::uint32_t feed_forward = 0;
   std::uint32_t n_ctx = 0;  // context length the model claims to be trained for
   std::uint32_t vocabulary_size = 0;
-  std::uint32_t window = 0;    // tokens that a layer with a window looks at, itself included; gemma3 only
-  bool chat_template = false;  // ChatML, with its control tokens
+  std::uint32_t window = 0;             // tokens that a layer with a window looks at, itself included; gemma3 only
+  PooledBy pooled_by = PooledBy::none;  // bert: mean or rank
+  bool chat_template = false;           // ChatML, with its control tokens
   std::uint64_t seed = 1;
   // The last of the layers say little: what they add is scaled by `quiet_gain`, and all other weights are those of the model
   // without them. With 0 the two say the same at different costs, a pair for speculative decoding.

@@ -34,6 +34,12 @@ async function collect(stream) {
 }
 
 const scenarios = {
+  async embeddings() {
+    const input = ["one text", "another"];
+    const decoded = await client.embeddings.create({ model: "tiny-embed", input });
+    const plain = await client.embeddings.create({ model: "tiny-embed", input, encoding_format: "float", dimensions: 8 });
+    return { decoded, plain, empty: await thrown(client.embeddings.create({ model: "tiny-embed", input: "" })) };
+  },
   async chat() {
     const { data, response, request_id } = await client.chat.completions.create({ ...greedy, messages }).withResponse();
     return { data, status: response.status, requestId: request_id };

@@ -1,0 +1,187 @@
+#include "uma-cli/embed.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <format>
+#include <string_view>
+#include <unistd.h>
+#include <utility>
+
+#include <boost/json/array.hpp>
+
+#include "base/unique_fd.h"
+#include "uma-cli/fields.h"
+#include "uma-cli/input.h"
+#include "uma-cli/print.h"
+#include "uma-cli/printable.h"
+#include "uma-cli/table.h"
+#include "wire/json_writer.h"
+
+namespace uma::cli {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::size_t kTextsPerRequest = 64;
+constexpr std::size_t kBytesPerRequest = 384u << 10;  // within a frame of the usual limit, also where each needs escapes
+constexpr int kDeadlineMs = 60'000;
+constexpr std::size_t kTextColumns = 60;  // of a table
+constexpr std::size_t kNumbersShown = 4;
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view content = line.ends_with('\r') ? line.substr(0, line.size() - 1) : line;
+    if (!content.empty()) lines.emplace_back(content);
+  }
+  return lines;
+}
+
+// The texts of the arguments, of a file or of standard input.
+Result<std::vector<std::string>> read_texts(const TextsOptions& options, Interrupts& interrupts) {
+  for (const std::string& text : options.texts) {
+    if (auto good = check_text(text, "a text"); !good) return std::unexpected(good.error());
+  }
+  if (!options.texts.empty() && !options.file.empty()) {
+    return fail(ExitCode::usage, "give the texts as arguments or in --file, not both");
+  }
+  if (!options.texts.empty()) return options.texts;
+  UniqueFd file;
+  if (!options.file.empty() && options.file != "-") {
+    file = UniqueFd(::open(options.file.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.is_open()) return fail(ExitCode::usage, std::format("{}: {}", options.file, std::strerror(errno)));
+  } else if (options.file.empty() && !is_piped(STDIN_FILENO)) {
+    return fail(ExitCode::usage, "no texts: give them as arguments, with --file, or on standard input, one a line");
+  }
+  const auto text = read_prompt(file.is_open() ? file.get() : STDIN_FILENO, false, interrupts);
+  if (!text) return std::unexpected(text.error());
+  std::vector<std::string> lines = lines_of(*text);
+  if (lines.empty()) return fail(ExitCode::usage, "there are no texts: every line is empty");
+  return lines;
+}
+
+json::object request_of(const TextsOptions& options, std::string_view type) {
+  json::object request{{"type", type}};
+  if (!options.model.empty()) request["model"] = options.model;
+  if (!options.long_input.empty()) request["long_input"] = options.long_input;
+  if (options.is_background) {
+    request["class"] = "background";
+  } else {
+    request["deadline_ms"] = kDeadlineMs;
+  }
+  return request;
+}
+
+std::string short_text(std::string_view text) {
+  const std::string line = printable_line(text);
+  if (display_width(line) <= kTextColumns) return line;
+  return std::string(clip(line, kTextColumns - 1)) + "…";
+}
+
+float number_of(const json::value& value) {
+  return value.is_number() ? value.to_number<float>() : 0.0f;
+}
+
+std::string first_numbers(const json::array& vector) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(vector.size(), kNumbersShown); ++i) {
+    text += std::format("{}{:.4f}", i == 0 ? "" : " ", number_of(vector[i]));
+  }
+  return vector.size() > kNumbersShown ? text + " …" : text;
+}
+
+void append_vector_line(std::string& lines, std::string_view text, const json::array& vector) {
+  wire::ObjectWriter object(lines);
+  object.field("text", text);
+  wire::append_json_array(object.begin("embedding"), vector,
+                          [&](const json::value& value) { wire::append_json_float(lines, number_of(value)); });
+  object.close();
+  lines += '\n';
+}
+
+void append_score_line(std::string& lines, std::int64_t index, float score, std::string_view document) {
+  wire::ObjectWriter object(lines);
+  object.field("index", index);
+  wire::append_json_float(object.begin("score"), score);
+  object.field("text", document);
+  object.close();
+  lines += '\n';
+}
+
+}  // namespace
+
+Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Interrupts& interrupts) {
+  auto texts = read_texts(options.common, interrupts);
+  if (!texts) return std::unexpected(texts.error());
+  const bool as_table = output.is_terminal() && !options.common.as_json;
+  Table table({{"TEXT"}, {"NUMBERS", Align::right}, {"VECTOR"}});
+  for (std::size_t begin = 0; begin < texts->size();) {
+    json::array part;
+    for (std::size_t bytes = 0; begin + part.size() < texts->size() && part.size() < kTextsPerRequest;) {
+      const std::string& text = (*texts)[begin + part.size()];
+      bytes += text.size();
+      if (!part.empty() && bytes > kBytesPerRequest) break;
+      part.emplace_back(text);
+    }
+    const std::size_t count = part.size();
+    json::object request = request_of(options.common, "embed");
+    request["texts"] = std::move(part);
+    if (!options.task.empty()) request["task"] = options.task;
+    if (options.dimensions > 0) request["dimensions"] = options.dimensions;
+    if (options.is_raw) request["normalize"] = false;
+    const auto answer = client.call(std::move(request), "embedding");
+    if (!answer) return std::unexpected(answer.error());
+    const json::array& vectors = array_field(*answer, "embeddings");
+    if (vectors.size() != count || !std::ranges::all_of(vectors, [](const json::value& value) { return value.is_array(); })) {
+      return fail(ExitCode::protocol, std::format("the daemon sent {} vectors of {} texts", vectors.size(), count));
+    }
+    std::string lines;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::string& text = (*texts)[begin + i];
+      const json::array& vector = vectors[i].get_array();
+      if (as_table) {
+        table.add({short_text(text), std::to_string(vector.size()), first_numbers(vector)});
+      } else {
+        append_vector_line(lines, text, vector);
+      }
+    }
+    if (auto printed = print(output, lines); !printed) return printed;
+    begin += count;
+  }
+  return as_table ? print(output, table.text()) : Result<void>();
+}
+
+Result<void> run_rerank(Client& client, RerankOptions options, Output& output, Interrupts& interrupts) {
+  if (auto good = check_text(options.query, "--query"); !good) return std::unexpected(good.error());
+  auto documents = read_texts(options.common, interrupts);
+  if (!documents) return std::unexpected(documents.error());
+  json::object request = request_of(options.common, "rerank");
+  request["query"] = options.query;
+  request["documents"] = json::array(documents->begin(), documents->end());
+  if (options.top_n > 0) request["top_n"] = options.top_n;
+  const auto answer = client.call(std::move(request), "rerank");
+  if (!answer) return std::unexpected(answer.error());
+  const bool as_table = output.is_terminal() && !options.common.as_json;
+  Table table({{"SCORE", Align::right}, {"INDEX", Align::right}, {"DOCUMENT"}});
+  std::string lines;
+  for (const json::value& value : array_field(*answer, "results")) {
+    const json::object result = value.is_object() ? value.get_object() : json::object();
+    const std::int64_t index = int_field(result, "index");
+    if (!result.contains("score") || index < 0 || index >= static_cast<std::int64_t>(documents->size())) {
+      return fail(ExitCode::protocol, "the daemon sent a score of no document");
+    }
+    const std::string& document = (*documents)[static_cast<std::size_t>(index)];
+    if (as_table) {
+      table.add({std::format("{:.4f}", number_field(result, "score")), std::to_string(index), short_text(document)});
+    } else {
+      append_score_line(lines, index, number_of(result.at("score")), document);
+    }
+  }
+  return print(output, as_table ? table.text() : lines);
+}
+
+}  // namespace uma::cli

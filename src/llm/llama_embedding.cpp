@@ -1,0 +1,198 @@
+#include "llm/llama_embedding.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "llm/llama_context.h"
+#include "llm/llama_guard.h"
+#include "llm/llama_log.h"
+
+namespace uma::llm {
+namespace {
+
+constexpr std::int32_t kRows = 512;            // of a call, where texts need no more
+constexpr std::int32_t kTextTokensMax = 2048;  // unless more are asked for
+constexpr std::int32_t kTextsMax = 128;
+
+std::string meta_text(const llama_model* model, const std::string& key) {
+  std::array<char, 64> buffer{};
+  return llama_model_meta_val_str(model, key.c_str(), buffer.data(), buffer.size()) < 0 ? "" : buffer.data();
+}
+
+std::string architecture_of(const llama_model* model) {
+  return meta_text(model, "general.architecture");
+}
+
+bool sees_both_directions(const llama_model* model) {
+  return meta_text(model, architecture_of(model) + ".attention.causal") == "false";
+}
+
+enum llama_pooling_type library_pooling(Pooling pooling) {
+  switch (pooling) {
+    case Pooling::mean:
+      return LLAMA_POOLING_TYPE_MEAN;
+    case Pooling::cls:
+      return LLAMA_POOLING_TYPE_CLS;
+    case Pooling::last:
+      return LLAMA_POOLING_TYPE_LAST;
+    case Pooling::rank:
+      break;
+  }
+  return LLAMA_POOLING_TYPE_RANK;
+}
+
+void append_unless_none(std::vector<Token>& tokens, llama_token token) {
+  if (token != LLAMA_TOKEN_NULL) tokens.push_back(token);
+}
+
+}  // namespace
+
+std::optional<Pooling> pooling_of(const llama_model* model) {
+  const std::string stated = meta_text(model, architecture_of(model) + ".pooling_type");
+  if (stated == std::to_string(LLAMA_POOLING_TYPE_MEAN)) return Pooling::mean;
+  if (stated == std::to_string(LLAMA_POOLING_TYPE_CLS)) return Pooling::cls;
+  if (stated == std::to_string(LLAMA_POOLING_TYPE_LAST)) return Pooling::last;
+  if (stated == std::to_string(LLAMA_POOLING_TYPE_RANK)) return Pooling::rank;
+  if (sees_both_directions(model)) return Pooling::mean;
+  return std::nullopt;
+}
+
+TextFrame text_frame_of(const llama_vocab* vocab) {
+  const llama_token bos = llama_vocab_bos(vocab);
+  const llama_token eos = llama_vocab_eos(vocab);
+  const llama_token sep = llama_vocab_sep(vocab);
+  const bool is_word_piece = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;  // always [CLS] text [SEP]
+  TextFrame frame;
+  if (is_word_piece || llama_vocab_get_add_bos(vocab)) append_unless_none(frame.before, bos);
+  if (is_word_piece) {
+    append_unless_none(frame.after, sep);
+  } else if (llama_vocab_get_add_eos(vocab)) {
+    append_unless_none(frame.after, eos);
+  }
+  if (llama_vocab_get_add_eos(vocab)) append_unless_none(frame.between, eos == LLAMA_TOKEN_NULL ? sep : eos);
+  frame.after_pair = frame.between;
+  if (llama_vocab_get_add_sep(vocab)) append_unless_none(frame.between, sep);
+  return frame;
+}
+
+Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_ptr<llama_model> model,
+                                                                   const EmbeddingOptions& options) {
+  const auto pooling = pooling_of(model.get());
+  UMA_CHECK(pooling.has_value());
+  const std::int32_t dimensions = pooling == Pooling::rank ? static_cast<std::int32_t>(llama_model_n_cls_out(model.get()))
+                                                           : llama_model_n_embd_out(model.get());
+  if (dimensions < 1) return fail(ErrorCode::model_load, "the model states no size of its vectors");
+  const std::int32_t train = llama_model_n_ctx_train(model.get());
+  std::int32_t text_tokens = options.text_tokens_max > 0 ? options.text_tokens_max : kTextTokensMax;
+  // Positions that a model was not trained for can be beyond its table of them, which ends the process.
+  if (train > 0) text_tokens = std::min(text_tokens, train);
+  const auto rows = static_cast<std::uint32_t>(std::max(text_tokens, kRows));
+  // A text whose vector comes from its last token, and whose tokens see only what is before, can be computed in parts. Each
+  // row of a part costs memory for a vocabulary of floats in such models.
+  const bool has_parts = (pooling == Pooling::last || pooling == Pooling::rank) && !sees_both_directions(model.get());
+
+  llama_context_params params = llama_context_default_params();
+  params.embeddings = true;
+  params.pooling_type = library_pooling(*pooling);
+  params.n_ctx = rows;
+  params.n_batch = rows;
+  params.n_ubatch = has_parts ? static_cast<std::uint32_t>(kRows) : rows;
+  params.n_seq_max = kTextsMax;
+  params.kv_unified = true;
+  params.n_threads = params.n_threads_batch = options.threads;
+  // It sums in 16 bits, block by block: a text's vector would depend on where in the call it stands, in the fourth digit.
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.no_perf = true;
+
+  return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
+    const std::unique_lock lock(library_mutex());
+    library_log().forget();
+    llama_context* context = llama_init_from_model(model.get(), params);
+    if (context == nullptr) {
+      return fail(ErrorCode::model_load,
+                  std::format("no context for texts of {} tokens could be made ({}): try a smaller --n-ctx", text_tokens,
+                              library_log().last_error()));
+    }
+    EmbeddingShape shape;
+    shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
+    if (!has_parts) shape.batch_rows_max = std::min(shape.batch_rows_max, static_cast<std::int32_t>(llama_n_ubatch(context)));
+    shape.text_tokens_max = std::min(text_tokens, shape.batch_rows_max);
+    shape.batch_texts_max = static_cast<std::int32_t>(llama_n_seq_max(context));
+    shape.dimensions = dimensions;
+    shape.pooling = *pooling;
+    return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(std::move(model), context, shape));
+  });
+}
+
+LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context* context, const EmbeddingShape& shape)
+    : model_(std::move(model)),
+      context_(context),
+      shape_(shape),
+      vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
+      batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
+  llama_set_abort_callback(context_, ask_monitor, &monitor_);
+}
+
+LlamaEmbedding::~LlamaEmbedding() {
+  const std::unique_lock lock(library_mutex());
+  llama_batch_free(batch_);
+  llama_free(context_);
+}
+
+void LlamaEmbedding::set_threads(std::int32_t threads) {
+  llama_set_n_threads(context_, threads, threads);
+}
+
+Expected<bool> LlamaEmbedding::compute(std::span<const std::span<const Token>> texts, CallMonitor* monitor,
+                                       std::vector<float>& out) {
+  UMA_CHECK(!texts.empty() && texts.size() <= static_cast<std::size_t>(shape_.batch_texts_max));
+  std::int32_t rows = 0;
+  for (std::size_t text = 0; text < texts.size(); ++text) {
+    UMA_CHECK(!texts[text].empty() && texts[text].size() <= static_cast<std::size_t>(shape_.text_tokens_max));
+    UMA_CHECK(static_cast<std::size_t>(rows) + texts[text].size() <= static_cast<std::size_t>(shape_.batch_rows_max));
+    for (std::size_t position = 0; position < texts[text].size(); ++position, ++rows) {
+      const Token token = texts[text][position];
+      UMA_CHECK(token >= 0 && token < vocabulary_);
+      batch_.token[rows] = token;
+      batch_.pos[rows] = static_cast<llama_pos>(position);
+      batch_.n_seq_id[rows] = 1;
+      batch_.seq_id[rows][0] = static_cast<llama_seq_id>(text);
+      batch_.logits[rows] = 1;
+    }
+  }
+  batch_.n_tokens = rows;
+
+  const std::shared_lock lock(library_mutex());
+  monitor_.store(monitor, std::memory_order_release);
+  const llama_memory_t memory = llama_get_memory(context_);
+  auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
+    const std::int32_t result = memory == nullptr ? llama_encode(context_, batch_) : llama_decode(context_, batch_);
+    if (result == 2) return false;
+    if (result != 0) {
+      return fail(ErrorCode::runtime_decode,
+                  std::format("libllama failed to compute {} texts of {} tokens (code {})", texts.size(), rows, result));
+    }
+    out.clear();
+    for (std::size_t text = 0; text < texts.size(); ++text) {
+      const float* values = llama_get_embeddings_seq(context_, static_cast<llama_seq_id>(text));
+      if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama has no vector of a text that it has computed");
+      out.insert(out.end(), values, values + shape_.dimensions);
+    }
+    return true;
+  });
+  monitor_.store(nullptr, std::memory_order_release);
+  if (memory != nullptr) {
+    for (std::size_t text = 0; text < texts.size(); ++text) {
+      llama_memory_seq_rm(memory, static_cast<llama_seq_id>(text), -1, -1);
+    }
+  }
+  return done;
+}
+
+}  // namespace uma::llm

@@ -1,0 +1,46 @@
+// An embedding context without weights: a text's output is drawn from its tokens, so that a wrong, missing or foreign token
+// changes it. Faults and the price of a call are settable.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "llm/embedding.h"
+#include "testing/sim_clock.h"
+
+namespace uma::testing {
+
+struct FakeEmbeddingOptions {
+  llm::EmbeddingShape shape{.text_tokens_max = 32, .batch_rows_max = 64, .batch_texts_max = 16, .dimensions = 4};
+  SimClock* clock = nullptr;  // advanced by compute() where set
+  Duration call_cost = std::chrono::milliseconds(1);
+  Duration row_cost = std::chrono::microseconds(100);
+};
+
+class FakeEmbedding final : public llm::EmbeddingContext {
+ public:
+  using Text = std::span<const Token>;
+
+  explicit FakeEmbedding(const FakeEmbeddingOptions& options) : options_(options) {}
+
+  [[nodiscard]] const llm::EmbeddingShape& shape() const override { return options_.shape; }
+  [[nodiscard]] Expected<bool> compute(std::span<const Text> texts, llm::CallMonitor* monitor,
+                                       std::vector<float>& out) override;
+  void set_threads(std::int32_t threads) override { threads_ = threads; }
+
+  // What the tests look at and turn.
+  [[nodiscard]] std::int32_t threads() const { return threads_; }
+  std::function<bool(Text)> fails;                        // whether a call with this text fails; absent: none does
+  std::function<void(std::span<const Text>)> on_compute;  // sees the texts of each call before it is computed
+
+ private:
+  FakeEmbeddingOptions options_;
+  std::int32_t threads_ = 0;
+};
+
+// What compute() gives for the text.
+[[nodiscard]] std::vector<float> fake_output(std::span<const Token> text, std::int32_t dimensions);
+
+}  // namespace uma::testing
