@@ -223,6 +223,7 @@ class Daemon {
   bool wait_idle(Duration limit);
   void drain(int signal);
   void write_metrics() const;
+  void preload_models();
   void reload_models();
 
   const Config& config_;
@@ -295,6 +296,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   options.path = model.path;
   options.projector_path = *projector_path;
   options.draft_path = *draft_path;
+  options.tasks = card.tasks;
   options.workers = config.workers;
   options.context = compute.context;
   options.threads = compute.threads;
@@ -400,6 +402,7 @@ int Daemon::serve() {
       if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
         if (!*loaded) return give_up(loaded->error());
         log_ready(config_, clock_.now() - started_);
+        preload_models();
         continue;
       }
       const int number = std::get<SignalCame>(happening).number;
@@ -445,6 +448,13 @@ void Daemon::drain(int signal) {
       log_warning("the limit has passed: stopping what still runs");
       return;
     }
+  }
+}
+
+// Those whose cards ask for it; who fails is in the log, and loaded when somebody wants it.
+void Daemon::preload_models() {
+  for (const pool::RegisteredModel& model : models_.registry->models()) {
+    if (model.card.is_preloaded) engine_.load_model(model.card.name, [](const Expected<Unit>&) {});
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "llm/projector.h"
 #include "testing/fake_model.h"
 
 namespace uma::capability {
@@ -46,6 +47,10 @@ class TemplateModel final : public llm::Model {
   }
   [[nodiscard]] Expected<std::string> apply_chat_template(std::span<const ChatMessage>, bool) const override {
     return fail(ErrorCode::model_capability, "none");
+  }
+
+  [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string&, std::int32_t) const override {
+    return fail(ErrorCode::model_load, "none");
   }
 
  private:

@@ -10,6 +10,7 @@ enum class Capability : std::uint8_t {
   chat,            // continues texts
   text_embedding,  // a vector of each text
   rerank,          // a score of each pair of a query and a document
+  vision,          // continues texts with images in them
 };
 
 constexpr std::string_view capability_name(Capability capability) {
@@ -18,6 +19,8 @@ constexpr std::string_view capability_name(Capability capability) {
       return "text_embedding";
     case Capability::rerank:
       return "rerank";
+    case Capability::vision:
+      return "vision";
     case Capability::chat:
       break;
   }

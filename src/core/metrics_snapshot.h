@@ -109,6 +109,14 @@ struct MetricsSnapshot {
   double embed_request_p95_ms = 0;
   std::int64_t rss_bytes = 0;
   double kv_cache_utilization = 0;  // cells in use of all cells
+  std::int64_t models_registered = 0;
+  std::int64_t models_loaded = 0;  // that serve
+  std::uint64_t model_loads_total = 0;
+  std::uint64_t model_unloads_total = 0;
+  std::int64_t memory_usable_bytes = 0;  // that models, contexts and stored states may take together
+  std::int64_t memory_reserved_bytes = 0;
+  std::uint64_t memory_decisions_total = 0;   // times that memory was short
+  std::vector<std::string> memory_decisions;  // the latest of them, oldest first, in words
   ProgressSnapshot progress;
   std::vector<WorkerMetrics> workers;
   HistogramSnapshot ttft;

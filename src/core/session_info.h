@@ -97,6 +97,8 @@ struct ModelInfo {
   bool reads_images = false;
   std::string kv_layout{};      // "split" or "unified"; empty: it has none
   std::int32_t dimensions = 0;  // of its vectors; 0: it makes none
+  std::vector<std::string> aliases{};
+  std::string problem{};  // why it cannot be loaded; empty: nothing is known against it
 };
 
 }  // namespace uma

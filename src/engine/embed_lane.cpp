@@ -27,6 +27,7 @@ EmbedLane::EmbedLane(EmbedLaneOptions options, std::unique_ptr<llm::EmbeddingCon
     : options_(std::move(options)),
       clock_(clock),
       context_(std::move(context)),
+      cores_(options_.threads, 0, options_.workers),
       stats_(options_.stats ? options_.stats : std::make_shared<EmbedStats>()) {}
 
 void EmbedLane::post(EmbedTask task) {
@@ -52,6 +53,7 @@ StepOutcome EmbedLane::step() {
   take_commands();
   expire(clock_.now());
   drop_ended();
+  cores_.set_decode_busy(!jobs_.empty());
   if (jobs_.empty()) return {.did_work = false, .wake = kNever};
 
   pick_texts();
@@ -164,9 +166,7 @@ std::int32_t EmbedLane::rows_allowed() const {
 
 // False: it was interrupted.
 Expected<bool> EmbedLane::run_call(std::span<const Picked> texts) {
-  const std::int32_t allowed = options_.threads_allowed ? options_.threads_allowed() : options_.threads;
-  const std::int32_t threads = std::clamp(allowed, 1, options_.threads);
-  if (threads != threads_) {
+  if (const std::int32_t threads = cores_.decode_threads(); threads != threads_) {
     context_->set_threads(threads);
     threads_ = threads;
     stats_->threads.set(threads);

@@ -20,6 +20,7 @@
 #include "capability/text_embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "engine/core_share.h"
 #include "engine/interrupt.h"
 #include "engine/prefill_lane.h"
 #include "llm/embedding.h"
@@ -71,8 +72,8 @@ struct EmbedLaneOptions {
   std::shared_ptr<EmbedStats> stats = nullptr;  // shared with who reads them later
   // Whether others stream tokens; asked before each call. Null: never.
   std::function<bool()> has_streams = nullptr;
-  // How many of `threads` may compute now; asked before each call. Null: all.
-  std::function<std::int32_t()> threads_allowed = nullptr;
+  // With which it shares the threads; null: there are no others.
+  std::shared_ptr<BusyWorkers> workers = nullptr;  // shared by all workers of the daemon
 };
 
 class EmbedLane {
@@ -139,6 +140,7 @@ class EmbedLane {
   std::vector<float> outputs_;  // of the last call
   std::vector<Command> inbox_taken_;
   double row_ms_ = 0;         // measured; 0: nothing is known
+  CoreShare cores_;
   std::int32_t threads_ = 0;  // the context computes with
   bool has_warned_ = false;   // of the queue's depth, since it was shallow
 

@@ -240,13 +240,15 @@ TEST_F(EmbedLaneTest, ATextThatIsLongerThanACallMayTakeIsComputedAlone) {
   EXPECT_EQ(calls_.back().size(), 1u);
 }
 
-TEST_F(EmbedLaneTest, ComputesWithTheThreadsThatAreAllowed) {
-  std::int32_t allowed = 3;
-  start({.threads = 4, .threads_allowed = [&] { return allowed; }});
+TEST_F(EmbedLaneTest, SharesTheThreadsWithOthers) {
+  const auto workers = std::make_shared<BusyWorkers>(4);
+  workers->note(1);  // another one
+  start({.threads = 4, .workers = workers});
   lane_->post(task(1, {text_of(1)}));
   run();
-  EXPECT_EQ(context_->threads(), 3);
-  allowed = 9;
+  EXPECT_EQ(context_->threads(), 2);
+  EXPECT_EQ(workers->part_of(4), 4) << "it idles, and does not count";
+  workers->note(-1);
   lane_->post(task(2, {text_of(1)}));
   run();
   EXPECT_EQ(context_->threads(), 4);

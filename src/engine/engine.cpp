@@ -307,7 +307,8 @@ std::vector<EmbedLane*> Engine::make_embed_workers(const std::string& name, Load
                              .threads = made.threads,
                              .queue_depth_warn = options_.queue_depth_warn,
                              .stats = loaded.embed_stats[i],
-                             .has_streams = [this] { return has_streams(); }};
+                             .has_streams = [this] { return has_streams(); },
+                             .workers = busy_workers_};
     auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(made.embeddings[i]), clock_);
     lanes.push_back(lane.get());
     loaded.embed_workers.push_back({std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
@@ -612,7 +613,12 @@ std::vector<ModelInfo> Engine::models() const {
   const MutexLock lock(models_mutex_);
   for (ModelInfo& info : infos) {
     const auto found = models_.find(info.name);
-    if (found != models_.end() && found->second.info.state != ModelState::unloaded) info = found->second.info;
+    if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
+    std::vector<std::string> aliases = std::move(info.aliases);
+    std::string problem = std::move(info.problem);
+    info = found->second.info;
+    info.aliases = std::move(aliases);
+    if (info.state == ModelState::failed) info.problem = std::move(problem);
   }
   return infos;
 }
@@ -635,6 +641,7 @@ MetricsSnapshot Engine::metrics() const {
   std::int64_t waiting_since_us = router_.waiting_since_us();
 
   if (const auto known = source_->resolve(options_.preload)) snapshot.model = *known;
+  source_->add_metrics(snapshot);
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
   snapshot.requests_open = router_.requests_open();

@@ -28,6 +28,7 @@ class FakeSource final : public WorkerSource {
   ~FakeSource() override { stop(); }
   [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override { return name.empty() ? "fake" : name; }
   [[nodiscard]] std::vector<ModelInfo> list() const override { return {{.name = "fake"}}; }
+  void add_metrics(MetricsSnapshot&) const override {}
   void start(WorkerHost& host) override { host_ = &host; }
   void load(const std::string& model) override {
     threads_.emplace_back([this, model] {

@@ -44,6 +44,7 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   LoadedWorkers loaded;
   loaded.copies = options.replicates ? options.workers : 1;
   loaded.threads = options.threads;
+  loaded.tasks = options.tasks;
   loaded.threads_beside_prefill = options.threads_beside_prefill;
   std::shared_ptr<const llm::Model> model;
   const bool drafts = !options.draft_path.empty();

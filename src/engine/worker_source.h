@@ -73,6 +73,8 @@ class WorkerSource {
   [[nodiscard]] virtual Expected<std::string> resolve(const std::string& name) const = 0;
   // All that clients may name, as far as it is known without loading it. Any thread.
   [[nodiscard]] virtual std::vector<ModelInfo> list() const = 0;
+  // Its figures; any thread.
+  virtual void add_metrics(MetricsSnapshot& snapshot) const = 0;
   // Before everything below.
   virtual void start(WorkerHost& host) = 0;
   // Begins to load a model by its own name, which is not loaded. Any thread; waits for nobody.

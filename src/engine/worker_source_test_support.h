@@ -26,6 +26,7 @@ class NamedModels final : public WorkerSource {
     for (const std::string& name : names_) infos.push_back({.name = name});
     return infos;
   }
+  void add_metrics(MetricsSnapshot&) const override {}
   void start(WorkerHost&) override {}
   void load(const std::string& model) override { wanted.push_back(model); }
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }

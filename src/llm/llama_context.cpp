@@ -126,8 +126,6 @@ bool ask_monitor(void* data) {
   return monitor != nullptr && monitor->wants_end();
 }
 
-}  // namespace
-
 std::shared_mutex& library_mutex() {
   static std::shared_mutex mutex;
   return mutex;

@@ -15,7 +15,6 @@
 namespace uma::pool {
 namespace {
 
-constexpr std::array<std::string_view, 4> kCapabilities = {"chat", "text_embedding", "rerank", "vision"};
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kAliasesMax = 64;
 
@@ -114,22 +113,6 @@ std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) 
   return std::nullopt;
 }
 
-std::optional<std::string> apply_sampling(ModelCard& card, const YAML::Node& node) {
-  constexpr const char* kExpected = "a map of temperature (0 to 100), top_p, min_p (0 to 1) and top_k (from 0)";
-  if (!node.IsMap()) return kExpected;
-  SamplingDefaults& sampling = card.sampling;
-  for (const auto& entry : node) {
-    const std::string key = scalar(entry.first).value_or("");
-    bool is_good = false;
-    if (key == "temperature") is_good = (sampling.temperature = number_in(entry.second, 0.0, 100.0)).has_value();
-    if (key == "top_p") is_good = (sampling.top_p = number_in(entry.second, 0.0, 1.0)).has_value();
-    if (key == "min_p") is_good = (sampling.min_p = number_in(entry.second, 0.0, 1.0)).has_value();
-    if (key == "top_k") is_good = (sampling.top_k = number_in<std::int32_t>(entry.second, 0, 1 << 30)).has_value();
-    if (!is_good) return kExpected;
-  }
-  return std::nullopt;
-}
-
 // This table is all there is to know about the keys of a card.
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = {
@@ -140,7 +123,6 @@ const std::vector<Key>& keys() {
       {"n_ctx", number<std::int32_t>(0, 1 << 24, [](ModelCard& card) -> auto& { return card.context_cells; })},
       {"slots", number<std::int32_t>(1, 256, [](ModelCard& card) -> auto& { return card.slots; })},
       {"kv_type", apply_kv_type},
-      {"sampling", apply_sampling},
       {"pin", boolean([](ModelCard& card) -> auto& { return card.is_pinned; })},
       {"preload", boolean([](ModelCard& card) -> auto& { return card.is_preloaded; })},
       {"workers_max", number<std::int32_t>(1, 64, [](ModelCard& card) -> auto& { return card.workers_max; })},
@@ -232,14 +214,12 @@ class CardReader {
 
 }  // namespace
 
-std::string_view name_of(Capability capability) {
-  return kCapabilities[static_cast<std::size_t>(capability)];
-}
-
 std::optional<Capability> parse_capability(std::string_view name) {
-  const auto found = std::ranges::find(kCapabilities, name);
-  if (found == kCapabilities.end()) return std::nullopt;
-  return static_cast<Capability>(found - kCapabilities.begin());
+  for (const Capability capability :
+       {Capability::chat, Capability::text_embedding, Capability::rerank, Capability::vision}) {
+    if (capability_name(capability) == name) return capability;
+  }
+  return std::nullopt;
 }
 
 bool is_model_name(std::string_view name) {

@@ -8,21 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/capability.h"
 #include "llm/model.h"
 
 namespace uma::pool {
 
-enum class Capability : std::uint8_t { chat, text_embedding, rerank, vision };
-[[nodiscard]] std::string_view name_of(Capability capability);
 [[nodiscard]] std::optional<Capability> parse_capability(std::string_view name);
-
-// How a model samples where a request does not say.
-struct SamplingDefaults {
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<std::int32_t> top_k;
-  std::optional<double> min_p;
-};
 
 // What models.yaml says of one model; one that is only a file in a folder has a card that says nothing but its name and path.
 // Left out, a value is the daemon's own.
@@ -35,7 +26,6 @@ struct ModelCard {
   std::optional<std::int32_t> context_cells;
   std::optional<std::int32_t> slots;
   std::optional<llm::KvType> kv_type;
-  SamplingDefaults sampling;
   bool is_pinned = false;     // never unloaded, once loaded
   bool is_preloaded = false;  // loaded at the start
   std::int32_t workers_max = 1;

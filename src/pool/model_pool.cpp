@@ -58,6 +58,11 @@ Expected<ModelPool::Need> ModelPool::need_of(const engine::LoadWorkersOptions& o
   if (!model) return std::unexpected(model.error());
   Need need{.weights = model->weights * (options.replicates ? workers : 1)};
   for (const llm::ContextBytes& context : model->contexts) need.contexts += context.total() * workers;
+  if (!options.projector_path.empty()) {
+    const auto projector = llm::read_gguf_header(options.projector_path);
+    if (!projector) return std::unexpected(projector.error());
+    need.weights += projector->weight_bytes;
+  }
   if (!options.draft_path.empty()) {
     const auto draft = llm::measure_footprint(options.draft_path, std::span(contexts).first(1));
     if (!draft) return std::unexpected(draft.error());
@@ -108,11 +113,32 @@ std::vector<ModelInfo> ModelPool::list() const {
       info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
       info.has_chat_template = header->has_chat_template;
     }
+    info.capability = model.capability;
+    info.reads_images = model.capability == Capability::vision;
+    info.aliases = model.card.aliases;
+    info.problem = model.problem;
     if (!model.problem.empty()) info.state = ModelState::failed;
     // The default one comes first.
     infos.insert(first && info.name == *first ? infos.begin() : infos.end(), std::move(info));
   }
   return infos;
+}
+
+void ModelPool::add_metrics(MetricsSnapshot& snapshot) const {
+  constexpr std::size_t kDecisions = 8;
+  const PlaceUse memory = governor_.use().front();
+  snapshot.memory_usable_bytes = static_cast<std::int64_t>(memory.usable);
+  snapshot.memory_reserved_bytes = static_cast<std::int64_t>(memory.reserved());
+  snapshot.memory_decisions_total = governor_.decisions_total();
+  const std::vector<Decision> decisions = governor_.decisions();
+  for (std::size_t i = decisions.size() - std::min(decisions.size(), kDecisions); i < decisions.size(); ++i) {
+    snapshot.memory_decisions.push_back(decisions[i].text());
+  }
+  snapshot.model_loads_total = loads_total_.value();
+  snapshot.model_unloads_total = unloads_total_.value();
+  const MutexLock lock(mutex_);
+  snapshot.models_registered = std::ssize(registry_->models());
+  snapshot.models_loaded = std::ranges::count_if(residents_, [](const auto& entry) { return entry.second.is_serving; });
 }
 
 std::expected<std::size_t, std::vector<std::string>> ModelPool::reload() {
@@ -195,6 +221,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     return loaded;
   }
   log_loaded(*loaded, options->context);
+  loads_total_.add();
   if (options->weights == nullptr) resident.load_ms = to_ms(clock_.now() - began);
   // Replicated weights go with their workers.
   if (loaded->copies == 1) resident.weights = loaded->model;
@@ -315,6 +342,7 @@ bool ModelPool::unload_now(const std::string& model, bool keeps_weights) {
   }
   if (is_serving && !host_->retire(model)) return false;
   log_info("model   {}: {}", model, keeps_weights ? "its contexts are freed" : "unloaded");
+  unloads_total_.add();
   Resident freed;  // ends after the lock
   const MutexLock lock(mutex_);
   // It may be loading again by now: then it holds what it needs.

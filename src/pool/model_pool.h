@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/memory_info.h"
+#include "base/metrics.h"
 #include "base/mutex.h"
 #include "engine/load_workers.h"
 #include "engine/worker_source.h"
@@ -46,6 +47,7 @@ class ModelPool final : public engine::WorkerSource {
 
   [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override;
   [[nodiscard]] std::vector<ModelInfo> list() const override;
+  void add_metrics(MetricsSnapshot& snapshot) const override;
   void start(engine::WorkerHost& host) override;
   void load(const std::string& model) override;
   void unload(const std::string& model, Reply<Unit> reply) override;
@@ -106,6 +108,8 @@ class ModelPool final : public engine::WorkerSource {
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
   std::thread maintenance_;
+  Counter loads_total_;
+  Counter unloads_total_;
   bool is_stopped_ GUARDED_BY(mutex_) = false;
 };
 

@@ -90,7 +90,6 @@ assistant:
   n_ctx: 8192
   slots: 4
   kv_type: q8_0
-  sampling: {temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.05}
   pin: true
   preload: true
   workers_max: 3
@@ -113,8 +112,6 @@ assistant:
   EXPECT_EQ(found.card.context_cells, 8192);
   EXPECT_EQ(found.card.slots, 4);
   EXPECT_EQ(found.card.kv_type, llm::KvType::q8_0);
-  EXPECT_EQ(found.card.sampling.temperature, 0.7);
-  EXPECT_EQ(found.card.sampling.top_k, 40);
   EXPECT_TRUE(found.card.is_pinned && found.card.is_preloaded && found.card.replicates_weights);
   EXPECT_EQ(found.card.workers_max, 3);
   EXPECT_EQ(found.card.weight, 2.5);
@@ -126,7 +123,7 @@ assistant:
 
 TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: x, colour: red}"),
-            "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, sampling, pin, "
+            "1:14: unknown key \"colour\" in a; known: path, url, capability, aliases, n_ctx, slots, kv_type, pin, "
             "preload, workers_max, weights, weight, draft_model, projector, tasks, idle_unload_s");
   EXPECT_EQ(mistake("a:\n  path: x\n  n_ctx: many\n"), "3:10: a.n_ctx: expected a number from 0 to 16777216, got \"many\"");
   EXPECT_EQ(mistake("a:\n  path: x\n  slots: 0\n"), "3:10: a.slots: expected a number from 1 to 256, got \"0\"");
@@ -134,8 +131,6 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: [x]}").substr(0, 25), "1:11: a.path: expected a ");
   EXPECT_EQ(mistake("a: {path: x, pin: yes}"), "1:19: a.pin: expected true or false, got \"yes\"");
   EXPECT_EQ(mistake("a: {path: x, pin: true, pin: true}"), "1:25: a.pin is set twice");
-  EXPECT_TRUE(mistake("a: {path: x, sampling: {heat: 1}}").contains("expected a map of temperature"));
-  EXPECT_TRUE(mistake("a: {path: x, sampling: {top_p: 2}}").contains("expected a map of temperature"));
   EXPECT_TRUE(mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank or vision"));
   EXPECT_TRUE(mistake("a: {path: x, aliases: [\"b c\"]}").contains("a list of names without blanks"));
   EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: needs a path or a url");

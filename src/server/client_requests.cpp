@@ -259,6 +259,16 @@ void ClientRequests::run(const std::string& id, wire::RerankCall call) {
   in_flight_.at(id).generation = service_.rerank(tenant_, std::move(request), std::move(reply));
 }
 
+void ClientRequests::run(const std::string& id, wire::LoadModelRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.load_model(std::move(request.model), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::UnloadModelRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.unload_model(std::move(request.model), reply_to<Unit>(id, append));
+}
+
 void ClientRequests::run(const std::string& id, wire::ModelsRequest) {
   const std::vector<ModelInfo> models = service_.models();
   outbox_->append([&](std::string& out) { wire::append_models(out, wire::FrameHead(id), models); });

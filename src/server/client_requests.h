@@ -67,6 +67,8 @@ class ClientRequests {
   void run(const std::string& id, wire::ImportDataRequest request);
   void run(const std::string& id, wire::EmbeddingCall call);
   void run(const std::string& id, wire::RerankCall call);
+  void run(const std::string& id, wire::LoadModelRequest request);
+  void run(const std::string& id, wire::UnloadModelRequest request);
   void run(const std::string& id, wire::ModelsRequest request);
   void run(const std::string& id, wire::MetricsRequest request);
   void run(const std::string& id, wire::PingRequest request);

@@ -10,12 +10,13 @@ namespace uma::server {
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
   auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
+  const std::string model = model_name(connection.service(), asked->model);
   auto made = co_await connection.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
     connection.service().embed_images(connection.tenant(), std::move(*asked), std::move(reply));
   });
   co_return co_await connection.respond_with(
       std::move(made), request, [&](const ImageEmbeddings& embeddings) -> std::expected<std::string, wire::RejectedBody> {
-        return wire::image_embeddings_json(embeddings, model_name(connection.service()));
+        return wire::image_embeddings_json(embeddings, model);
       });
 }
 

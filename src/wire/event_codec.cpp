@@ -213,6 +213,9 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("reads_images", model.reads_images);
   object.field("kv_layout", model.kv_layout);
   object.field("dimensions", model.dimensions);
+  append_json_array(object.begin("aliases"), model.aliases,
+                    [&](const std::string& alias) { append_json_string(out, alias); });
+  if (!model.problem.empty()) object.field("problem", model.problem);
   object.close();
 }
 
@@ -304,6 +307,15 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("embed_request_p95_ms", metrics.embed_request_p95_ms);
   object.field("rss_bytes", metrics.rss_bytes);
   object.field("kv_cache_utilization", metrics.kv_cache_utilization);
+  object.field("models_registered", metrics.models_registered);
+  object.field("models_loaded", metrics.models_loaded);
+  object.field("model_loads_total", metrics.model_loads_total);
+  object.field("model_unloads_total", metrics.model_unloads_total);
+  object.field("memory_usable_bytes", metrics.memory_usable_bytes);
+  object.field("memory_reserved_bytes", metrics.memory_reserved_bytes);
+  object.field("memory_decisions_total", metrics.memory_decisions_total);
+  append_json_array(object.begin("memory_decisions"), metrics.memory_decisions,
+                    [&](const std::string& decision) { append_json_string(out, decision); });
   append_progress_fields(object, metrics.progress);
   append_json_array(object.begin("workers"), metrics.workers,
                     [&](const WorkerMetrics& worker) { append_worker_metrics(out, worker); });

@@ -58,6 +58,13 @@ struct ImportDataRequest {
   bool is_last = false;
 };
 
+struct LoadModelRequest {
+  std::string model;  // empty: the default one
+};
+struct UnloadModelRequest {
+  std::string model;
+};
+
 struct ListSessionsRequest {};
 struct ModelsRequest {};
 struct MetricsRequest {};
@@ -67,8 +74,8 @@ struct PingRequest {};
 using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
-                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, ModelsRequest,
-                 MetricsRequest, PingRequest>;
+                 ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest,
+                 UnloadModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
   std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL

@@ -218,6 +218,11 @@ RequestBody decode_rerank_request(FieldReader& fields) {
 }
 
 template <class BodyT>
+RequestBody decode_model(FieldReader& fields) {
+  return BodyT{fields.text("model", {0, kModelBytesMax}).value_or("")};
+}
+
+template <class BodyT>
 RequestBody decode_plain(FieldReader&) {
   return BodyT{};
 }
@@ -227,7 +232,7 @@ struct TypeDecoder {
   RequestBody (*decode)(FieldReader& fields);
 };
 
-constexpr std::array<TypeDecoder, 20> kDecoders = {{
+constexpr std::array<TypeDecoder, 24> kDecoders = {{
     {"generate", decode_generate},
     {"generate_stream", decode_generate_stream},
     {"regenerate", decode_regenerate},
@@ -247,24 +252,16 @@ constexpr std::array<TypeDecoder, 20> kDecoders = {{
     {"describe_image", decode_describe_image},
     {"embed", decode_embed},
     {"rerank", decode_rerank_request},
+    {"load_model", decode_model<LoadModelRequest>},
+    {"unload_model", decode_model<UnloadModelRequest>},
     {"models", decode_plain<ModelsRequest>},
     {"metrics", decode_plain<MetricsRequest>},
     {"ping", decode_plain<PingRequest>},
 }};
 
-constexpr std::array<std::string_view, 1> kCapabilityTypes = {"generate_image"};
-constexpr std::array<std::string_view, 2> kLaterTypes = {"load_model", "unload_model"};
-
-bool contains(std::span<const std::string_view> names, std::string_view name) {
-  return std::ranges::find(names, name) != names.end();
-}
-
 Error type_error(std::string_view type) {
-  if (contains(kCapabilityTypes, type)) {
+  if (type == "generate_image") {
     return {ErrorCode::model_capability, std::format("this version reads texts and images, {} comes later", type)};
-  }
-  if (contains(kLaterTypes, type)) {
-    return {ErrorCode::proto_type, std::format("request type \"{}\" is not served by this version", type)};
   }
   return {ErrorCode::proto_type, type.size() <= 64 ? std::format("unknown request type \"{}\"", type) : "unknown request type"};
 }

@@ -1,0 +1,213 @@
+"""Many models behind one daemon: loaded when they are used, freed when memory is short, and their sessions stay."""
+
+import os
+import pathlib
+import re
+import signal
+import tempfile
+import time
+import unittest
+
+import uma
+
+NAMES = ["a", "b", "c"]
+
+
+class ModelsTest(unittest.TestCase):
+    """A folder of models, all the same one by other names, and a daemon that knows them."""
+
+    names = NAMES
+    settings = ""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="uma-models-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        for name in self.names:
+            self.add(name)
+        self.daemon = uma.Daemon(self.folder / f"{self.names[0]}.gguf", config=f"models_dirs: [{self.folder}]\nn_ctx: 2048\n{self.settings}")
+        self.daemon.__enter__()
+        self.addCleanup(self.daemon.__exit__, None, None, None)
+        self.client = self.connect()
+
+    def add(self, name, source=uma.TINY):
+        # Another name of one file is another model: what it computes is that of the first, and takes as much memory.
+        (self.folder / f"{name}.gguf").write_bytes(source.read_bytes())
+
+    def connect(self):
+        client = uma.Client(self.daemon.socket_path)
+        self.addCleanup(client.close)
+        return client
+
+    def state_of(self, name):
+        return {model["name"]: model["state"] for model in self.client.models()}[name]
+
+    def loads(self):
+        return self.client.metrics()["model_loads_total"]
+
+
+class OnDemand(ModelsTest):
+    def test_a_model_is_loaded_by_its_first_request_and_stays(self):
+        self.assertEqual("unloaded", self.state_of("b"))
+        reply = self.client.generate("hello", model="b", max_tokens=4, progress=True)
+        self.assertEqual("eos", reply.last["event"])
+        self.assertIn("loading", [event.get("stage") for event in reply.events])
+        self.assertEqual("ready", self.state_of("b"))
+        before = self.loads()
+        again = self.client.generate("hello", model="b", max_tokens=4)
+        self.assertEqual(reply.text, again.text)
+        self.assertEqual(before, self.loads())
+        self.assertEqual("unloaded", self.state_of("c"))
+
+    def test_who_names_none_means_the_default_one(self):
+        self.client.generate("hello", max_tokens=2)
+        self.assertEqual("unloaded", self.state_of("b"))
+        self.assertEqual("a", self.client.models()[0]["name"])
+
+    def test_many_first_requests_are_one_load(self):
+        clients = [self.connect() for _ in range(8)]
+        before = self.loads()
+        replies = uma.parallel(*(lambda client=client: client.generate("hi", model="c", max_tokens=3) for client in clients))
+        self.assertEqual({"eos"}, {reply.last["event"] for reply in replies})
+        self.assertEqual(before + 1, self.loads())
+
+    def test_an_unknown_name_is_answered_with_the_nearest(self):
+        reply = self.client.generate("hi", model="bb", max_tokens=3)
+        self.assertEqual("E_MODEL_001", reply.code)
+        self.assertIn("b", reply.message)
+
+    def test_a_session_is_of_one_model(self):
+        session = self.client.create_session(model="b")
+        self.assertEqual("b", self.client.session(session)["model"])
+        self.assertEqual("eos", self.client.generate_stream(session, text="hello", max_tokens=3).last["event"])
+        self.assertEqual("E_PROTO_003", self.client.generate_stream(session, text="x", model="c", max_tokens=3).code)
+
+    def test_a_file_that_is_no_model_is_listed_and_refused(self):
+        (self.folder / "bad.gguf").write_bytes(b"GGUF" + bytes(200))
+        (self.folder / "cut.gguf").write_bytes(uma.TINY.read_bytes()[:10_000])
+        self.reload()
+        for name in ("bad", "cut"):
+            self.assertEqual("failed", self.state_of(name))
+            reply = self.client.generate("hi", model=name, max_tokens=3)
+            self.assertEqual("E_MODEL_002", reply.code)
+        self.assertEqual("eos", self.client.generate("hi", max_tokens=3).last["event"], "the others are served")
+
+    def reload(self):
+        lines = self.daemon.log().count("models are registered")
+        os.kill(self.daemon.process.pid, signal.SIGHUP)
+        uma.until(lambda: self.daemon.log().count("models are registered") > lines, "the registry was read again")
+
+    def test_hup_finds_new_models(self):
+        self.add("d")
+        self.assertEqual("E_MODEL_001", self.client.generate("hi", model="d", max_tokens=3).code)
+        self.reload()
+        self.assertEqual("eos", self.client.generate("hi", model="d", max_tokens=3).last["event"])
+
+
+class Unloading(ModelsTest):
+    def test_a_session_goes_on_after_its_model_was_unloaded(self):
+        session = self.client.create_session(model="b", mode="text")
+        text = "word " * 120
+        first = self.client.generate_stream(session, text=text, max_tokens=5)
+        self.assertEqual("eos", first.last["event"])
+        self.assertEqual("ack", uma.until(lambda: self.unloaded("b"), "b is unloaded")["event"])
+        self.assertEqual("unloaded", self.state_of("b"))
+        again = self.client.generate_stream(session, text="more", max_tokens=5)
+        self.assertEqual("eos", again.last["event"])
+        self.assertEqual("warm", again.usage["tier"])
+        self.assertGreater(again.usage["reused_tokens"], 100)
+
+    def unloaded(self, name):
+        reply = self.client.call(type="unload_model", model=name)
+        return reply if reply["event"] == "ack" else None
+
+    def test_what_is_in_use_is_not_unloaded(self):
+        request = self.client.start(type="generate", prompt="long", model="b", max_tokens=1500, ignore_eos=True)
+        self.client.wait_token(request)
+        refused = self.client.call(type="unload_model", model="b")
+        self.assertEqual("E_SESSION_002", refused["code"])
+        self.client.call(type="cancel", target=request)
+        self.client.finish(request)
+
+    def test_load_and_unload_by_name(self):
+        self.assertEqual("ack", self.client.call(type="load_model", model="c")["event"])
+        self.assertEqual("ready", self.state_of("c"))
+        self.assertEqual("E_MODEL_001", self.client.call(type="load_model", model="nobody")["code"])
+        self.assertEqual("E_SESSION_002", self.client.call(type="unload_model", model="b")["code"])
+
+    def test_weights_that_were_kept_are_not_read_again(self):
+        self.client.generate("hi", model="b", max_tokens=3)
+        uma.until(lambda: self.unloaded("b"), "b is unloaded")
+        before = self.daemon.log().count("b.gguf")
+        self.client.generate("hi", model="b", max_tokens=3)
+        self.assertEqual(before + 1, self.daemon.log().count("b.gguf"), "an unloaded model is read from its file")
+
+
+class Short(ModelsTest):
+    """Memory for two of three models."""
+
+    settings = "slots: 4\nkv: {warm_bytes_max: 1M}\npool: {memory_bytes_max: 24M, min_loaded_s: 0, maintenance_s: 0.2}\n"
+
+    def test_models_take_turns_and_nobody_fails(self):
+        # How much one takes is the governor's to say: two fit and three do not.
+        self.client.generate("hi", model="a", max_tokens=2)
+        one = self.client.metrics()["memory_reserved_bytes"]
+        self.assertGreater(one, 0)
+        self.client.generate("hi", model="b", max_tokens=2)
+        numbers = self.client.metrics()
+        if numbers["memory_reserved_bytes"] + one <= numbers["memory_usable_bytes"]:
+            self.skipTest(f"three models fit: each takes {one} of {numbers['memory_usable_bytes']} bytes")
+        sessions = {name: self.client.create_session(model=name, mode="text") for name in NAMES}
+        stop = time.monotonic() + 6
+        failures = []
+        turns = dict.fromkeys(NAMES, 0)
+
+        def use(name):
+            with uma.Client(self.daemon.socket_path) as client:
+                while time.monotonic() < stop:
+                    reply = client.generate_stream(sessions[name], text="and ", max_tokens=3)
+                    if reply.last["event"] != "eos":
+                        failures.append(reply.last)
+                        return
+                    turns[name] += 1
+
+        uma.parallel(*(lambda name=name: use(name) for name in NAMES))
+        self.assertEqual([], failures)
+        self.assertGreater(min(turns.values()), 0, turns)
+        numbers = self.client.metrics()
+        self.assertLessEqual(numbers["memory_reserved_bytes"], numbers["memory_usable_bytes"])
+        self.assertGreater(numbers["memory_decisions_total"], 0)
+        for name in NAMES:
+            self.assertEqual(turns[name], self.client.session(sessions[name])["turns"])
+
+    def test_what_can_never_fit_is_refused_with_the_numbers(self):
+        small = uma.Daemon(self.folder / "a.gguf", config="n_ctx: 2048\npool: {memory_bytes_max: 1M}\n")
+        self.addCleanup(small.kill)
+        small.start()
+        self.assertEqual(1, small.process.wait(uma.WAIT_S), "the model that it is to serve can never be loaded")
+        self.assertIn("1.0 MiB may be used in all", small.log())
+
+
+class Hundreds(ModelsTest):
+    names = ["used-0", "used-1", "used-2"]
+
+    def setUp(self):
+        super().setUp()
+        for i in range(497):
+            os.link(self.folder / "used-1.gguf", self.folder / f"unused-{i:03}.gguf")
+        os.kill(self.daemon.process.pid, signal.SIGHUP)
+        uma.until(lambda: re.search(r"50\d models are registered", self.daemon.log()), "500 models are registered")
+
+    def test_only_what_is_used_takes_memory(self):
+        for name in self.names:
+            self.assertEqual("eos", self.client.generate("hi", model=name, max_tokens=3).last["event"])
+        numbers = self.client.metrics()
+        self.assertGreaterEqual(numbers["models_registered"], 500)
+        self.assertEqual(3, numbers["models_loaded"])
+        states = [model["state"] for model in self.client.models()]
+        self.assertEqual(3, states.count("ready"))
+        self.assertEqual(len(states) - 3, states.count("unloaded"))
+
+
+if __name__ == "__main__":
+    unittest.main()
