@@ -1,11 +1,19 @@
 #include "base/thread_name.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 namespace uma {
 
 void set_thread_name(const char* name) {
   pthread_setname_np(pthread_self(), name);
+}
+
+void yield_to_others() {
+  constexpr int kNice = 15;
+  // On Linux the priority is the thread's own. Where it may not be changed, it stays.
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
 }
 
 }  // namespace uma

@@ -5,4 +5,7 @@ namespace uma {
 
 void set_thread_name(const char* name);
 
+// The calling thread gives way to the others of the machine that have something to compute.
+void yield_to_others();
+
 }  // namespace uma

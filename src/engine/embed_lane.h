@@ -139,7 +139,7 @@ class EmbedLane {
   std::vector<std::span<const Token>> texts_;
   std::vector<float> outputs_;  // of the last call
   std::vector<Command> inbox_taken_;
-  double row_ms_ = 0;         // measured; 0: nothing is known
+  double row_ms_ = 0;  // measured; 0: nothing is known
   CoreShare cores_;
   std::int32_t threads_ = 0;  // the context computes with
   bool has_warned_ = false;   // of the queue's depth, since it was shallow

@@ -37,13 +37,13 @@ struct EngineOptions {
   double target_ttft_ms = 0;  // 0: none
   double target_tbt_ms = 0;   // 0: automatic
   sched::PolicyOptions policy;
-  double bmt_budget_gbps = 0;    // 10^9 bytes a second that may be moved; 0: no limit
-  bool is_reproducible = false;  // LaneOptions
-  bool speculates = false;       // guesses tokens from a sequence's own text where that pays
-  kv::StoreOptions store;        // of states that no context holds
-  VisionOptions vision;          // of models that have a projector
+  double bmt_budget_gbps = 0;         // 10^9 bytes a second that may be moved; 0: no limit
+  bool is_reproducible = false;       // LaneOptions
+  bool speculates = false;            // guesses tokens from a sequence's own text where that pays
+  kv::StoreOptions store;             // of states that no context holds
+  VisionOptions vision;               // of models that have a projector
   std::size_t queue_depth_warn = 50;  // embedding requests that wait for a model; more are worth a line in the log; 0: never
-  std::string preload;           // a model that is loaded at the start; empty: the default one
+  std::string preload;                // a model that is loaded at the start; empty: the default one
   // Called once, when that model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };

@@ -64,7 +64,9 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
     if (i == 0) loaded.model = model;
     if (model->facts().capability != Capability::chat) {
       const std::int32_t threads = std::max(options.context.threads, options.context.threads_batch);
-      auto context = model->new_embedding({.text_tokens_max = options.context.cells, .threads = threads});
+      auto context = model->new_embedding({.text_tokens_max = options.context.cells,
+                                           .threads = threads,
+                                           .has_flash_attention = options.context.flash_attention != llm::FlashAttention::off});
       if (!context) return std::unexpected(context.error());
       loaded.embeddings.push_back(std::move(*context));
       continue;

@@ -18,7 +18,7 @@ struct LoadWorkersOptions {
   std::string draft_path;                               // of a draft model, whose weights all workers share; empty: none
   std::string projector_path{};                         // of what reads images; empty: none
   std::shared_ptr<const llm::Model> weights = nullptr;  // loaded before; null, or with replicated ones, they are read
-  std::map<std::string, std::string> tasks{};  // LoadedWorkers
+  std::map<std::string, std::string> tasks{};           // LoadedWorkers
   std::int32_t workers = 1;
   llm::ContextOptions context;              // of each worker
   std::int32_t threads = 1;                 // LoadedWorkers

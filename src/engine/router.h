@@ -209,7 +209,7 @@ class Router {
     std::vector<Lane*> lanes;                                  // ready: at least one, or there is an embedder
     std::shared_ptr<const capability::TextEmbedder> embedder;  // in place of model, chat and lanes; shared likewise
     std::vector<EmbedLane*> embed_lanes;
-    std::shared_ptr<Vision> vision;                            // shared with its thread; null: it reads no images
+    std::shared_ptr<Vision> vision;  // shared with its thread; null: it reads no images
     TimePoint loaded_at{};
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer

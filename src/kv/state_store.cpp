@@ -105,9 +105,14 @@ FamilyId StateStore::join(const std::string& identity, bool can_cut) {
   family.is_joined = true;
   family.is_outdated = false;
   family.can_cut = can_cut;
+  std::ptrdiff_t outdated = 0;
   for (auto& [other_identity, other] : families_) {
-    if (!other.is_joined && model_of(other_identity) == model_of(identity)) other.is_outdated = true;
+    if (other.is_joined || other.is_outdated || model_of(other_identity) != model_of(identity)) continue;
+    other.is_outdated = true;
+    outdated += std::ranges::count_if(entries_, [&](const auto& entry) { return &entry.second.family->second == &other; });
   }
+  if (outdated > 0)
+    log_info("kv: {} stored states of this model are of other settings: kept until their room is needed", outdated);
   return family.id;
 }
 

@@ -39,6 +39,8 @@ constexpr std::string_view pooling_name(Pooling pooling) {
 struct EmbeddingOptions {
   std::int32_t text_tokens_max = 0;  // of the longest text; 0: from the model, 2048 at most
   std::int32_t threads = 1;          // until set_threads()
+  // Several times as fast on a CPU, but it sums in 16 bits: a text's vector depends on its company in the fourth digit.
+  bool has_flash_attention = false;
 };
 
 struct EmbeddingShape {

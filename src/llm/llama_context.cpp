@@ -4,7 +4,6 @@
 #include <cstring>
 #include <format>
 #include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "base/check.h"
@@ -126,8 +125,8 @@ bool ask_monitor(void* data) {
   return monitor != nullptr && monitor->wants_end();
 }
 
-std::shared_mutex& library_mutex() {
-  static std::shared_mutex mutex;
+std::mutex& making_mutex() {
+  static std::mutex mutex;
   return mutex;
 }
 
@@ -175,7 +174,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
   if (!wanted) return std::unexpected(wanted.error());
   const llama_context_params& params = *wanted;
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<Context>> {
-    const std::unique_lock lock(library_mutex());
+    const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
     if (context == nullptr && options.kv_type != KvType::f16) {
@@ -221,7 +220,7 @@ Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& o
   const auto params = context_params(choose_layout(model, options), options);
   if (!params) return std::unexpected(params.error());
   return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextBytes> {
-    const std::unique_lock lock(library_mutex());
+    const std::lock_guard lock(making_mutex());
     library_log().forget();
     const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, *params), llama_free);
     if (context == nullptr) {
@@ -249,7 +248,7 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
 }
 
 LlamaContext::~LlamaContext() {
-  const std::unique_lock lock(library_mutex());
+  const std::lock_guard lock(making_mutex());
   llama_batch_free(batch_);
   llama_free(context_);
 }
@@ -270,7 +269,6 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
 }
 
 Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
-  const std::shared_lock lock(library_mutex());
   // The library asks the monitor while it turns keys too, but does not notice an end there, which leaves some of them unturned.
   monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);

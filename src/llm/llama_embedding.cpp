@@ -4,7 +4,6 @@
 #include <array>
 #include <format>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <utility>
 
@@ -106,12 +105,11 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
   params.n_seq_max = kTextsMax;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = options.threads;
-  // It sums in 16 bits, block by block: a text's vector would depend on where in the call it stands, in the fourth digit.
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  params.flash_attn_type = options.has_flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   params.no_perf = true;
 
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
-    const std::unique_lock lock(library_mutex());
+    const std::lock_guard lock(making_mutex());
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), params);
     if (context == nullptr) {
@@ -140,7 +138,7 @@ LlamaEmbedding::LlamaEmbedding(std::shared_ptr<llama_model> model, llama_context
 }
 
 LlamaEmbedding::~LlamaEmbedding() {
-  const std::unique_lock lock(library_mutex());
+  const std::lock_guard lock(making_mutex());
   llama_batch_free(batch_);
   llama_free(context_);
 }
@@ -168,7 +166,6 @@ Expected<bool> LlamaEmbedding::compute(std::span<const std::span<const Token>> t
   }
   batch_.n_tokens = rows;
 
-  const std::shared_lock lock(library_mutex());
   monitor_.store(monitor, std::memory_order_release);
   const llama_memory_t memory = llama_get_memory(context_);
   auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {

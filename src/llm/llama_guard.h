@@ -4,16 +4,17 @@
 
 #include <exception>
 #include <format>
+#include <mutex>
 #include <new>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/error.h"
 
 namespace uma::llm {
 
-// Contexts are made and freed while no other one computes (LIBLLAMA.md): computing holds this shared, making holds it alone.
-std::shared_mutex& library_mutex();
+// Contexts are made and freed one at a time. Those of a model are made before any of it computes and freed after the last one
+// has, so making one holds up nobody's computation (docs/decisions/0027).
+std::mutex& making_mutex();
 
 // Runs `call`, which returns an Expected; an exception becomes an error with `code` that says what was being done.
 template <class Call>

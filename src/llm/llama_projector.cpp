@@ -6,7 +6,6 @@
 #include <mtmd-helper.h>
 #include <mtmd.h>
 #include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "llm/llama_guard.h"
@@ -32,7 +31,7 @@ class LlamaProjector final : public Projector {
   LlamaProjector(std::shared_ptr<llama_model> model, ContextPtr context, ProjectorFacts facts)
       : model_(std::move(model)), context_(std::move(context)), facts_(std::move(facts)) {}
   ~LlamaProjector() override {
-    const std::unique_lock lock(library_mutex());
+    const std::lock_guard lock(making_mutex());
     context_.reset();
   }
 
@@ -96,7 +95,6 @@ Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> i
     const auto chunks = cut(image);
     if (!chunks) return std::unexpected(chunks.error());
     std::vector<float> rows;
-    const std::shared_lock lock(library_mutex());
     for (std::size_t i = 0; i < mtmd_input_chunks_size(chunks->get()); ++i) {
       const mtmd_input_chunk* chunk = mtmd_input_chunks_get(chunks->get(), i);
       if (mtmd_input_chunk_get_type(chunk) == MTMD_INPUT_CHUNK_TYPE_TEXT) continue;
@@ -129,7 +127,7 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     params.print_timings = false;
     params.warmup = false;
     const auto make = [&] {
-      const std::unique_lock lock(library_mutex());
+      const std::lock_guard lock(making_mutex());
       library_log().forget();
       return ContextPtr(mtmd_init_from_file(path.c_str(), model.get(), params));
     };

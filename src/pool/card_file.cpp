@@ -215,8 +215,7 @@ class CardReader {
 }  // namespace
 
 std::optional<Capability> parse_capability(std::string_view name) {
-  for (const Capability capability :
-       {Capability::chat, Capability::text_embedding, Capability::rerank, Capability::vision}) {
+  for (const Capability capability : {Capability::chat, Capability::text_embedding, Capability::rerank, Capability::vision}) {
     if (capability_name(capability) == name) return capability;
   }
   return std::nullopt;

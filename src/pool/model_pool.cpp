@@ -174,6 +174,7 @@ void ModelPool::load(const std::string& model) {
   load = std::make_unique<Load>();
   load->thread = std::thread([this, model, mine = load.get()] {
     set_thread_name("uma-load");
+    yield_to_others();  // streams of other models go on beside it
     host_->on_load_progress(model, 0);
     auto loaded = load_now(model, *mine);
     if (!loaded) log_warning("model   {}: {}", model, loaded.error().message);

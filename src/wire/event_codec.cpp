@@ -213,8 +213,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   object.field("reads_images", model.reads_images);
   object.field("kv_layout", model.kv_layout);
   object.field("dimensions", model.dimensions);
-  append_json_array(object.begin("aliases"), model.aliases,
-                    [&](const std::string& alias) { append_json_string(out, alias); });
+  append_json_array(object.begin("aliases"), model.aliases, [&](const std::string& alias) { append_json_string(out, alias); });
   if (!model.problem.empty()) object.field("problem", model.problem);
   object.close();
 }

@@ -130,9 +130,9 @@ class MessageReader {
 
  private:
   struct Reply {
-    std::string reasoning{};
-    std::optional<std::string> content{};
-    std::vector<ReplyPart> calls{};
+    std::string reasoning;
+    std::optional<std::string> content;
+    std::vector<ReplyPart> calls;
   };
 
   void read_message(FieldReader& item) {
@@ -144,7 +144,8 @@ class MessageReader {
     }
     end_reply();
     if (role == "assistant") {
-      reply_ = Reply{.content = std::move(content)};
+      reply_.emplace();
+      reply_->content = std::move(content);
     } else {
       messages_.push_back({std::move(role), std::move(content)});
     }
@@ -154,7 +155,8 @@ class MessageReader {
     std::string text = reasoning_field(item);
     if (text.empty()) return;
     end_reply();
-    reply_ = Reply{.reasoning = std::move(text)};
+    reply_.emplace();
+    reply_->reasoning = std::move(text);
   }
 
   void read_call(FieldReader& item) {

@@ -154,7 +154,7 @@ class Tiers(unittest.TestCase):
         with self.daemon.client() as client:
             self.assertEqual("none", client.session(session)["tier"])
         self.assertEqual(1, len(self.files))
-        self.assertRegex(self.daemon.log(), r"1 of 1 stored states are of another model or other settings")
+        self.assertRegex(self.daemon.log(), r"1 stored states of this model are of other settings")
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
         self.daemon.arguments = arguments
         self.daemon.start().wait_ready()
