@@ -84,19 +84,17 @@ def registered(options):
         ratio = statistics.median(b["resident"] / a["resident"] for a, b in zip(few, many))
         print(f"memory with {options.count} known / with three known: {ratio:.3f}")
 
-        cold, warm, reloaded = [], [], []
+        reloaded = []
         with daemon_of(folder, names[0], "n_ctx: 2048\nslots: 2\n") as daemon, daemon.client(600) as client:
             def request(model):
                 began = time.monotonic()
                 reply = ok(client.generate("a request", model=model, max_tokens=1, progress=True))
                 return (time.monotonic() - began) * 1000, reply
             took, reply = request(names[1])
-            cold.append(took)
             print(f"a cold model's first request: {took:.0f} ms, "
                   f"{sum(event.get('stage') == 'loading' for event in reply.events)} reports of progress before its token")
+            warm = [request(names[1])[0] for _ in range(10)]
             for _ in range(10):
-                warm.append(request(names[1])[0])
-                uma.until(lambda: client.call(type="unload_model", model=names[2])["event"] == "ack" or True, "asked")
                 reloaded.append(request(names[2])[0])
                 uma.until(lambda: client.call(type="unload_model", model=names[2])["event"] == "ack", "it is unloaded")
         print(f"a request: {statistics.median(warm):.1f} ms loaded, {statistics.median(reloaded):.1f} ms with a load before each: "
@@ -124,7 +122,7 @@ def pressure(options):
                     f"pool: {{memory_bytes_max: {limit}, min_loaded_s: {options.min_loaded}, maintenance_s: 2}}\n")
         print(f"one model takes {one / MIB:.0f} MiB, {limit / MIB:.0f} MiB may be used", flush=True)
         failures, deadlines, turns, lost = [], [0], {}, []
-        peaks = {"resident": 0, "reserved": 0}
+        peaks = {"anonymous": 0, "reserved": 0}
         end = time.monotonic() + 60 * options.minutes
         with daemon_of(folder, names[0], settings) as daemon:
             def talk(number):
@@ -157,14 +155,14 @@ def pressure(options):
             with daemon.client(600) as client:
                 while any(thread.is_alive() for thread in threads):
                     numbers = client.metrics()
-                    peaks["resident"] = max(peaks["resident"], daemon.rss_bytes())
+                    peaks["anonymous"] = max(peaks["anonymous"], daemon.anonymous_bytes())
                     peaks["reserved"] = max(peaks["reserved"], numbers["memory_reserved_bytes"])
                     time.sleep(0.5)
                 numbers = client.metrics()
             print(f"{sum(turns.values())} turns in {len(turns)} sessions, {numbers['requests_total']} requests, {deadlines[0]} past their "
                   f"deadline, {len(failures)} failures, {len(lost)} sessions with lost turns")
             print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads a minute, {numbers['memory_decisions_total']} times short of memory; at "
-                  f"most {peaks['reserved'] / MIB:.0f} MiB reserved, {peaks['resident'] / MIB:.0f} MiB resident (mapped weights included)")
+                  f"most {peaks['reserved'] / MIB:.0f} MiB reserved, {peaks["anonymous"] / MIB:.0f} MiB in memory that is no file")
             for failure in failures[:3] + lost[:3]:
                 print(failure)
             if failures or lost or peaks["reserved"] > limit:

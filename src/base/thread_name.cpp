@@ -10,10 +10,9 @@ void set_thread_name(const char* name) {
   pthread_setname_np(pthread_self(), name);
 }
 
-void yield_to_others() {
-  constexpr int kNice = 15;
+void yield_to_others(int niceness) {
   // On Linux the priority is the thread's own. Where it may not be changed, it stays.
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness);
 }
 
 }  // namespace uma

@@ -5,7 +5,8 @@ namespace uma {
 
 void set_thread_name(const char* name);
 
-// The calling thread gives way to the others of the machine that have something to compute.
-void yield_to_others();
+// The calling thread, and those that it starts, give way to others that have something to compute: 0 not at all, 19 nearly
+// always.
+void yield_to_others(int niceness);
 
 }  // namespace uma

@@ -17,6 +17,8 @@
 namespace uma::engine {
 namespace {
 
+constexpr int kBesideStreams = 5;  // niceness of who computes what nobody reads token by token
+
 std::int64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   std::int64_t pages_total = 0;
@@ -390,6 +392,7 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
 
 void Engine::run_vision(Vision& vision) {
   set_thread_name("uma-vision");
+  yield_to_others(kBesideStreams);
   do {
     while (vision.step()) {
     }
@@ -416,6 +419,7 @@ void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
 
 void Engine::run_embed_lane(EmbedLane& lane, std::size_t index) {
   set_thread_name(std::format("uma-embed-{}", index).c_str());
+  yield_to_others(kBesideStreams);
   while (!lane.is_closed()) {
     const StepOutcome outcome = lane.step();
     if (!outcome.did_work && !lane.wait(outcome.wake)) break;

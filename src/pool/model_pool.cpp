@@ -15,7 +15,8 @@ namespace {
 
 constexpr char kStoredStates[] = "stored states";                // in views and claims
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load that waits for memory
-constexpr double kPressure = 10;                                 // percent of time lost to waiting for memory, worth a line
+constexpr int kLoadNiceness = 15;
+constexpr double kPressure = 10;  // percent of time lost to waiting for memory, worth a line
 
 void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
@@ -174,7 +175,6 @@ void ModelPool::load(const std::string& model) {
   load = std::make_unique<Load>();
   load->thread = std::thread([this, model, mine = load.get()] {
     set_thread_name("uma-load");
-    yield_to_others();  // streams of other models go on beside it
     host_->on_load_progress(model, 0);
     auto loaded = load_now(model, *mine);
     if (!loaded) log_warning("model   {}: {}", model, loaded.error().message);
@@ -210,10 +210,16 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
   }
-  auto loaded = engine::load_workers(*options, [&](double progress) {
-    host_->on_load_progress(model, progress);
-    return !load.is_cancelled.load();
-  });
+  Expected<engine::LoadedWorkers> loaded;
+  // A thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
+  std::thread([&] {
+    set_thread_name("uma-load");
+    yield_to_others(kLoadNiceness);
+    loaded = engine::load_workers(*options, [&](double progress) {
+      host_->on_load_progress(model, progress);
+      return !load.is_cancelled.load();
+    });
+  }).join();
   const MutexLock lock(mutex_);
   Resident& resident = residents_.at(model);
   resident.is_loading = false;
