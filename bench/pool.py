@@ -162,7 +162,7 @@ def pressure(options):
             print(f"{sum(turns.values())} turns in {len(turns)} sessions, {numbers['requests_total']} requests, {deadlines[0]} past their "
                   f"deadline, {len(failures)} failures, {len(lost)} sessions with lost turns")
             print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads a minute, {numbers['memory_decisions_total']} times short of memory; at "
-                  f"most {peaks['reserved'] / MIB:.0f} MiB reserved, {peaks["anonymous"] / MIB:.0f} MiB in memory that is no file")
+                  f"most {peaks['reserved'] / MIB:.0f} MiB reserved, {peaks['anonymous'] / MIB:.0f} MiB in memory that is no file")
             for failure in failures[:3] + lost[:3]:
                 print(failure)
             if failures or lost or peaks["reserved"] > limit:
