@@ -103,8 +103,16 @@ std::string top_text(const json::object& metrics, const json::array& sessions, s
       std::format("between tokens {:.1f} / {:.1f} / {:.1f} ms (p50 / p95 / p99)  first token {:.0f} / {:.0f} ms (p50 / p95)\n",
                   number_field(metrics, "p50_ms"), number_field(metrics, "p95_ms"), number_field(metrics, "p99_ms"),
                   number_field(metrics, "ttft_p50_ms"), number_field(metrics, "ttft_p95_ms"));
-  out += std::format("tokens {} generated, {} read, {} reused\n\n", int_field(metrics, "tokens_total"),
+  out += std::format("tokens {} generated, {} read, {} reused\n", int_field(metrics, "tokens_total"),
                      int_field(metrics, "prompt_tokens_total"), int_field(metrics, "reused_tokens_total"));
+  out += std::format("models {} of {} loaded  memory {} of {} reserved\n", int_field(metrics, "models_loaded"),
+                     int_field(metrics, "models_registered"), human_bytes(number_field(metrics, "memory_reserved_bytes")),
+                     human_bytes(number_field(metrics, "memory_usable_bytes")));
+  // What was done about the last shortage.
+  if (const json::array& decisions = array_field(metrics, "memory_decisions"); !decisions.empty() && decisions.back().is_string()) {
+    out += printable_line(decisions.back().get_string()) + '\n';
+  }
+  out += '\n';
   return out + tiers_text(metrics) + '\n' + session_table(sessions, now_s);
 }
 

@@ -35,6 +35,17 @@ TEST(Top, ShowsTheTiers) {
                                                                 "cold      12  1.0 MiB     3   4.2 ms\n"));
 }
 
+TEST(Top, ShowsWhatModelsTakeAndTheLastDecision) {
+  const json::object metrics = {{"models_loaded", 2},
+                                {"models_registered", 500},
+                                {"memory_reserved_bytes", 1'048'576},
+                                {"memory_usable_bytes", 2'097'152},
+                                {"memory_decisions", json::array{"first", "memory: unload b"}}};
+  const std::string text = top_text(metrics, {}, 0, std::nullopt);
+  EXPECT_THAT(text, HasSubstr("models 2 of 500 loaded  memory 1.0 MiB of 2.0 MiB reserved\nmemory: unload b\n\n"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("first")));
+}
+
 TEST(Sessions, AreListedByLastUse) {
   const json::array sessions = {
       json::object{{"session_id", "0123456789abcdef0123456789abcdef"}, {"last_used_s", 10}, {"busy", true}, {"mode", "chat"}},
