@@ -18,9 +18,9 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load th
 constexpr int kLoadNiceness = 15;
 constexpr double kPressure = 10;  // percent of time lost to waiting for memory, worth a line
 
-void log_loaded(const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
+void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
   const llm::ModelFacts& facts = loaded.model->facts();
-  log_info("model   {}: {}, {}, trained for {} tokens", facts.name, facts.description,
+  log_info("model   {}: {}, {}, trained for {} tokens", model, facts.description,
            readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens);
   if (!loaded.embeddings.empty()) {
     const llm::EmbeddingShape& shape = loaded.embeddings.front()->shape();
@@ -227,7 +227,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     residents_.erase(model);
     return loaded;
   }
-  log_loaded(*loaded, options->context);
+  log_loaded(model, *loaded, options->context);
   loads_total_.add();
   if (options->weights == nullptr) resident.load_ms = to_ms(clock_.now() - began);
   // Replicated weights go with their workers.

@@ -175,6 +175,8 @@ void check(const wire::ImportSessionRequest& request) {
 void check(const wire::ImportDataRequest& request) {
   check_id(request.target);
 }
+void check(const wire::LoadModelRequest&) {}
+void check(const wire::UnloadModelRequest&) {}
 void check(const wire::ModelsRequest&) {}
 void check(const wire::MetricsRequest&) {}
 void check(const wire::PingRequest&) {}
