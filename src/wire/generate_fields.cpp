@@ -186,7 +186,7 @@ void check_tool(FieldReader& tool, ToolShape shape, std::vector<std::string>& na
 // As templates know them.
 json::value nested_tool(const json::object& tool) {
   json::object function = tool;
-  function.stable_erase(function.find("type"));
+  if (const auto type = function.find("type"); type != function.end()) function.stable_erase(type);
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
@@ -200,6 +200,7 @@ void read_tools(FieldReader& fields, ToolShape shape, ChatOptions& options) {
     if (object == nullptr) return;
     inside(fields, *object, std::format("tools[{}].", i),
            [&](FieldReader& tool) { check_tool(tool, shape, options.tool_names); });
+    if (!fields.ok()) return;  // it may lack what every tool has
     if (shape == ToolShape::flat) nested.push_back(nested_tool(*object));
   }
   options.tools = shape == ToolShape::flat ? json_text(fields, "tools", nested) : json_text(fields, "tools", *tools);
