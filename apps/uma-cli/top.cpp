@@ -109,7 +109,8 @@ std::string top_text(const json::object& metrics, const json::array& sessions, s
                      int_field(metrics, "models_registered"), human_bytes(number_field(metrics, "memory_reserved_bytes")),
                      human_bytes(number_field(metrics, "memory_usable_bytes")));
   // What was done about the last shortage.
-  if (const json::array& decisions = array_field(metrics, "memory_decisions"); !decisions.empty() && decisions.back().is_string()) {
+  if (const json::array& decisions = array_field(metrics, "memory_decisions");
+      !decisions.empty() && decisions.back().is_string()) {
     out += printable_line(decisions.back().get_string()) + '\n';
   }
   out += '\n';

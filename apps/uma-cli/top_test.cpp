@@ -40,10 +40,10 @@ TEST(Top, ShowsWhatModelsTakeAndTheLastDecision) {
                                 {"models_registered", 500},
                                 {"memory_reserved_bytes", 1'048'576},
                                 {"memory_usable_bytes", 2'097'152},
-                                {"memory_decisions", json::array{"first", "memory: unload b"}}};
+                                {"memory_decisions", json::array{"memory: unload a", "memory: unload b"}}};
   const std::string text = top_text(metrics, {}, 0, std::nullopt);
   EXPECT_THAT(text, HasSubstr("models 2 of 500 loaded  memory 1.0 MiB of 2.0 MiB reserved\nmemory: unload b\n\n"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("first")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("memory: unload a")));
 }
 
 TEST(Sessions, AreListedByLastUse) {
