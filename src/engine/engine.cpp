@@ -158,13 +158,21 @@ void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
   router_.post([this, model, bytes] { router_.on_load_queued(model, bytes); });
 }
 
-void Engine::limit_stored(std::uint64_t bytes_max) {
-  constexpr Duration kPatience = std::chrono::seconds(2);
-  constexpr Duration kStep = std::chrono::milliseconds(10);
-  store_.limit_memory(bytes_max);
-  for (const TimePoint end = clock_.now() + kPatience; store_.memory_bytes() > bytes_max && clock_.now() < end;) {
-    std::this_thread::sleep_for(kStep);
+StoredStates Engine::stored() {
+  StoredStates stored{.bytes = store_.memory_bytes(), .swapped_bytes = 0, .bytes_max = options_.store.warm_bytes_max};
+  const MutexLock lock(models_mutex_);
+  for (const auto& [name, loaded] : models_) {
+    for (const auto& stats : loaded.stats) stored.swapped_bytes += static_cast<std::uint64_t>(stats->swapped_bytes.value());
   }
+  return stored;
+}
+
+// Until states have gone to disk; not for ever, should it be slow.
+template <class Condition>
+void Engine::wait_for_disk(Condition is_done) const {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  constexpr Duration kStep = std::chrono::milliseconds(5);
+  for (const TimePoint end = clock_.now() + kPatience; !is_done() && clock_.now() < end;) std::this_thread::sleep_for(kStep);
 }
 
 void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
@@ -227,28 +235,30 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
   std::vector<Lane*> lanes;
   for (std::size_t i = 0; i < made.workers.size(); ++i) {
     if (i == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
-    LaneOptions options{.index = static_cast<std::int32_t>(i),
-                        .threads = made.threads,
-                        .threads_beside_prefill = made.threads_beside_prefill,
-                        .tick_ms = options_.tick_ms,
-                        .target_ttft_ms = options_.target_ttft_ms,
-                        .target_tbt_ms = options_.target_tbt_ms,
-                        .weights = {.always = facts.bytes - facts.expert_bytes,
-                                    .experts = facts.expert_bytes,
-                                    .experts_count = facts.experts_count,
-                                    .experts_used = facts.experts_used},
-                        .bmt_budget_gbps = options_.bmt_budget_gbps,
-                        .policy = options_.policy,
-                        .is_reproducible = options_.is_reproducible,
-                        .speculates = options_.speculates,
-                        .workers = busy_workers_,
-                        .stats = loaded.stats[i],
-                        .store = &store_,
-                        .eviction = options_.store.eviction,
-                        .others_busy = nullptr,
-                        .encode = nullptr,
-                        .guess = nullptr,
-                        .on_logits = nullptr};
+    LaneOptions options{
+        .index = static_cast<std::int32_t>(i),
+        .threads = made.threads,
+        .threads_beside_prefill = made.threads_beside_prefill,
+        .tick_ms = options_.tick_ms,
+        .target_ttft_ms = options_.target_ttft_ms,
+        .target_tbt_ms = options_.target_tbt_ms,
+        .weights = {.always = facts.bytes - facts.expert_bytes,
+                    .experts = facts.expert_bytes,
+                    .experts_count = facts.experts_count,
+                    .experts_used = facts.experts_used},
+        .bmt_budget_gbps = options_.bmt_budget_gbps,
+        .policy = options_.policy,
+        .is_reproducible = options_.is_reproducible,
+        .speculates = options_.speculates,
+        .workers = busy_workers_,
+        .stats = loaded.stats[i],
+        .store = &store_,
+        .eviction = options_.store.eviction,
+        .wait_for_store = [this](std::uint64_t bytes) { wait_for_disk([&] { return store_.has_room_for(bytes); }); },
+        .others_busy = nullptr,
+        .encode = nullptr,
+        .guess = nullptr,
+        .on_logits = nullptr};
     if (loaded.vision) {
       options.encode = [vision = loaded.vision](const std::string& image,
                                                 std::move_only_function<void(Expected<EncodedPtr>)> then) {
@@ -359,6 +369,8 @@ bool Engine::retire(const std::string& model) {
   embed_workers.clear();
   vision.reset();
   weights.reset();
+  // What is on its way to disk is paid for by the model that it is of.
+  wait_for_disk([this] { return store_.is_at_rest(); });
   reservation.reset();
   router_.post([this, model] { router_.on_retired(model); });
   return true;

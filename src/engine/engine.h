@@ -119,8 +119,8 @@ class Engine final : public Service, private WorkerHost {
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
-  [[nodiscard]] std::uint64_t stored_bytes() override { return store_.memory_bytes(); }
-  void limit_stored(std::uint64_t bytes_max) override;
+  [[nodiscard]] StoredStates stored() override;
+  void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
@@ -129,6 +129,8 @@ class Engine final : public Service, private WorkerHost {
                                                            const std::shared_ptr<const capability::TextEmbedder>& embedder);
   static void close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers);
   [[nodiscard]] bool has_streams() const;
+  template <class Condition>
+  void wait_for_disk(Condition is_done) const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
