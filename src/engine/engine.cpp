@@ -180,7 +180,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
                                                                      std::exchange(loaded->tasks, {}));
     auto lanes = make_embed_workers(model, std::move(*loaded), embedder);
     return router_.post([this, model, embedder = std::move(embedder), lanes = std::move(lanes)]() mutable {
-      router_.on_embedder_loaded(model, std::move(embedder), std::move(lanes));
+      router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes)));
     });
   }
   store_is_open_.wait();  // requests of the first moment find what is on disk
@@ -189,7 +189,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
   if (loaded->projector) vision = make_vision(model, std::move(loaded->projector));
   std::vector<Lane*> lanes = make_workers(model, std::move(*loaded));
   router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), vision = std::move(vision)]() mutable {
-    router_.on_loaded(model, std::move(weights), std::move(lanes), std::move(vision));
+    router_.on_loaded(model, chat_model(std::move(weights), std::move(lanes), std::move(vision)));
   });
 }
 
