@@ -126,6 +126,14 @@ void Router::on_loaded(const std::string& name, ServedModel loaded) {
   models_.add(name, std::move(loaded));
 }
 
+bool Router::keep_lanes(const std::string& name, std::size_t count) {
+  if (!models_.keep_lanes(name, count)) return false;
+  for (auto& [id, session] : sessions_) {
+    if (session.summary.model == name) session.lane %= count;
+  }
+  return true;
+}
+
 void Router::on_load_queued(const std::string& name, std::uint64_t bytes) {
   models_.set_bytes_wanted(name, bytes);
   for (auto& [id, open] : requests_) {
@@ -1667,6 +1675,8 @@ void Router::send(Task task, Lane& lane) {
   Open& open = requests_.at(task.id);
   open.lane = &lane;
   set_sent(task.id);
+  const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
+  if (std::ranges::all_of(open.use->lanes, has_queue)) source_.note_queue(open.use->name);
   lane.stats().queue_depth.add(1);
   lane.stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   lane.post(StartCommand{std::move(task)});

@@ -90,6 +90,11 @@ class Router {
   void load_model(const std::string& name, Reply<Unit> reply);
   // What wants a model that the source was asked for waits until one of these two is called.
   void on_loaded(const std::string& name, ServedModel loaded);
+  // Further workers of a model that is loaded, and in the end, where nobody uses it, only the first ones again.
+  void add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes) {
+    models_.add_lanes(name, lanes, embed_lanes);
+  }
+  [[nodiscard]] bool keep_lanes(const std::string& name, std::size_t count);
   void on_load_failed(const std::string& name, const Error& error) { models_.set_failed(name, error); }
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(const std::string& name, double progress);

@@ -133,6 +133,7 @@ void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTex
   open.lane = *std::ranges::min_element(served.embed_lanes, {},
                                         [](const EmbedLane* lane) { return lane->stats().queue_bytes.value(); });
   set_sent(id);
+  if (open.lane->stats().queue_depth.value() >= open.lane->shape().batch_texts_max) source_.note_queue(served.name);
   open.lane->post(std::move(task));
 }
 

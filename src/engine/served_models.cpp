@@ -10,6 +10,16 @@ namespace {
 
 constexpr Duration kLoadRetry = std::chrono::seconds(5);  // of a model that could not be loaded
 
+std::int64_t queued_for(const ServedModel& model) {
+  std::int64_t queued = 0;
+  for (const Lane* lane : model.lanes) queued += lane->stats().queue_depth.value();
+  // One of these counts what it computes too.
+  for (const EmbedLane* lane : model.embed_lanes) {
+    queued += std::max<std::int64_t>(0, lane->stats().queue_depth.value() - lane->shape().batch_texts_max);
+  }
+  return queued;
+}
+
 }  // namespace
 
 ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes, std::shared_ptr<Vision> vision) {
@@ -114,6 +124,24 @@ std::uint64_t ServedModels::bytes_wanted(const std::string& name) const {
   return found == entries_.end() || found->second.state != Entry::State::loading ? 0 : found->second.bytes_wanted;
 }
 
+void ServedModels::add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes) {
+  Entry& entry = entries_.at(name);
+  UMA_CHECK(entry.state == Entry::State::ready);
+  entry.model.lanes.insert(entry.model.lanes.end(), lanes.begin(), lanes.end());
+  entry.model.embed_lanes.insert(entry.model.embed_lanes.end(), embed_lanes.begin(), embed_lanes.end());
+}
+
+bool ServedModels::keep_lanes(const std::string& name, std::size_t count) {
+  UMA_CHECK(count > 0);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return false;
+  Entry& entry = found->second;
+  if (entry.state != Entry::State::ready || entry.uses.load() > 0) return false;
+  entry.model.lanes.resize(std::min(entry.model.lanes.size(), count));
+  entry.model.embed_lanes.resize(std::min(entry.model.embed_lanes.size(), count));
+  return true;
+}
+
 bool ServedModels::retire(const std::string& name) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
@@ -150,6 +178,7 @@ std::vector<ModelUsage> ServedModels::usage() const {
     usages.push_back({.name = name,
                       .uses = entry.uses.load(),
                       .waiting = std::ssize(entry.waiting),
+                      .queued = queued_for(entry.model),
                       .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
                       .is_loaded = entry.state == Entry::State::ready});
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -98,6 +99,10 @@ class ServedModels {
   void set_bytes_wanted(const std::string& name, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t bytes_wanted(const std::string& name) const;
 
+  // More workers of a loaded model, of the kind that it has.
+  void add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes);
+  // True: nobody uses the model, and from now on only its first `count` lanes are used. False: it is in use, or not loaded.
+  [[nodiscard]] bool keep_lanes(const std::string& name, std::size_t count);
   // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for set_retired(), and
   // then for another load. False: it is in use, or not loaded.
   [[nodiscard]] bool retire(const std::string& name);
