@@ -23,6 +23,18 @@ class FakeHost final : public engine::WorkerHost {
       errors_[model] = made.error().message;
     }
   }
+  void add_workers(const std::string& model, engine::LoadedWorkers more) override {
+    const MutexLock lock(mutex_);
+    further_[model].push_back(std::move(more));
+  }
+  [[nodiscard]] bool keep_workers(const std::string& model, std::size_t) override {
+    std::vector<engine::LoadedWorkers> freed;
+    const MutexLock lock(mutex_);
+    if (uses_[model] > 0) return false;
+    freed = std::move(further_[model]);
+    further_.erase(model);
+    return true;
+  }
   void on_load_queued(const std::string& model, std::uint64_t bytes) override {
     const MutexLock lock(mutex_);
     queued_[model] = bytes;
@@ -42,6 +54,7 @@ class FakeHost final : public engine::WorkerHost {
     if (found == loaded_.end() || uses_[model] > 0) return false;
     freed = std::move(found->second);
     loaded_.erase(found);
+    further_.erase(model);
     return true;
   }
   [[nodiscard]] std::vector<engine::ModelUsage> usage() override {
@@ -91,6 +104,7 @@ class FakeHost final : public engine::WorkerHost {
  private:
   mutable Mutex mutex_;
   std::map<std::string, engine::LoadedWorkers> loaded_ GUARDED_BY(mutex_);
+  std::map<std::string, std::vector<engine::LoadedWorkers>> further_ GUARDED_BY(mutex_);  // than those it was loaded with
   std::map<std::string, std::string> errors_ GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> queued_ GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> uses_ GUARDED_BY(mutex_);

@@ -16,6 +16,7 @@ namespace uma::pool {
 namespace {
 
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load that waits for memory
+constexpr Duration kPatience = std::chrono::milliseconds(250);   // with a queue, before it is worth another worker
 constexpr int kLoadNiceness = 15;
 constexpr double kPressure = 10;  // percent of time lost to waiting for memory, worth a line
 
@@ -40,6 +41,18 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
            context.threads * workers, for_prompts);
 }
 
+// On a thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
+Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
+                                                    const std::function<bool(double)>& on_progress) {
+  Expected<engine::LoadedWorkers> loaded;
+  std::thread([&] {
+    set_thread_name("uma-load");
+    yield_to_others(kLoadNiceness);
+    loaded = engine::load_workers(options, on_progress);
+  }).join();
+  return loaded;
+}
+
 }  // namespace
 
 Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) {
@@ -48,7 +61,7 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
   const auto workers = static_cast<std::uint64_t>(options.workers);
   const auto model = llm::measure_footprint(options.path, context);
   if (!model) return std::unexpected(model.error());
-  Need need{.weights = model->weights * (options.replicates ? workers : 1)};
+  Need need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
   need.contexts = model->contexts.front().total() * workers;
   if (!model->makes_vectors) {
     const bool has_prefill = options.lanes && options.context.sequences > 1;
@@ -247,16 +260,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
   }
-  Expected<engine::LoadedWorkers> loaded;
-  // A thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
-  std::thread([&] {
-    set_thread_name("uma-load");
-    yield_to_others(kLoadNiceness);
-    loaded = engine::load_workers(*options, [&](double progress) {
-      host_->on_load_progress(model, progress);
-      return !load.is_cancelled.load();
-    });
-  }).join();
+  auto loaded = load_beside_streams(*options, [&](double progress) {
+    host_->on_load_progress(model, progress);
+    return !load.is_cancelled.load();
+  });
   if (!loaded) {
     options->weights.reset();
     (void)take_resident(model);  // freed before what it held
@@ -277,6 +284,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   // Replicated weights go with their workers.
   if (loaded->copies == 1) resident.weights = loaded->model;
   resident.loaded_at = clock_.now();
+  resident.workers = resident.workers_first = options->workers;
   resident.is_serving = true;
   loaded->reservation = std::make_shared<Reservation>(std::move(*held));
   return loaded;
@@ -305,7 +313,8 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
     if (!weights) resident.weights_held = std::move(all);
     resident.file = registered.file;
     resident.context_bytes = need.contexts;
-    resident.state_bytes = need.states;
+    resident.state_bytes = need.states / need.workers;
+    resident.further_bytes = 0;
     resident.is_loading = true;
     load.is_waiting = false;
     return contexts;
@@ -363,6 +372,109 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
     load.is_waiting = true;
     if (changes_ == seen && !is_stopped_) changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
   }
+}
+
+// --- Further workers
+// ---------------------------------------------------------------------------------------------------------------
+
+void ModelPool::note_queue(const std::string& model) {
+  const MutexLock lock(mutex_);
+  if (queues_.try_emplace(model, clock_.now()).second) changed_.notify_all();
+}
+
+// Begins to make one more worker of a model that still has more requests than places, where its card, the cores and memory
+// allow it: nobody gives way for it. Under relief_mutex_.
+void ModelPool::grow(const std::string& model) {
+  const auto usages = host_->usage();
+  const auto usage = std::ranges::find(usages, model, &engine::ModelUsage::name);
+  if (usage == usages.end() || !usage->is_loaded || usage->queued == 0) return;
+  const auto known = registry();
+  const auto found = known->find(model);
+  if (!found || (*found)->card.name != model) return;
+  std::shared_ptr<const llm::Model> weights;
+  {
+    const MutexLock lock(mutex_);
+    const auto resident = residents_.find(model);
+    if (resident == residents_.end() || !resident->second.is_serving || resident->second.is_loading) return;
+    if (resident->second.file != (*found)->file) return;  // the name stands for another file now
+    std::int32_t busy = 0;
+    for (const engine::ModelUsage& each : usages) {
+      const auto other = residents_.find(each.name);
+      if (each.uses > 0 && other != residents_.end()) busy += other->second.workers;
+    }
+    if (resident->second.workers >= (*found)->card.workers_max || busy >= options_.cores) return;
+    weights = resident->second.weights;
+  }
+  auto options = options_.prepare(**found);
+  if (!options) return;
+  options->workers = 1;
+  options->projector_path.clear();  // its images are read by the model's first one
+  options->weights = std::move(weights);
+  const auto need = need_of(**found, *options);
+  if (!need) return;
+  const std::uint64_t bytes = need->contexts + (options->weights ? 0 : need->weights);
+  const Claim claim{.model = model, .kind = MemoryKind::context, .bytes = bytes};
+  warm_.give_back_unused(governor_.shortage(claim));
+  auto held = governor_.reserve(claim);
+  if (!held) return log_debug("model   {}: no further worker: {}", model, held.error().message);
+  const MutexLock lock(mutex_);
+  if (is_stopped_) return;
+  residents_.at(model).is_loading = true;
+  std::unique_ptr<Load>& load = loads_[model];
+  if (load != nullptr) load->thread.join();
+  load = std::make_unique<Load>();
+  load->thread =
+      std::thread([this, model, options = std::move(*options), held = std::move(*held), mine = load.get()]() mutable {
+        set_thread_name("uma-load");
+        add_worker(model, options, std::move(held), *mine);
+      });
+}
+
+// On a thread of its own.
+void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load) {
+  auto loaded = load_beside_streams(options, [&load](double) { return !load.is_cancelled.load(); });
+  std::uint64_t bytes = 0;
+  if (loaded) {
+    {
+      const MutexLock lock(mutex_);
+      bytes = loaded->context_bytes + residents_.at(model).state_bytes + (options.weights ? 0 : loaded->weight_bytes);
+    }
+    held.correct(bytes);
+    loaded->reservation = std::make_shared<Reservation>(std::move(held));
+    host_->add_workers(model, std::move(*loaded));
+  }
+  const MutexLock lock(mutex_);
+  Resident& resident = residents_.at(model);
+  resident.is_loading = false;
+  ++changes_;
+  changed_.notify_all();
+  if (!loaded) return log_warning("model   {}: no further worker: {}", model, loaded.error().message);
+  resident.context_bytes += bytes;
+  resident.further_bytes += bytes;
+  ++resident.workers;
+  log_info("model   {}: {} workers, for requests wait", model, resident.workers);
+}
+
+// Frees the further workers of a model that nobody used for long. Under relief_mutex_.
+void ModelPool::shrink(const engine::ModelUsage& usage) {
+  std::int32_t first = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = residents_.find(usage.name);
+    if (found == residents_.end() || found->second.is_loading || found->second.workers <= found->second.workers_first) return;
+    first = found->second.workers_first;
+  }
+  if (usage.idle_s * 1000 < to_ms(options_.min_loaded) || !host_->keep_workers(usage.name, static_cast<std::size_t>(first)))
+    return;
+  {
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_.at(usage.name);
+    resident.workers = first;
+    resident.context_bytes -= std::exchange(resident.further_bytes, 0);
+  }
+  log_info("model   {}: {} worker(s) again, the others were idle", usage.name, first);
+  give_back_free_memory();
+  warm_.update(under_way_bytes());
 }
 
 // --- Room
@@ -474,8 +586,10 @@ void ModelPool::update_governor() {
 std::uint64_t ModelPool::under_way_bytes() const {
   const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
-  for (const auto& [name, resident] : residents_)
-    bytes += resident.is_serving || resident.is_loading ? resident.state_bytes : 0;
+  for (const auto& [name, resident] : residents_) {
+    const bool has_contexts = resident.is_serving || resident.is_loading;
+    if (has_contexts) bytes += resident.state_bytes * static_cast<std::uint64_t>(std::max(1, resident.workers));
+  }
   return bytes;
 }
 
@@ -486,12 +600,24 @@ void ModelPool::run_maintenance() {
   TimePoint next = clock_.now() + options_.maintenance;
   for (;;) {
     std::vector<UnloadRequest> requests;
+    std::vector<std::string> queued;
     {
       const MutexLock lock(mutex_);
       if (is_stopped_) break;
-      if (unloads_.empty() && clock_.now() < next) changed_.wait_until(mutex_, next);
+      TimePoint wake = next;
+      for (const auto& [model, since] : queues_) wake = std::min(wake, since + kPatience);
+      if (unloads_.empty() && clock_.now() < wake) changed_.wait_until(mutex_, wake);
       if (is_stopped_) break;
       requests = std::exchange(unloads_, {});
+      std::erase_if(queues_, [&, now = clock_.now()](const auto& queue) {
+        if (queue.second + kPatience > now) return false;
+        queued.push_back(queue.first);
+        return true;
+      });
+    }
+    for (const std::string& model : queued) {
+      const MutexLock relief(relief_mutex_);
+      grow(model);
     }
     for (UnloadRequest& request : requests) {
       const MutexLock relief(relief_mutex_);
@@ -531,6 +657,7 @@ void ModelPool::maintain() {
     if (usage.uses + usage.waiting >= options_.queue_depth_warn) {
       log_warning("model   {}: {} requests are under way or wait for it", usage.name, usage.uses + usage.waiting);
     }
+    shrink(usage);
     const auto found = known->find(usage.name);
     const ModelCard* card = found ? &(*found)->card : nullptr;
     const double limit_s =

@@ -34,6 +34,7 @@ struct PoolOptions {
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // LadderOptions
+  std::int32_t cores = 1;                          // of the machine: with as many workers in use nobody gets another
   Duration idle_unload{0};                         // a model that nobody used for so long is unloaded; 0: never
   std::int64_t queue_depth_warn = 50;              // requests for one model, above which the log says so
   // How a model is loaded. On the loading thread.
@@ -53,6 +54,7 @@ class ModelPool final : public engine::WorkerSource {
   void load(const std::string& model) override;
   void unload(const std::string& model, Reply<Unit> reply) override;
   void cancel_load(const std::string& model) override;
+  void note_queue(const std::string& model) override;
   void stop() override;
 
   // Reads the registry again; models that are loaded stay as they are. Any thread; reads files. Errors: every mistake in
@@ -73,12 +75,15 @@ class ModelPool final : public engine::WorkerSource {
     // Also while there are no contexts; null while it loads, and for weights that belong to their workers.
     std::shared_ptr<const llm::Model> weights;
     std::shared_ptr<const ModelFile> file;  // they were loaded from
-    std::uint64_t context_bytes = 0;
-    std::uint64_t state_bytes = 0;  // of them, for states under way
+    std::uint64_t context_bytes = 0;        // of all workers
+    std::uint64_t further_bytes = 0;        // of them, those that came later than the model
+    std::uint64_t state_bytes = 0;          // of each worker's, for states under way
     TimePoint loaded_at{};
     double load_ms = 0;
-    bool is_loading = false;
-    bool is_serving = false;  // its workers are with the engine
+    std::int32_t workers = 0;        // with the engine
+    std::int32_t workers_first = 0;  // that it was loaded with
+    bool is_loading = false;         // all of it, or a further worker
+    bool is_serving = false;         // its workers are with the engine
   };
   struct UnloadRequest {
     std::string model;
@@ -86,6 +91,7 @@ class ModelPool final : public engine::WorkerSource {
   };
   // What loading takes: weights, and the contexts of all workers.
   struct Need {
+    std::uint64_t workers = 1;
     std::uint64_t weights = 0;
     std::uint64_t contexts = 0;
     std::uint64_t projector = 0;  // of `weights`: what the library does not tell
@@ -110,6 +116,9 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
+  void grow(const std::string& model);
+  void add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load);
+  void shrink(const engine::ModelUsage& usage);
   void run_maintenance();
   void maintain();
   void keep_warm(const std::string& model);
@@ -132,6 +141,7 @@ class ModelPool final : public engine::WorkerSource {
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::map<std::string, Measured> measured_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // models whose workers had requests waiting: since when
   std::thread maintenance_;
   Counter loads_total_;
   Counter unloads_total_;
