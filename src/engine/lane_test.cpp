@@ -468,6 +468,26 @@ TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
+TEST_F(StoreLaneTest, AtItsEndItWaitsForTheStoreBeforeEachState) {
+  std::vector<std::int64_t> stored;
+  LaneOptions options;
+  options.store = &store_;
+  options.stored_tokens_min = 4;
+  options.wait_for_store = [&](std::uint64_t bytes) {
+    EXPECT_GE(bytes, kPrompt.size());
+    stored.push_back(store_.stats().warm_states.value());
+  };
+  make({.sequences = 2}, std::move(options));
+  ask(1, kPrompt, "s");
+  ask(2, kPrompt + " of another", "t");
+  EXPECT_TRUE(stored.empty()) << "while it serves nobody waits";
+  lane_->close();
+  lane_->cancel_all();
+  EXPECT_EQ(stored, (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
+  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::warm);
+}
+
 TEST_F(StoreLaneTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {
   make_with_store({});
   ask(1, kPrompt, "");

@@ -146,6 +146,26 @@ class Unloading(ModelsTest):
         self.assertEqual(before + 1, self.daemon.log().count("b.gguf"), "an unloaded model is read from its file")
 
 
+class LittleMemory(ModelsTest):
+    """None for states but what moves."""
+
+    settings = "slots: 4\nkv: {warm_bytes_max: 0}\n"
+
+    def test_states_that_memory_has_no_room_for_go_to_disk_when_their_model_goes(self):
+        sessions = [self.client.create_session(model="b", mode="text") for _ in range(4)]
+        for number, session in enumerate(sessions):
+            text = f"story {number} " + "word " * 280
+            self.assertEqual("eos", self.client.generate(text, session_id=session, max_tokens=3).last["event"])
+        uma.until(lambda: self.client.call(type="unload_model", model="b")["event"] == "ack", "b is unloaded")
+        numbers = self.client.metrics()
+        self.assertEqual(0, numbers["warm_bytes"])
+        self.assertEqual(4, numbers["cold_sessions"])
+        for session in sessions:
+            reply = self.client.generate("more", session_id=session, max_tokens=3)
+            self.assertEqual("cold", reply.usage["tier"])
+            self.assertGreater(reply.usage["reused_tokens"], 256)
+
+
 class Short(ModelsTest):
     """Memory for two of three models."""
 
