@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <new>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@ namespace uma {
 // small pages 30.
 [[nodiscard]] void* allocate_bytes(std::size_t size);
 void free_bytes(void* place, std::size_t size) noexcept;
+// That all such memory takes now. Any thread.
+[[nodiscard]] std::uint64_t bytes_held();
 
 template <class T>
 struct UninitializedAllocator {

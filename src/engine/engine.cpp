@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/cpu_load.h"
 #include "base/log.h"
@@ -93,7 +94,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       started_at_(clock.now()),
       source_(std::move(source)),
       catalog_(std::move(catalog)),
-      store_(with_busy(options_.store), std::move(cold), clock),
+      store_(with_engine(options_.store), std::move(cold), clock),
       router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {
   if (options_.vision.folder.empty()) return;
   std::unordered_set<std::string> images;
@@ -103,9 +104,10 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
   remove_other_images(options_.vision.folder, images);
 }
 
-// The store is told whether somebody computes.
-kv::StoreOptions Engine::with_busy(kv::StoreOptions options) const {
+// The store is told whether somebody computes, and what states take that it does not have.
+kv::StoreOptions Engine::with_engine(kv::StoreOptions options) const {
   options.is_busy = [this] { return has_streams(); };
+  options.all_bytes = bytes_held;
   return options;
 }
 
@@ -175,15 +177,6 @@ void Engine::on_load_progress(const std::string& model, double progress) {
 
 void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
   router_.post([this, model, bytes] { router_.on_load_queued(model, bytes); });
-}
-
-StoredStates Engine::stored() {
-  StoredStates stored{.bytes = store_.memory_bytes(), .swapped_bytes = 0, .bytes_max = options_.store.warm_bytes_max};
-  const MutexLock lock(models_mutex_);
-  for (const auto& [name, loaded] : models_) {
-    for (const auto& stats : loaded.stats) stored.swapped_bytes += static_cast<std::uint64_t>(stats->swapped_bytes.value());
-  }
-  return stored;
 }
 
 // Until states have gone to disk; not for ever, should it be slow.

@@ -126,7 +126,9 @@ class Engine final : public Service, private WorkerHost {
   void add_workers(const std::string& model, LoadedWorkers more) override;
   [[nodiscard]] bool keep_workers(const std::string& model, std::size_t count) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
-  [[nodiscard]] StoredStates stored() override;
+  [[nodiscard]] StoredStates stored() override {
+    return {.bytes = store_.memory_bytes(), .bytes_max = options_.store.warm_bytes_max};
+  }
   void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
@@ -142,7 +144,7 @@ class Engine final : public Service, private WorkerHost {
   void wait_for_disk(Condition is_done) const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
-  [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;
+  [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;
   void run_store(const std::unordered_set<SessionId>& sessions);
   static void run_vision(Vision& vision);
   static void run_lane(Lane& lane, std::size_t index);

@@ -50,9 +50,8 @@ struct ModelUsage {
 
 // Memory of states that no context holds, in bytes.
 struct StoredStates {
-  std::uint64_t bytes = 0;          // that they take, those on their way to disk included
-  std::uint64_t swapped_bytes = 0;  // beside them, of requests that wait with their state for a place in a context
-  std::uint64_t bytes_max = 0;      // that they may ever take at rest, as configured
+  std::uint64_t bytes = 0;      // that they take, wherever they are or go
+  std::uint64_t bytes_max = 0;  // that they may ever take at rest, as configured
 };
 
 // What a source tells, and asks, the engine.

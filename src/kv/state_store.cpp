@@ -353,7 +353,12 @@ SessionStates StateStore::states_of(const SessionId& session) const {
 
 std::uint64_t StateStore::memory_bytes() const {
   const MutexLock lock(mutex_);
-  return held_bytes();
+  return bytes_in_all();
+}
+
+// More than is here: a lane may have a state that was given up here. Less: tests have states that were not counted.
+std::uint64_t StateStore::bytes_in_all() const {
+  return std::max(bytes_here(), options_.all_bytes ? options_.all_bytes() : 0);
 }
 
 bool StateStore::is_at_rest() const {
@@ -363,7 +368,7 @@ bool StateStore::is_at_rest() const {
 
 bool StateStore::has_room_for(std::uint64_t bytes) const {
   const MutexLock lock(mutex_);
-  return held_bytes() + bytes <= limit_.in_all;
+  return bytes_in_all() + bytes <= limit_.in_all;
 }
 
 void StateStore::limit_memory(MemoryLimit limit) {
@@ -460,12 +465,15 @@ void StateStore::begin_write(Entry& entry) {
 
 // What leaves memory goes to disk where there is memory for it meanwhile.
 void StateStore::make_warm_room() {
-  while (is_too_much_at_rest() || held_bytes() > limit_.in_all) {
+  const std::uint64_t in_all = bytes_in_all();
+  const std::uint64_t elsewhere = in_all - std::min(in_all, bytes_here());  // whatever is given up here
+  const auto is_within_all = [&]() REQUIRES_LOCK(mutex_) { return bytes_here() + elsewhere <= limit_.in_all; };
+  while (bytes_at_rest() > limit_.at_rest || !is_within_all()) {
     const auto least = least_valuable_in(Place::memory);
     if (!least) return;
     const StateId id = least->id;
     Entry& entry = entries_.at(id);
-    if (entry.file.empty() && held_bytes() <= limit_.in_all && can_write(entry)) {
+    if (entry.file.empty() && is_within_all() && can_write(entry)) {
       begin_write(entry);
       inbox_.push({.kind = JobKind::write, .id = id});
       continue;
@@ -530,7 +538,7 @@ void StateStore::prepare() {
   Preparation& wanted = preparation_;
   const bool has_room = [&] {
     const MutexLock lock(mutex_);
-    return held_bytes() - leaving_bytes_ + wanted.bytes <= limit_.at_rest;
+    return bytes_at_rest() + wanted.bytes <= limit_.at_rest && bytes_in_all() + wanted.bytes <= limit_.in_all;
   }();
   if (!has_room || pool_.has(wanted.bytes, wanted.count)) {
     wanted = {};
@@ -630,7 +638,7 @@ void StateStore::write(StateId id) {
     UMA_CHECK(entry.is_busy && entry.image);
     if (entry.is_forgotten || !make_cold_room(id)) {
       leaving_bytes_ -= entry.warm_bytes();
-      if (!entry.is_forgotten && is_too_much_at_rest()) {
+      if (!entry.is_forgotten && bytes_at_rest() > limit_.at_rest) {
         stats_.dropped_total.add();
         entry.is_forgotten = true;
       }
@@ -753,8 +761,8 @@ void StateStore::check_invariants() const {
   UMA_CHECK(warm == warm_bytes_ && leaving == leaving_bytes_ && cold == cold_bytes_);
   const bool has_others =
       std::ranges::any_of(entries_, [](const auto& entry) { return entry.second.image && !entry.second.is_busy; });
-  UMA_CHECK(!is_too_much_at_rest() || !has_others);
-  UMA_CHECK(held_bytes() <= limit_.in_all || !has_others);
+  UMA_CHECK(bytes_at_rest() <= limit_.at_rest || !has_others);
+  UMA_CHECK(bytes_here() <= limit_.in_all || !has_others);
   UMA_CHECK(taken.size() == tenants_.size());
   for (const auto& [tenant, bytes] : tenants_) {
     UMA_CHECK(bytes.warm == taken.at(tenant).warm && bytes.cold == taken.at(tenant).cold);

@@ -53,6 +53,8 @@ struct StoreOptions {
   Duration ttl{0};                                    // unused for so long: removed; 0: never
   std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
+  // Memory of all states, those included that lanes have; any thread. Null: of those that are here.
+  std::function<std::uint64_t()> all_bytes = nullptr;
 };
 
 // Of the memory for states, in bytes.
@@ -138,10 +140,10 @@ class StateStore {
   // What is stored of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
-  // Bytes of memory that states take, those on their way to disk included, and what is kept for the next ones.
+  // Bytes of memory that states take, those on their way to disk or with lanes included, and what is kept for the next ones.
   [[nodiscard]] std::uint64_t memory_bytes() const;
-  // What they may take from now on: so much at rest, or StoreOptions::warm_bytes_max where that is less, and with those on
-  // their way to disk so much in all. What is too much at rest goes to disk, soon; what is too much in all is given up at once.
+  // What they may take from now on: so much at rest here, or StoreOptions::warm_bytes_max where that is less, and with those
+  // on their way so much in all. What is too much at rest goes to disk, soon; what is too much in all is given up at once.
   void limit_memory(MemoryLimit limit);
   // Nothing is on its way to disk.
   [[nodiscard]] bool is_at_rest() const;
@@ -221,10 +223,9 @@ class StateStore {
   void supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
   void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
-  [[nodiscard]] std::uint64_t held_bytes() const REQUIRES_LOCK(mutex_) { return warm_bytes_ + pool_.idle_bytes(); }
-  [[nodiscard]] bool is_too_much_at_rest() const REQUIRES_LOCK(mutex_) {
-    return held_bytes() - leaving_bytes_ > limit_.at_rest;
-  }
+  [[nodiscard]] std::uint64_t bytes_here() const REQUIRES_LOCK(mutex_) { return warm_bytes_ + pool_.idle_bytes(); }
+  [[nodiscard]] std::uint64_t bytes_at_rest() const REQUIRES_LOCK(mutex_) { return bytes_here() - leaving_bytes_; }
+  [[nodiscard]] std::uint64_t bytes_in_all() const REQUIRES_LOCK(mutex_);
   void make_warm_room() REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
   void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);

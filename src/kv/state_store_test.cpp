@@ -515,6 +515,25 @@ TEST_F(StateStoreTest, AStateOnItsWayToDiskCountsUntilItIsThere) {
   EXPECT_EQ(tier("s"), Tier::none);
 }
 
+TEST_F(StateStoreTest, WhatLanesHaveOfStatesTakesRoomFromThoseAtRest) {
+  std::uint64_t elsewhere = 0;
+  StateStore store({.warm_bytes_max = 100'000, .all_bytes = [&] { return 30'000 + elsewhere; }}, nullptr, clock_);
+  store.open({});
+  (void)store.join("model", true);
+  store.limit_memory({.at_rest = 30'000, .in_all = 40'000});
+  for (int i = 0; i < 3; ++i) {
+    clock_.advance(std::chrono::seconds(1));
+    store.put({TenantId{"a"}, SessionId{std::to_string(i)}, false}, image_of(numbers(1000 * (i + 1), 100)));
+  }
+  EXPECT_EQ(store.memory_bytes(), 30'000u);
+  elsewhere = 15'000;
+  EXPECT_FALSE(store.has_room_for(1));
+  store.put({TenantId{"a"}, SessionId{"2"}, false}, image_of(numbers(3000, 101)));
+  EXPECT_EQ(store.stats().warm_states.value(), 2) << "one had to go, not all";
+  EXPECT_EQ(store.states_of(SessionId{"2"}).tier, Tier::warm);
+  store.check_invariants();
+}
+
 TEST_F(StateStoreTest, MemoryKeptForTheNextStatesIsPartOfTheLimit) {
   constexpr std::size_t kBig = std::size_t{2} << 20;
   StateStore store({.warm_bytes_max = 64 * kBig}, nullptr, clock_);

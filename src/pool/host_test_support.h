@@ -41,7 +41,7 @@ class FakeHost final : public engine::WorkerHost {
   }
   [[nodiscard]] engine::StoredStates stored() override {
     if (on_stored) on_stored();
-    return {.bytes = stored_bytes, .swapped_bytes = swapped_bytes, .bytes_max = stored_max};
+    return {.bytes = stored_bytes, .bytes_max = stored_max};
   }
   void limit_stored(kv::MemoryLimit next) override {
     limit = next;
@@ -94,7 +94,6 @@ class FakeHost final : public engine::WorkerHost {
 
   // Before other threads read them.
   std::uint64_t stored_bytes = 0;
-  std::uint64_t swapped_bytes = 0;
   std::uint64_t stored_max = 0;
   std::function<void()> on_stored = nullptr;
   std::function<void(const kv::MemoryLimit&)> on_limit = nullptr;

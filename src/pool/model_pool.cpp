@@ -56,7 +56,6 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
 }  // namespace
 
 Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) {
-  constexpr std::int32_t kStateShare = 8;  // of a context that many share: longer states are rare, and soon elsewhere
   const std::span<const llm::ContextOptions> context(&options.context, 1);
   const auto workers = static_cast<std::uint64_t>(options.workers);
   const auto model = llm::measure_footprint(options.path, context);
@@ -66,9 +65,7 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
   if (!model->makes_vectors) {
     const bool has_prefill = options.lanes && options.context.sequences > 1;
     if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
-    // Memory for states comes in sizes up to a quarter apart.
-    const auto share = static_cast<std::uint64_t>(std::clamp(options.context.sequences, 1, kStateShare));
-    need.states = model->contexts.front().cache / share * 5 / 4 * workers;
+    need.states = model->one_sequence.front().cache * workers;
   }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);

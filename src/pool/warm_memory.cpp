@@ -21,9 +21,9 @@ WarmMemory::WarmMemory(MemoryGovernor& governor, const Clock& clock)
       clock_(clock),
       held_(governor.reserve({.model = kName, .kind = MemoryKind::warm_kv, .bytes = 0}).value()) {}
 
-void WarmMemory::correct() {
-  const engine::StoredStates stored = host_->stored();
-  held_.correct(std::max(limit_, less(stored.bytes + stored.swapped_bytes, under_way_)));
+// Of what states take, that which is more than may be under way.
+std::uint64_t WarmMemory::used() const {
+  return less(host_->stored().bytes, under_way_);
 }
 
 void WarmMemory::limit(std::uint64_t at_rest) {
@@ -32,9 +32,9 @@ void WarmMemory::limit(std::uint64_t at_rest) {
 }
 
 void WarmMemory::update(std::uint64_t under_way_bytes) {
-  const bool has_changed = std::exchange(under_way_, under_way_bytes) != under_way_bytes;
-  correct();
-  if (has_changed) limit(limit_);
+  const std::uint64_t before = held_.bytes() + std::exchange(under_way_, under_way_bytes);
+  held_.correct(std::max(limit_, used()));
+  if (held_.bytes() + under_way_ != before) limit(limit_);
 }
 
 void WarmMemory::follow_use() {
@@ -63,9 +63,9 @@ void WarmMemory::give_back_unused(std::uint64_t bytes) {
 bool WarmMemory::give_back(std::uint64_t bytes) {
   limit(less(limit_, bytes));
   const TimePoint end = clock_.now() + kPatience;
-  while (host_->stored().bytes > limit_ && clock_.now() < end) std::this_thread::sleep_for(kLookAgain);
+  while (used() > limit_ && clock_.now() < end) std::this_thread::sleep_for(kLookAgain);
   const std::uint64_t before = held_.bytes();
-  correct();
+  held_.correct(std::max(limit_, used()));
   limit(limit_);
   return held_.bytes() < before;
 }

@@ -39,7 +39,7 @@ class WarmMemory {
 
  private:
   void limit(std::uint64_t at_rest);
-  void correct();
+  [[nodiscard]] std::uint64_t used() const;
 
   MemoryGovernor& governor_;
   const Clock& clock_;

@@ -105,18 +105,19 @@ TEST_F(WarmMemoryTest, WhatDoesNotLeaveStaysReserved) {
   EXPECT_FALSE(warm_.give_back(300 * kMiB)) << "the disk is too slow";
   EXPECT_EQ(reserved(), 500 * kMiB);
   EXPECT_EQ(host_.limit.at_rest, 200 * kMiB);
+  EXPECT_EQ(host_.limit.in_all, 500 * kMiB);
   host_.stored_bytes = 200 * kMiB;
   warm_.update(0);
   EXPECT_EQ(reserved(), 200 * kMiB);
+  EXPECT_EQ(host_.limit.in_all, 200 * kMiB);
 }
 
-TEST_F(WarmMemoryTest, StatesOfSwappedOutRequestsAreReservedToo) {
+TEST_F(WarmMemoryTest, WhatIsMoreThanWasGrantedIsReservedToo) {
   usable(1000 * kMiB);
   host_.stored_max = 1000 * kMiB;
   warm_.start(host_);
   warm_.grow(100 * kMiB);
-  host_.stored_bytes = 100 * kMiB;
-  host_.swapped_bytes = 50 * kMiB;
+  host_.stored_bytes = 150 * kMiB;
   warm_.update(20 * kMiB);
   EXPECT_EQ(reserved(), 130 * kMiB) << "20 are reserved with their contexts";
 }
