@@ -241,6 +241,7 @@ class Lane {
 
     [[nodiscard]] const kv::StateImage& image() const { return report ? *report->image : *stored; }
     [[nodiscard]] std::size_t pieces_wanted() const;
+    [[nodiscard]] bool is_complete() const { return pieces_loaded == pieces_wanted(); }
     [[nodiscard]] std::int32_t tokens_loaded_at_end() const { return image().pieces[pieces_wanted() - 1].end; }
   };
   // Where the beginning of a sequence's chain is.
