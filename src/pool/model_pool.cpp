@@ -266,6 +266,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     (void)take_resident(model);  // freed before what it held
     held->release();
     give_back_free_memory();
+    const MutexLock relief(relief_mutex_);
+    warm_.update(under_way_bytes());
     const MutexLock lock(mutex_);
     ++changes_;
     changed_.notify_all();

@@ -124,6 +124,7 @@ TEST_F(ModelPoolTest, ALoadThatFailsHoldsNothing) {
   until([&] { return !host_.error_of("vectors").empty(); }, "the load fails");
   EXPECT_NE(host_.error_of("vectors").find("draft"), std::string::npos) << host_.error_of("vectors");
   EXPECT_EQ(reserved(), 0u);
+  EXPECT_EQ(host_.limit.in_all, 0u);
 }
 
 TEST_F(ModelPoolTest, ALoadThatIsEndedWhileItWaitsHoldsNothing) {
