@@ -260,30 +260,30 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
   for (WorkerContexts& worker : made.workers) {
     const std::size_t index = loaded.workers.size();
     if (index == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
-    LaneOptions options{.index = static_cast<std::int32_t>(index),
-                        .threads = made.threads,
-                        .threads_beside_prefill = made.threads_beside_prefill,
-                        .tick_ms = options_.tick_ms,
-                        .target_ttft_ms = options_.target_ttft_ms,
-                        .target_tbt_ms = options_.target_tbt_ms,
-                        .weights = {.always = facts.bytes - facts.expert_bytes,
-                                    .experts = facts.expert_bytes,
-                                    .experts_count = facts.experts_count,
-                                    .experts_used = facts.experts_used},
-                        .bmt_budget_gbps = options_.bmt_budget_gbps,
-                        .policy = options_.policy,
-                        .is_reproducible = options_.is_reproducible,
-                        .speculates = options_.speculates,
-                        .workers = busy_workers_,
-                        .stats = loaded.stats[index],
-                        .store = &store_,
-                        .eviction = options_.store.eviction,
-                        .wait_for_store =
-                            [this](std::uint64_t bytes) { wait_for_disk([&] { return store_.has_room_for(bytes); }); },
-                        .others_busy = nullptr,
-                        .encode = nullptr,
-                        .guess = nullptr,
-                        .on_logits = nullptr};
+    LaneOptions options{
+        .index = static_cast<std::int32_t>(index),
+        .threads = made.threads,
+        .threads_beside_prefill = made.threads_beside_prefill,
+        .tick_ms = options_.tick_ms,
+        .target_ttft_ms = options_.target_ttft_ms,
+        .target_tbt_ms = options_.target_tbt_ms,
+        .weights = {.always = facts.bytes - facts.expert_bytes,
+                    .experts = facts.expert_bytes,
+                    .experts_count = facts.experts_count,
+                    .experts_used = facts.experts_used},
+        .bmt_budget_gbps = options_.bmt_budget_gbps,
+        .policy = options_.policy,
+        .is_reproducible = options_.is_reproducible,
+        .speculates = options_.speculates,
+        .workers = busy_workers_,
+        .stats = loaded.stats[index],
+        .store = &store_,
+        .eviction = options_.store.eviction,
+        .wait_for_store = [this](std::uint64_t bytes) { wait_for_disk([&] { return store_.has_room_for(bytes); }); },
+        .others_busy = nullptr,
+        .encode = nullptr,
+        .guess = nullptr,
+        .on_logits = nullptr};
     if (loaded.vision) {
       options.encode = [vision = loaded.vision](const std::string& image,
                                                 std::move_only_function<void(Expected<EncodedPtr>)> then) {
@@ -418,6 +418,10 @@ bool Engine::retire(const std::string& model) {
   }
   router_.post([this, model] { router_.on_retired(model); });
   return true;
+}
+
+void Engine::hold_background(const std::string& model, bool holds) {
+  router_.post([this, model, holds] { router_.hold_background(model, holds); });
 }
 
 std::vector<ModelUsage> Engine::usage() {

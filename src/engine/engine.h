@@ -129,6 +129,7 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] StoredStates stored() override;
   void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
+  void hold_background(const std::string& model, bool holds) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);

@@ -99,7 +99,7 @@ bool Router::wait() {
 // -----------------------------------------------------------------------------------------------------------------------
 
 // The model of a session, whatever its name means today.
-void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request) {
+void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted) {
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return then(std::unexpected(unknown_session(session)));
   const std::string& model = found->summary.model;
@@ -109,7 +109,7 @@ void Router::with_model_of(const TenantId& tenant, const std::string& session, S
                                  "model is served",
                                  session, model)));
   }
-  models_.with_chat(model, std::move(then), request);
+  models_.with_chat(model, std::move(then), wanted);
 }
 
 void Router::load_model(const std::string& name, Reply<Unit> reply) {
@@ -1255,13 +1255,14 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
     open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
   }
+  const Wanted wanted{.request = id, .is_background = request.options.request_class == RequestClass::background};
   ServedModels::Then then = [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
     begin_with_model(id, tenant, std::move(request), std::move(use));
   };
   if (session != nullptr) {
-    with_model_of(tenant, session_name, std::move(then), id);
+    with_model_of(tenant, session_name, std::move(then), wanted);
   } else {
-    models_.with_chat(model_name, std::move(then), id);
+    models_.with_chat(model_name, std::move(then), wanted);
   }
 }
 

@@ -103,6 +103,7 @@ class Router {
   // ServedModels
   [[nodiscard]] bool retire(const std::string& name) { return models_.retire(name); }
   void on_retired(const std::string& name) { models_.set_retired(name); }
+  void hold_background(const std::string& name, bool holds) { models_.hold_background(name, holds); }
   [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
   void on_result(TaskResult result);
   // From now on new generations are refused.
@@ -208,7 +209,7 @@ class Router {
   };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
-  void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request = {});
+  void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted = {});
   [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);

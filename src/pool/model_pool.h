@@ -104,6 +104,7 @@ class ModelPool final : public engine::WorkerSource {
     Need foretold;
     Need taken;
   };
+  class Holds;
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
@@ -114,6 +115,8 @@ class ModelPool final : public engine::WorkerSource {
                                               std::shared_ptr<const llm::Model>& weights, Load& load);
   [[nodiscard]] Resident take_resident(const std::string& model);
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
+  [[nodiscard]] bool is_wanted_in_background(const std::string& model) const;
+  void change_holds(const std::vector<std::string>& models, std::int32_t change);
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
   void grow(const std::string& model);
@@ -141,6 +144,8 @@ class ModelPool final : public engine::WorkerSource {
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::map<std::string, Measured> measured_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::map<std::string, std::int32_t> holds_
+      GUARDED_BY(mutex_);  // models that take no new background requests: for how many loads
   std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // models whose workers had requests waiting: since when
   std::thread maintenance_;
   Counter loads_total_;
