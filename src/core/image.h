@@ -26,6 +26,7 @@ struct InputImage {
   std::size_t message = 0;  // its index
   std::size_t at = 0;       // the image stands before this byte of the message's content
   ImageSource source;
+  std::string field{};  // of the request, with its path; empty: what is wrong with it needs no name
 };
 
 struct EmbedImagesRequest {

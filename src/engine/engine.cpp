@@ -577,6 +577,19 @@ void Engine::embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbed
   });
 }
 
+void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
+  store_.run_later([this, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
+    std::vector<Bytes> files(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      auto file = read_kept_image(options_.vision.folder, ids[i]);
+      if (!file || file->size() > bytes_max) continue;
+      bytes_max -= file->size();
+      files[i] = std::move(*file);
+    }
+    reply(std::move(files));
+  });
+}
+
 void Engine::load_model(std::string model, Reply<Unit> reply) {
   router_.post(
       [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });

@@ -328,9 +328,32 @@ TEST_P(Images, AreRefusedWhereTheyCannotBe) {
   EXPECT_TRUE(generate(ask("one", {'a'}, shifting))->error().message.contains("on_full"));
   GenerateRequest bad = ask("one", {'a'});
   bad.input.images[0].source.text = "aGVsbG8=";
+  bad.input.images[0].field = "messages[0].content[0]";
   const auto refused = generate(bad);
   EXPECT_EQ(refused->error().code, ErrorCode::proto_field);
-  EXPECT_TRUE(refused->error().message.starts_with("messages[0]: ")) << refused->error().message;
+  EXPECT_TRUE(refused->error().message.starts_with("field \"messages[0].content[0]\": ")) << refused->error().message;
+}
+
+TEST_P(Images, OfAResponseAreThereForTheNextOne) {
+  GenerateRequest first = ask("xy", {'a'});
+  first.response.emplace().id = "1111111111111111";
+  const auto told = generate(first);
+  ASSERT_EQ(told->eos().reason, FinishReason::length);
+  ASSERT_EQ(catalog_.size(), 1u);
+  const std::string session = catalog_.load().front().id.value;
+  expect_true_to_the_model(session, *told);
+  EXPECT_EQ(capability::images_of(kept(session)->messages[0]).size(), 1u);
+
+  forget_states();  // and everything in memory: the image is read from its file
+  serve();
+  GenerateRequest second = ask("z", {'b'}, session);
+  second.response.emplace().id = "2222222222222222";
+  second.response->previous = "1111111111111111";
+  const auto sink = generate(second);
+  ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << sink->error().message;
+  expect_true_to_the_model(session, *sink);
+  EXPECT_EQ(std::ranges::count_if(kept(session)->chain, llm::is_image_token), 10);
+  EXPECT_EQ(encoded(), 2u);
 }
 
 TEST_P(Images, SessionsWithThemAreNotExported) {

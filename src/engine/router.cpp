@@ -1216,7 +1216,7 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
 // Reads the images of the request's messages, away from whoever needs no images.
 void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest request) {
   const Served& served = *requests_.at(id).use;
-  const bool is_of_session = !request.session.empty();
+  const bool is_of_session = !request.session.empty() || request.response;
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
