@@ -157,6 +157,7 @@ class FakeService final : public Service {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
+  std::atomic<bool> reads_images{false};
   // A vector of two numbers for each image.
   void embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
     if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
@@ -181,6 +182,7 @@ class FakeService final : public Service {
     ModelInfo model;
     model.name = "fake";
     model.state = ModelState::loading;
+    model.reads_images = reads_images.load();
     return {model};
   }
   MetricsSnapshot metrics() const override {
