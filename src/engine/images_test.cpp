@@ -324,14 +324,60 @@ TEST_P(Images, ForksAndRewindsHaveThem) {
 
 TEST_P(Images, AreRefusedWhereTheyCannotBe) {
   EXPECT_EQ(generate(ask("one", {'a'}, "unknown"))->error().code, ErrorCode::session_unknown);
-  const std::string shifting = begin_session(OnFull::shift);
-  EXPECT_TRUE(generate(ask("one", {'a'}, shifting))->error().message.contains("on_full"));
   GenerateRequest bad = ask("one", {'a'});
   bad.input.images[0].source.text = "aGVsbG8=";
   bad.input.images[0].field = "messages[0].content[0]";
   const auto refused = generate(bad);
   EXPECT_EQ(refused->error().code, ErrorCode::proto_field);
   EXPECT_TRUE(refused->error().message.starts_with("field \"messages[0].content[0]\": ")) << refused->error().message;
+}
+
+// Whatever was dropped, every image that is left is whole, and is one of the messages that are left.
+TEST_P(Images, GoWithTheirTurnsWhenTheContextIsFull) {
+  options_.cells = options_.unified ? 400 : 1'600;
+  for (const std::int32_t n_keep : {0, 30, 150}) {
+    serve();
+    std::string session;
+    CreateSessionRequest create;
+    create.mode = SessionMode::chat;
+    create.system = "be brief";
+    create.on_full = OnFull::shift;
+    create.n_keep = n_keep;
+    router_->create_session(kTenant, create, [&](Expected<SessionInfo> made) { session = made.value().id.value; });
+    run();
+    std::int32_t dropped = 0;
+    for (int i = 0; i < 60; ++i) {
+      std::vector<char> colours;
+      for (int j = 0; j < i % 4; ++j) colours.push_back(static_cast<char>('a' + (i + j) % 5));
+      GenerateRequest request = ask(std::string(static_cast<std::size_t>(5 + 7 * (i % 9)), 'q'), colours, session);
+      request.options.max_tokens = 4 + 9 * (i % 5);
+      const auto sink = generate(std::move(request));
+      ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << i << ": " << sink->error().message;
+      dropped += sink->eos().usage.dropped_turns;
+      const kv::RecordPtr record = kept(session);
+      std::vector<std::string> ids;
+      std::size_t shown = 0;
+      for (const ChatMessage& message : record->messages) {
+        for (capability::MessageImage& image : capability::images_of(message)) {
+          ids.push_back(std::move(image.id));
+          ++shown;
+        }
+      }
+      const auto runs = find_image_runs(record->chain, ids, vision_->identity());
+      ASSERT_TRUE(runs) << i << ": " << runs.error().message;
+      std::int32_t rows = 0;
+      for (const ImageRun& run : *runs) rows += run.count;
+      EXPECT_EQ(rows, static_cast<std::int32_t>(5 * shown)) << i;
+      EXPECT_LE(record->chain.size(), 400u);
+    }
+    EXPECT_GT(dropped, 20) << n_keep;
+    // What is left is what a fresh context computes too.
+    forget_states();
+    serve();
+    GenerateRequest last = ask("q", {}, session);
+    last.options.max_tokens = 1;  // none is dropped in the middle of it
+    expect_true_to_the_model(session, *generate(std::move(last)));
+  }
 }
 
 TEST_P(Images, OfAResponseAreThereForTheNextOne) {
