@@ -633,7 +633,9 @@ std::vector<ModelInfo> Engine::models() const {
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
     std::vector<std::string> aliases = std::move(info.aliases);
     std::string problem = std::move(info.problem);
+    const bool will_read_images = info.reads_images;
     info = found->second.info;
+    if (info.state != ModelState::ready) info.reads_images = will_read_images;
     info.aliases = std::move(aliases);
     if (info.state == ModelState::failed) info.problem = std::move(problem);
   }
