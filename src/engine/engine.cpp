@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/thread_name.h"
 #include "capability/message_images.h"
+#include "engine/image_fetcher.h"
 
 namespace uma::engine {
 namespace {
@@ -75,7 +76,11 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       source_(std::move(source)),
       catalog_(std::move(catalog)),
       store_(with_busy(options_.store), std::move(cold), clock),
-      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {
+      fetcher_(options_.vision.urls.allow_any()
+                   ? std::make_unique<ImageFetcher>(options_.vision.urls, options_.limits.queue_bytes_max)
+                   : nullptr),
+      router_({.limits = options_.limits, .seed = random_seed(), .fetcher = fetcher_.get()}, *source_, *catalog_, store_,
+              preparer_, clock) {
   if (options_.vision.folder.empty()) return;
   std::unordered_set<std::string> images;
   for (const std::string& extra : catalog_->load_image_extras()) {
@@ -434,6 +439,7 @@ void Engine::drain() {
 void Engine::stop() {
   if (!started_) return;
   started_ = false;
+  if (fetcher_) fetcher_->stop();
   source_->stop();
   std::vector<Worker*> workers;
   std::vector<std::thread> vision_threads;

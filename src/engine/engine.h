@@ -48,6 +48,8 @@ struct EngineOptions {
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
 
+class ImageFetcher;
+
 class Engine final : public Service, private WorkerHost {
  public:
   // `cold`: where states go that memory has no room for, and all at the end; null: they are given up. `clock` outlives the
@@ -149,6 +151,7 @@ class Engine final : public Service, private WorkerHost {
   const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // shared by all lanes
 
   kv::StateStore store_;
+  const std::unique_ptr<ImageFetcher> fetcher_;  // null: no URL may be asked for
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "capability/message_images.h"
+#include "engine/image_fetcher.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -1200,17 +1201,35 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
   const std::string name = request.model;
   with_model(name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
     if (!use) return reply(std::unexpected(use.error()));
-    std::size_t bytes = 0;
-    for (const ImageSource& image : request.images) bytes += image.text.size();
-    if (auto fits = check_images(**use, bytes); !fits) return reply(std::unexpected(fits.error()));
     const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
     const TimePoint deadline =
         deadline_ms > 0 ? std::max(received, (*use)->loaded_at) + std::chrono::milliseconds(deadline_ms) : kNever;
-    const std::shared_ptr<Vision> vision = (*use)->vision;
-    vision->embed(
-        std::move(request), deadline,
-        [use = std::move(*use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable { reply(std::move(made)); });
+    if (auto sees = check_images(**use, 0); !sees) return reply(std::unexpected(sees.error()));
+    std::vector<std::string> urls = urls_of(request.images);
+    if (options_.fetcher == nullptr || urls.empty()) {
+      return embed_images(std::move(*use), std::move(request), deadline, std::move(reply));
+    }
+    options_.fetcher->fetch(std::move(urls), deadline, {},
+                            [this, use = std::move(*use), request = std::move(request), deadline,
+                             reply = std::move(reply)](Fetched fetched) mutable {
+                              post([this, use = std::move(use), request = std::move(request), deadline,
+                                    reply = std::move(reply), fetched = std::move(fetched)]() mutable {
+                                const auto put = put_fetched(request.images, std::move(fetched));
+                                if (!put) return reply(std::unexpected(put.error()));
+                                embed_images(std::move(use), std::move(request), deadline, std::move(reply));
+                              });
+                            });
   });
+}
+
+void Router::embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
+  std::size_t bytes = 0;
+  for (const ImageSource& image : request.images) bytes += image.text.size();
+  if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
+  const std::shared_ptr<Vision> vision = use->vision;
+  vision->embed(
+      std::move(request), deadline,
+      [use = std::move(use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable { reply(std::move(made)); });
 }
 
 // Reads the images of the request's messages, away from whoever needs no images.
@@ -1220,6 +1239,25 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
+  if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
+    Open& open = requests_.at(id);
+    open.fetch = std::stop_source();
+    open.deadline = deadline_of(open);
+    next_expiry_ = std::min(next_expiry_, open.deadline);
+    options_.fetcher->fetch(
+        std::move(urls), open.deadline, open.fetch.get_token(),
+        [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
+          post([this, id, tenant = std::move(tenant), request = std::move(request), fetched = std::move(fetched)]() mutable {
+            const auto found = requests_.find(id);
+            if (found == requests_.end()) return;  // cancelled meanwhile
+            found->second.deadline = kNever;
+            const auto put = put_fetched(request.input.images, std::move(fetched));
+            if (!put) return refuse(id, put.error());
+            read_images(id, tenant, std::move(request));
+          });
+        });
+    return;
+  }
   served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
   served.vision->post([this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
     auto images = take_images(*vision, request.input, is_of_session);
@@ -1239,6 +1277,19 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
+  if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
+    options_.fetcher->fetch(std::move(urls), kNever, {},
+                            [this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
+                             reply = std::move(reply)](Fetched fetched) mutable {
+                              post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
+                                    reply = std::move(reply), fetched = std::move(fetched)]() mutable {
+                                const auto put = put_fetched(request.input.images, std::move(fetched));
+                                if (!put) return reply(std::unexpected(put.error()));
+                                read_images(std::move(use), std::move(tenant), std::move(request), std::move(reply));
+                              });
+                            });
+    return;
+  }
   const std::shared_ptr<Vision> vision = use->vision;
   vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
   vision->post([this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
@@ -1295,6 +1346,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
   } else if (!model.empty()) {
     stop_waiting(model, id);
   }
+  (void)found->second.fetch.request_stop();
   requests_.erase(found);
   set_sent(id);
   if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {

@@ -49,7 +49,8 @@ using EncodedPtr = std::shared_ptr<const EncodedImage>;  // shared: by the cache
 struct VisionOptions {
   std::vector<std::string> allowed_dirs;  // of images that are named by a path
   std::uint64_t cache_bytes_max = 128ul << 20;
-  std::string folder;  // of the images of sessions; empty: none are kept
+  std::string folder;    // of the images of sessions; empty: none are kept
+  ImageUrlRules urls{};  // of images that are named by a URL
 };
 
 struct VisionStats {
