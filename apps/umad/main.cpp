@@ -269,6 +269,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
   options.min_loaded = seconds(settings.min_loaded_s);
+  options.cores = usable_physical_cores();
   options.idle_unload = seconds(settings.idle_unload_s);
   options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
   options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
@@ -286,7 +287,6 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   if (card.kv_type) config.kv_type = *card.kv_type;
   const bool is_default = card.name == models_.default_name;
   if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
-  config.workers = std::max(config.workers, card.workers_max);
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));

@@ -10,31 +10,15 @@
 
 #include <gtest/gtest.h>
 
-#include "base/base64.h"
+#include "testing/image_bytes.h"
 
 namespace uma::capability {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A BMP file of one pixel.
-std::string bmp() {
-  std::string file(58, '\0');
-  file[0] = 'B';
-  file[1] = 'M';
-  file[10] = 54;
-  file[14] = 40;
-  file[18] = 1;
-  file[22] = 1;
-  file[28] = 24;
-  return file;
-}
-
-std::string base64(const std::string& bytes) {
-  std::string text;
-  append_base64(text, std::as_bytes(std::span(bytes)));
-  return text;
-}
+using testing::base64_of;
+using testing::bmp_of_one_pixel;
 
 class ImagePaths : public ::testing::Test {
  protected:
@@ -43,7 +27,7 @@ class ImagePaths : public ::testing::Test {
     fs::create_directories(root_ / "allowed/inner");
     fs::create_directories(root_ / "secret");
     for (const char* name : {"allowed/a.bmp", "allowed/inner/b.bmp", "secret/c.bmp", "allowed-not.bmp"}) {
-      std::ofstream(root_ / name, std::ios::binary) << bmp();
+      std::ofstream(root_ / name, std::ios::binary) << bmp_of_one_pixel();
     }
   }
   void TearDown() override { fs::remove_all(root_); }
@@ -62,10 +46,11 @@ class ImagePaths : public ::testing::Test {
 };
 
 TEST(ImageData, IsBase64AloneOrAsAUri) {
-  for (const std::string& text : {base64(bmp()), "data:image/bmp;base64," + base64(bmp()), "data:;base64," + base64(bmp())}) {
+  for (const std::string& text : {base64_of(bmp_of_one_pixel()), "data:image/bmp;base64," + base64_of(bmp_of_one_pixel()),
+                                  "data:;base64," + base64_of(bmp_of_one_pixel())}) {
     const auto bytes = read_image({.kind = ImageSource::Kind::data, .text = text}, {});
     ASSERT_TRUE(bytes) << bytes.error().message;
-    EXPECT_EQ(bytes->size(), bmp().size());
+    EXPECT_EQ(bytes->size(), bmp_of_one_pixel().size());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <format>
 #include <fstream>
 #include <future>
+#include <iterator>
 #include <unistd.h>
 #include <utility>
 
@@ -26,6 +27,24 @@ std::int64_t resident_bytes() {
   std::int64_t pages_resident = 0;
   file >> pages_total >> pages_resident;
   return pages_resident * ::sysconf(_SC_PAGESIZE);
+}
+
+template <class T>
+std::vector<T*> pointers_to(std::vector<T>& values) {
+  std::vector<T*> pointers;
+  for (T& value : values) pointers.push_back(&value);
+  return pointers;
+}
+
+// Those from `first` on.
+template <class T>
+std::vector<T> take_from(std::vector<T>& values, std::size_t first) {
+  std::vector<T> taken;
+  while (values.size() > first) {
+    taken.push_back(std::move(values.back()));
+    values.pop_back();
+  }
+  return taken;
 }
 
 double mean(double sum, std::uint64_t count) {
@@ -185,7 +204,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
                                                                      std::exchange(loaded->tasks, {}));
     auto lanes = make_embed_workers(model, std::move(*loaded), embedder);
     return router_.post([this, model, embedder = std::move(embedder), lanes = std::move(lanes)]() mutable {
-      router_.on_embedder_loaded(model, std::move(embedder), std::move(lanes));
+      router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes)));
     });
   }
   store_is_open_.wait();  // requests of the first moment find what is on disk
@@ -194,7 +213,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
   if (loaded->projector) vision = make_vision(model, std::move(loaded->projector));
   std::vector<Lane*> lanes = make_workers(model, std::move(*loaded));
   router_.post([this, model, weights = std::move(weights), lanes = std::move(lanes), vision = std::move(vision)]() mutable {
-    router_.on_loaded(model, std::move(weights), std::move(lanes), std::move(vision));
+    router_.on_loaded(model, chat_model(std::move(weights), std::move(lanes), std::move(vision)));
   });
 }
 
@@ -223,16 +242,22 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
                  .train_tokens = facts.train_tokens,
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.sequences,
-                 .workers = static_cast<std::int32_t>(made.workers.size()),
                  .has_chat_template = !facts.chat_template.empty(),
                  .reads_images = loaded.vision != nullptr,
                  .kv_layout = shape.is_unified ? "unified" : "split"};
   loaded.model = made.model;
   loaded.reservation = std::move(made.reservation);
+  return add_lanes(loaded, made);
+}
+
+std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
+  const llm::ModelFacts& facts = made.model->facts();
+  const std::size_t first = loaded.workers.size();
   std::vector<Lane*> lanes;
-  for (std::size_t i = 0; i < made.workers.size(); ++i) {
-    if (i == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
-    LaneOptions options{.index = static_cast<std::int32_t>(i),
+  for (WorkerContexts& worker : made.workers) {
+    const std::size_t index = loaded.workers.size();
+    if (index == loaded.stats.size()) loaded.stats.push_back(std::make_shared<LaneStats>());
+    LaneOptions options{.index = static_cast<std::int32_t>(index),
                         .threads = made.threads,
                         .threads_beside_prefill = made.threads_beside_prefill,
                         .tick_ms = options_.tick_ms,
@@ -247,7 +272,7 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
                         .is_reproducible = options_.is_reproducible,
                         .speculates = options_.speculates,
                         .workers = busy_workers_,
-                        .stats = loaded.stats[i],
+                        .stats = loaded.stats[index],
                         .store = &store_,
                         .eviction = options_.store.eviction,
                         .others_busy = nullptr,
@@ -264,23 +289,24 @@ std::vector<Lane*> Engine::make_workers(const std::string& name, LoadedWorkers m
       options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
     }
     auto lane = std::make_unique<Lane>(
-        std::move(options), std::move(made.workers[i].decode), std::move(made.workers[i].prefill), made.model->vocab(), clock_,
+        std::move(options), std::move(worker.decode), std::move(worker.prefill), made.model->vocab(), clock_,
         [this](TaskResult result) {
           router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
         });
-    if (made.workers[i].draft) {
-      lane->draft_with(std::make_unique<ModelDrafter>(std::move(made.workers[i].draft), made.model->vocab(), clock_));
+    if (worker.draft) {
+      lane->draft_with(std::make_unique<ModelDrafter>(std::move(worker.draft), made.model->vocab(), clock_));
     }
     lanes.push_back(lane.get());
-    loaded.workers.push_back({std::move(lane), {}});
+    loaded.workers.push_back({made.reservation, std::move(lane), {}});
   }
-  for (std::size_t i = 0; i < lanes.size(); ++i) {
-    std::vector<std::thread>& threads = loaded.workers[i].threads;
-    threads.emplace_back([i, lane = lanes[i]] { run_lane(*lane, i); });
-    if (PrefillLane* prefill = lanes[i]->prefill_lane()) {
-      threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
+  for (std::size_t i = first; i < loaded.workers.size(); ++i) {
+    Worker& worker = loaded.workers[i];
+    worker.threads.emplace_back([i, lane = worker.lane.get()] { run_lane(*lane, i); });
+    if (PrefillLane* prefill = worker.lane->prefill_lane()) {
+      worker.threads.emplace_back([i, prefill] { run_prefill_lane(*prefill, i); });
     }
   }
+  loaded.count_workers();
   return lanes;
 }
 
@@ -303,12 +329,16 @@ std::vector<EmbedLane*> Engine::make_embed_workers(const std::string& name, Load
                  .train_tokens = facts.train_tokens,
                  .vocabulary = made.model->vocab().size(),
                  .slots = shape.batch_texts_max,
-                 .workers = static_cast<std::int32_t>(made.embeddings.size()),
                  .dimensions = facts.capability == Capability::text_embedding ? shape.dimensions : 0};
   loaded.model = made.model;
   loaded.reservation = std::move(made.reservation);
+  return add_embed_lanes(loaded, made);
+}
+
+std::vector<EmbedLane*> Engine::add_embed_lanes(Loaded& loaded, LoadedWorkers& made) {
   std::vector<EmbedLane*> lanes;
-  for (std::size_t i = 0; i < made.embeddings.size(); ++i) {
+  for (std::unique_ptr<llm::EmbeddingContext>& context : made.embeddings) {
+    const std::size_t i = loaded.embed_workers.size();
     if (i == loaded.embed_stats.size()) loaded.embed_stats.push_back(std::make_shared<EmbedStats>());
     EmbedLaneOptions options{.index = static_cast<std::int32_t>(i),
                              .threads = made.threads,
@@ -316,14 +346,40 @@ std::vector<EmbedLane*> Engine::make_embed_workers(const std::string& name, Load
                              .stats = loaded.embed_stats[i],
                              .has_streams = [this] { return has_streams(); },
                              .workers = busy_workers_};
-    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(made.embeddings[i]), clock_);
+    auto lane = std::make_unique<EmbedLane>(std::move(options), std::move(context), clock_);
     lanes.push_back(lane.get());
-    loaded.embed_workers.push_back({std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
+    loaded.embed_workers.push_back(
+        {made.reservation, std::move(lane), std::thread([i, lane = lanes.back()] { run_embed_lane(*lane, i); })});
   }
+  loaded.count_workers();
   return lanes;
 }
 
-void Engine::close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers) {
+void Engine::add_workers(const std::string& model, LoadedWorkers more) {
+  const MutexLock lock(models_mutex_);
+  Loaded& loaded = models_.at(model);
+  loaded.info.bytes += more.model == loaded.model ? 0 : more.model->facts().bytes;
+  router_.post([this, model, lanes = add_lanes(loaded, more), embed_lanes = add_embed_lanes(loaded, more)] {
+    router_.add_lanes(model, lanes, embed_lanes);
+  });
+}
+
+bool Engine::keep_workers(const std::string& model, std::size_t count) {
+  if (!ask_router<bool>([&] { return router_.keep_lanes(model, count); })) return false;
+  std::vector<Worker> workers;
+  std::vector<EmbedWorker> embed_workers;
+  {
+    const MutexLock lock(models_mutex_);
+    Loaded& loaded = models_.at(model);
+    workers = take_from(loaded.workers, count);
+    embed_workers = take_from(loaded.embed_workers, count);
+    loaded.count_workers();
+  }
+  close_workers(pointers_to(workers), pointers_to(embed_workers));
+  return true;
+}
+
+void Engine::close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers) {
   for (const Worker* worker : workers) worker->lane->close();
   for (const EmbedWorker* worker : embed_workers) worker->lane->close();
   for (EmbedWorker* worker : embed_workers) worker->thread.join();
@@ -334,37 +390,24 @@ void Engine::close_workers(std::span<Worker* const> workers, std::span<EmbedWork
 
 bool Engine::retire(const std::string& model) {
   if (!ask_router<bool>([this, &model] { return router_.retire(model); })) return false;
-  std::vector<Worker> workers;
-  std::shared_ptr<Vision> vision;
-  std::thread vision_thread;
-  std::vector<EmbedWorker> embed_workers;
-  std::shared_ptr<const llm::Model> weights;
-  std::shared_ptr<void> reservation;
   {
-    const MutexLock lock(models_mutex_);
-    Loaded& loaded = models_.at(model);
-    workers = std::exchange(loaded.workers, {});
-    vision = std::exchange(loaded.vision, nullptr);
-    vision_thread = std::exchange(loaded.vision_thread, {});
-    embed_workers = std::exchange(loaded.embed_workers, {});
-    weights = std::exchange(loaded.model, nullptr);
-    reservation = std::exchange(loaded.reservation, nullptr);
-    loaded.info = {.name = model, .state = ModelState::unloaded};
+    Loaded freed;
+    {
+      const MutexLock lock(models_mutex_);
+      Loaded& loaded = models_.at(model);
+      Loaded left;
+      left.info = {.name = model, .state = ModelState::unloaded};
+      left.vision_stats = loaded.vision_stats;
+      left.stats = loaded.stats;
+      left.embed_stats = loaded.embed_stats;
+      freed = std::exchange(loaded, std::move(left));
+    }
+    close_workers(pointers_to(freed.workers), pointers_to(freed.embed_workers));
+    if (freed.vision) {
+      freed.vision->close();
+      freed.vision_thread.join();
+    }
   }
-  std::vector<Worker*> closing;
-  for (Worker& worker : workers) closing.push_back(&worker);
-  std::vector<EmbedWorker*> embed_closing;
-  for (EmbedWorker& worker : embed_workers) embed_closing.push_back(&worker);
-  close_workers(closing, embed_closing);
-  if (vision) {
-    vision->close();
-    vision_thread.join();
-  }
-  workers.clear();
-  embed_workers.clear();
-  vision.reset();
-  weights.reset();
-  reservation.reset();
   router_.post([this, model] { router_.on_retired(model); });
   return true;
 }
@@ -447,8 +490,8 @@ void Engine::stop() {
   {
     const MutexLock lock(models_mutex_);
     for (auto& [name, loaded] : models_) {
-      for (Worker& worker : loaded.workers) workers.push_back(&worker);
-      for (EmbedWorker& worker : loaded.embed_workers) embed_workers.push_back(&worker);
+      std::ranges::copy(pointers_to(loaded.workers), std::back_inserter(workers));
+      std::ranges::copy(pointers_to(loaded.embed_workers), std::back_inserter(embed_workers));
       if (!loaded.vision) continue;
       loaded.vision->close();
       vision_threads.push_back(std::move(loaded.vision_thread));

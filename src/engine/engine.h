@@ -98,29 +98,36 @@ class Engine final : public Service, private WorkerHost {
  private:
   // A lane, with or without one for prompts beside it, and their threads.
   struct Worker {
+    std::shared_ptr<void> reservation;  // of its memory, by the source, where the worker came later than the model
     std::unique_ptr<Lane> lane;
     std::vector<std::thread> threads;
   };
   struct EmbedWorker {
+    std::shared_ptr<void> reservation;  // likewise
     std::unique_ptr<EmbedLane> lane;
     std::thread thread;
   };
   // A model that was asked for. Its counters go on when it is loaded again.
   struct Loaded {
     ModelInfo info;
-    std::shared_ptr<const llm::Model> model;  // null: not loaded
-    std::shared_ptr<void> reservation;        // of its memory, by the source
-    std::vector<Worker> workers;
-    std::shared_ptr<Vision> vision;  // shared with its thread and the router; null: it reads no images
-    std::thread vision_thread;
     std::shared_ptr<VisionStats> vision_stats = std::make_shared<VisionStats>();
-    std::vector<std::shared_ptr<LaneStats>> stats;  // of each worker there ever was; shared with its lane
-    std::vector<EmbedWorker> embed_workers;
+    std::vector<std::shared_ptr<LaneStats>> stats;         // of each worker there ever was; shared with its lane
     std::vector<std::shared_ptr<EmbedStats>> embed_stats;  // likewise
+    // Freed from the last one on.
+    std::shared_ptr<void> reservation;        // of the memory of what follows, by the source
+    std::shared_ptr<const llm::Model> model;  // null: not loaded
+    std::shared_ptr<Vision> vision;           // shared with its thread and the router; null: it reads no images
+    std::thread vision_thread;
+    std::vector<Worker> workers;
+    std::vector<EmbedWorker> embed_workers;  // instead
+
+    void count_workers() { info.workers = static_cast<std::int32_t>(workers.size() + embed_workers.size()); }
   };
 
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
+  void add_workers(const std::string& model, LoadedWorkers more) override;
+  [[nodiscard]] bool keep_workers(const std::string& model, std::size_t count) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
   [[nodiscard]] std::uint64_t stored_bytes() override { return store_.memory_bytes(); }
   void limit_stored(std::uint64_t bytes_max) override;
@@ -130,7 +137,9 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
   [[nodiscard]] std::vector<EmbedLane*> make_embed_workers(const std::string& name, LoadedWorkers made,
                                                            const std::shared_ptr<const capability::TextEmbedder>& embedder);
-  static void close_workers(std::span<Worker* const> workers, std::span<EmbedWorker* const> embed_workers);
+  [[nodiscard]] std::vector<Lane*> add_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
+  [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
+  static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);

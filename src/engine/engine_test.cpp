@@ -43,11 +43,13 @@ class FakeSource final : public WorkerSource {
   }
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string&) override {}
+  void note_queue(const std::string&) override { queues.fetch_add(1); }
   void stop() override {
     for (std::thread& thread : std::exchange(threads_, {})) thread.join();
   }
 
   std::shared_ptr<int> reservation = std::make_shared<int>();
+  std::atomic<int> queues = 0;  // that it heard of
   [[nodiscard]] WorkerHost& host() { return *host_; }
 
  private:
@@ -296,6 +298,51 @@ TEST(Engine, ARetiredModelIsFreedAndItsSessionsGoOn) {
   EXPECT_GT(usage.reused_tokens, 300);
   EXPECT_EQ(engine.metrics().tokens_total, tokens_before + 10) << "counters go on";
   EXPECT_EQ(engine.models().front().state, ModelState::ready);
+}
+
+TEST(Engine, WorkersComeAndGoAndTheSessionsStay) {
+  const SteadyClock clock;
+  auto made = std::make_unique<FakeSource>(1);
+  FakeSource& source = *made;
+  EngineOptions options;
+  options.store.warm_bytes_max = 1 << 20;
+  Engine engine(options, std::move(made), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
+  engine.start();
+  const auto say_in_all = [&] {
+    std::vector<std::shared_ptr<CollectingSink>> sinks;
+    std::vector<std::future<Event>> terminals;
+    for (int i = 0; i < 24; ++i) {
+      GenerateRequest next = request(std::string(40, static_cast<char>('a' + i)), 20);
+      next.session = std::format("s{}", i);
+      sinks.push_back(std::make_shared<CollectingSink>());
+      terminals.push_back(sinks.back()->terminal.get_future());
+      engine.generate(kTenant, std::move(next), sinks.back());
+    }
+    std::int64_t tokens = 0;
+    for (auto& terminal : terminals) tokens += std::get<EosEvent>(terminal.get()).usage.prompt_tokens;
+    return tokens;
+  };
+  for (int i = 0; i < 24; ++i) {
+    CreateSessionRequest named;
+    named.name = std::format("s{}", i);
+    ASSERT_TRUE(ask<SessionInfo>([&](auto reply) { engine.create_session(kTenant, named, std::move(reply)); }));
+  }
+  EXPECT_EQ(say_in_all(), 24 * 41);
+  EXPECT_GT(source.queues, 0) << "24 requests, 8 places";
+  LoadedWorkers more;
+  more.model = std::make_shared<FakeModel>(kOptions);
+  more.workers.emplace_back(more.model->new_context({}).value());
+  const auto reservation = std::make_shared<int>();
+  more.reservation = reservation;
+  source.host().add_workers("fake", std::move(more));
+  EXPECT_EQ(engine.models().front().workers, 2);
+  EXPECT_EQ(say_in_all(), 24 * 101);
+  EXPECT_GT(engine.metrics().workers.at(1).tokens_total, 0u);
+  while (!source.host().keep_workers("fake", 1)) std::this_thread::yield();
+  EXPECT_EQ(reservation.use_count(), 1);
+  EXPECT_EQ(engine.models().front().workers, 1);
+  EXPECT_EQ(say_in_all(), 24 * 161) << "with what was said on the other worker";
+  EXPECT_FALSE(source.host().keep_workers("other", 1));
 }
 
 }  // namespace

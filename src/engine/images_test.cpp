@@ -8,13 +8,13 @@
 
 #include <gtest/gtest.h>
 
-#include "base/base64.h"
 #include "base/log.h"
 #include "capability/message_images.h"
 #include "engine/router.h"
 #include "engine/worker_source_test_support.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
+#include "testing/image_bytes.h"
 #include "testing/sim_clock.h"
 
 namespace uma::engine {
@@ -25,24 +25,9 @@ using testing::fake_continuation;
 using testing::FakeContext;
 using testing::FakeModel;
 using testing::FakeOptions;
+using testing::image_of_one_pixel;
 
 const TenantId kTenant{"test"};
-
-// A BMP file of one pixel of this colour.
-ImageSource picture(char colour) {
-  std::string file(58, '\0');
-  file[0] = 'B';
-  file[1] = 'M';
-  file[10] = 54;
-  file[14] = 40;
-  file[18] = 1;
-  file[22] = 1;
-  file[28] = 24;
-  file[54] = colour;
-  std::string text;
-  append_base64(text, std::as_bytes(std::span(file)));
-  return {.kind = ImageSource::Kind::data, .text = text};
-}
 
 class Sink final : public EventSink {
  public:
@@ -102,7 +87,7 @@ class Images : public ::testing::TestWithParam<bool> {
         clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded("fake", model_, {lane_.get()}, vision_);
+    router_->on_loaded("fake", chat_model(model_, {lane_.get()}, vision_));
   }
 
   bool step(bool sees = true) {
@@ -128,7 +113,7 @@ class Images : public ::testing::TestWithParam<bool> {
     request.session = session;
     request.input.messages = {{"user", question}};
     for (const char colour : colours) {
-      request.input.images.push_back({.message = 0, .at = request.input.images.size(), .source = picture(colour)});
+      request.input.images.push_back({.message = 0, .at = request.input.images.size(), .source = image_of_one_pixel(colour)});
     }
     request.options.max_tokens = 6;
     return request;

@@ -80,7 +80,7 @@ class ResponsesTest : public ::testing::Test {
         LaneOptions{}, std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded("fake", model_, {lane_.get()});
+    router_->on_loaded("fake", chat_model(model_, {lane_.get()}));
   }
   void settle() {
     for (int quiet = 0; quiet < 3;) {

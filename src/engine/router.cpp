@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
-constexpr Duration kLoadRetry = std::chrono::seconds(5);    // of a model that could not be loaded
 
 std::size_t tokens_of(const kv::SessionRecord& record) {
   return record.chain.size() + record.pending.size();
@@ -71,6 +70,7 @@ Router::Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog
       preparer_(preparer),
       clock_(clock),
       exports_(std::make_shared<ByteBudget>(options_.limits.transfer_bytes_max)),
+      models_(source, clock),
       random_(options_.seed) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
 }
@@ -99,46 +99,8 @@ bool Router::wait() {
 // --- Models
 // -----------------------------------------------------------------------------------------------------------------------
 
-Router::ModelUse::ModelUse(Served& served) : served_(&served) {
-  served_->uses.fetch_add(1);
-}
-
-Router::ModelUse::~ModelUse() {
-  if (served_ != nullptr) served_->uses.fetch_sub(1);
-}
-
-void Router::with_model(const std::string& name, WithModel then, RequestId request) {
-  with_any_model(
-      name,
-      [then = std::move(then)](Expected<ModelUse> use) mutable {
-        if (!use || (*use)->embedder == nullptr) return then(std::move(use));
-        const Served& served = **use;
-        then(fail(ErrorCode::model_capability,
-                  std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", served.name,
-                              capability_name(served.embedder->model().facts().capability))));
-      },
-      request);
-}
-
-void Router::with_any_model(const std::string& name, WithModel then, RequestId request) {
-  const auto known = source_.resolve(name);
-  if (!known) return then(std::unexpected(known.error()));
-  Served& served = served_[*known];
-  served.name = *known;
-  if (served.state == Served::State::ready) {
-    served.last_used = clock_.now();
-    return then(ModelUse(served));
-  }
-  if (served.state == Served::State::away && served.error && clock_.now() < served.retry_at) {
-    return then(std::unexpected(*served.error));
-  }
-  served.waiting.push_back({request, std::move(then)});
-  if (served.bytes_wanted > 0) count_deadlines(served);
-  if (served.state == Served::State::away) ask_source_for(served);
-}
-
 // The model of a session, whatever its name means today.
-void Router::with_model_of(const TenantId& tenant, const std::string& session, WithModel then, RequestId request) {
+void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request) {
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return then(std::unexpected(unknown_session(session)));
   const std::string& model = found->summary.model;
@@ -148,104 +110,36 @@ void Router::with_model_of(const TenantId& tenant, const std::string& session, W
                                  "model is served",
                                  session, model)));
   }
-  with_model(model, std::move(then), request);
-}
-
-void Router::ask_source_for(Served& served) {
-  served.state = Served::State::loading;
-  served.bytes_wanted = 0;
-  served.is_wanted = true;
-  served.error.reset();
-  source_.load(served.name);
+  models_.with_chat(model, std::move(then), request);
 }
 
 void Router::load_model(const std::string& name, Reply<Unit> reply) {
-  with_any_model(name, [reply = std::move(reply)](Expected<ModelUse> use) mutable {
+  models_.with(name, [reply = std::move(reply)](Expected<ModelUse> use) mutable {
     reply(use ? Expected<Unit>(Unit{}) : std::unexpected(use.error()));
   });
 }
 
-void Router::on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
-                       std::shared_ptr<Vision> vision) {
-  UMA_CHECK(model != nullptr && !lanes.empty());
-  Served& served = served_[name];
-  served.name = name;
-  served.state = Served::State::ready;
-  served.model = std::move(model);
-  served.vision = std::move(vision);
-  capability::ImageTokens images = nullptr;
-  if (served.vision) {
-    images = [seen = served.vision](const std::string& id) -> Expected<std::vector<Token>> {
-      const auto image = seen->find(id);
-      if (!image) return std::unexpected(image.error());
-      return (*image)->tokens;
-    };
-  }
-  served.chat = std::make_shared<const capability::ChatFormat>(served.model, std::move(images));
-  served.lanes = std::move(lanes);
-  served.loaded_at = clock_.now();
+void Router::on_loaded(const std::string& name, ServedModel loaded) {
   std::size_t next = 0;
   for (auto& [id, session] : sessions_) {
-    if (session.summary.model == name) session.lane = next++ % served.lanes.size();
+    if (session.summary.model == name && !loaded.lanes.empty()) session.lane = next++ % loaded.lanes.size();
   }
-  answer_waiting(served);
+  models_.add(name, std::move(loaded));
 }
 
-void Router::on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
-                                std::vector<EmbedLane*> lanes) {
-  UMA_CHECK(embedder != nullptr && !lanes.empty());
-  Served& served = served_[name];
-  served.name = name;
-  served.state = Served::State::ready;
-  served.embedder = std::move(embedder);
-  served.embed_lanes = std::move(lanes);
-  served.loaded_at = clock_.now();
-  answer_waiting(served);
-}
-
-void Router::on_load_failed(const std::string& name, const Error& error) {
-  Served& served = served_[name];
-  served.name = name;
-  served.state = Served::State::away;
-  if (!served.is_wanted) {
-    // The load was ended early. Somebody may want it again by now.
-    if (!served.waiting.empty()) ask_source_for(served);
-    return;
+bool Router::keep_lanes(const std::string& name, std::size_t count) {
+  if (!models_.keep_lanes(name, count)) return false;
+  for (auto& [id, session] : sessions_) {
+    if (session.summary.model == name) session.lane %= count;
   }
-  served.error = error;
-  served.retry_at = clock_.now() + kLoadRetry;
-  answer_waiting(served);
-}
-
-// A request that ends does not wait any more; a load that nobody waits for ends.
-void Router::stop_waiting(const std::string& name, RequestId request) {
-  const auto found = served_.find(name);
-  if (found == served_.end()) return;
-  Served& served = found->second;
-  const std::size_t removed = std::erase_if(served.waiting, [&](const Waiting& waiting) { return waiting.request == request; });
-  if (removed == 0 || !served.waiting.empty() || served.state != Served::State::loading) return;
-  served.is_wanted = false;
-  source_.cancel_load(name);
-}
-
-void Router::answer_waiting(Served& served) {
-  served.last_used = clock_.now();
-  for (Waiting& next : std::exchange(served.waiting, {})) {
-    next.then(served.state == Served::State::ready ? Expected<ModelUse>(ModelUse(served)) : std::unexpected(*served.error));
-  }
+  return true;
 }
 
 void Router::on_load_queued(const std::string& name, std::uint64_t bytes) {
-  Served& served = served_.at(name);
-  served.bytes_wanted = bytes;
-  count_deadlines(served);
-}
-
-// Of the requests that wait for the model: waiting for memory is counted, loading is not.
-void Router::count_deadlines(const Served& served) {
+  models_.set_bytes_wanted(name, bytes);
   for (auto& [id, open] : requests_) {
-    if (open.model != served.name || !open.use.is_empty()) continue;
-    open.deadline = served.bytes_wanted > 0 ? deadline_of(open) : kNever;
+    if (open.model != name || !open.use.is_empty()) continue;
+    open.deadline = bytes > 0 ? deadline_of(open) : kNever;
     next_expiry_ = std::min(next_expiry_, open.deadline);
   }
 }
@@ -259,48 +153,9 @@ void Router::on_load_progress(const std::string& name, double progress) {
   }
 }
 
-bool Router::retire(const std::string& name) {
-  const auto found = served_.find(name);
-  if (found == served_.end()) return false;
-  Served& served = found->second;
-  if (served.state != Served::State::ready || served.uses.load() > 0) return false;
-  served.state = Served::State::leaving;
-  served.lanes.clear();
-  served.embed_lanes.clear();
-  served.embedder.reset();
-  served.chat.reset();
-  served.vision.reset();
-  served.model.reset();
-  return true;
-}
-
-void Router::on_retired(const std::string& name) {
-  Served& served = served_.at(name);
-  UMA_CHECK(served.state == Served::State::leaving);
-  served.state = Served::State::away;
-  if (!served.waiting.empty()) ask_source_for(served);
-}
-
-std::vector<ModelUsage> Router::usage() const {
-  std::vector<ModelUsage> usages;
-  for (const auto& [name, served] : served_) {
-    usages.push_back({.name = name,
-                      .uses = served.uses.load(),
-                      .waiting = std::ssize(served.waiting),
-                      .idle_s = to_ms(clock_.now() - served.last_used) / 1000,
-                      .is_loaded = served.state == Served::State::ready});
-  }
-  return usages;
-}
-
-const Router::Served* Router::find_served(const std::string& name) const {
-  const auto found = served_.find(name);
-  return found == served_.end() || found->second.state != Served::State::ready ? nullptr : &found->second;
-}
-
 // Null: its model is not loaded.
 Lane* Router::lane_of(const Session& session) const {
-  const Served* served = find_served(session.summary.model);
+  const ServedModel* served = models_.find(session.summary.model);
   return served == nullptr || served->lanes.empty() ? nullptr : served->lanes[session.lane];
 }
 
@@ -397,7 +252,7 @@ Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_
 }
 
 // Whether the model is the session's. Its name may stand for another file by now: then the tokens tell.
-Expected<Unit> Router::check_record(const Served& served, const kv::SessionRecord& record) {
+Expected<Unit> Router::check_record(const ServedModel& served, const kv::SessionRecord& record) {
   const auto is_known = [size = served.model->vocab().size(), sees = served.vision != nullptr](Token token) {
     return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
   };
@@ -408,7 +263,7 @@ Expected<Unit> Router::check_record(const Served& served, const kv::SessionRecor
                           record.name.empty() ? record.id.value : record.name, record.model));
 }
 
-std::size_t Router::least_loaded_lane(const Served& served) const {
+std::size_t Router::least_loaded_lane(const ServedModel& served) const {
   if (served.lanes.size() == 1) return 0;
   std::vector<std::size_t> load(served.lanes.size(), 0);
   for (const auto& [id, open] : requests_) {
@@ -538,7 +393,7 @@ void Router::expire() {
     }
     refuse(id, {ErrorCode::limit_wait,
                 std::format("model \"{}\" waited for {} of memory until the request's deadline: the models in use take it",
-                            open.model, readable_bytes(served_.at(open.model).bytes_wanted))});
+                            open.model, readable_bytes(models_.bytes_wanted(open.model)))});
   }
   for (const RequestId id : late) {
     end_request(id, EosEvent{.reason = FinishReason::timeout, .usage = {}, .text = {}, .error = std::nullopt});
@@ -659,10 +514,10 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
 
 void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
   const std::string name = request.model;
-  with_model(name, [this, tenant = std::move(tenant), request = std::move(request),
-                    reply = std::move(reply)](Expected<ModelUse> use) mutable {
+  models_.with_chat(name, [this, tenant = std::move(tenant), request = std::move(request),
+                           reply = std::move(reply)](Expected<ModelUse> use) mutable {
     if (!use) return reply(std::unexpected(use.error()));
-    const Served& served = **use;
+    const ServedModel& served = **use;
     if (request.system.size() > options_.limits.max_prompt_bytes) {
       return reply(fail(ErrorCode::limit_prompt, std::format("field \"system\" has {} bytes, the limit is {}",
                                                              request.system.size(), options_.limits.max_prompt_bytes)));
@@ -1103,8 +958,8 @@ void Router::export_kv(ModelUse use, kv::RecordPtr record, ExportedSession made,
 
 void Router::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
   const std::string model = request.model;
-  with_model(model, [this, tenant = std::move(tenant), request = std::move(request),
-                     reply = std::move(reply)](Expected<ModelUse> used) mutable {
+  models_.with_chat(model, [this, tenant = std::move(tenant), request = std::move(request),
+                            reply = std::move(reply)](Expected<ModelUse> used) mutable {
     if (!used) return reply(std::unexpected(used.error()));
     preparer_.post([this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
                     reply = std::move(reply)]() mutable {
@@ -1181,7 +1036,7 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
 // ---------------------------------------------------------------------------------------------------------------------
 
 // Whether the model reads images, and there is room for so many bytes of them to wait.
-Expected<Unit> Router::check_images(const Served& served, std::size_t bytes) const {
+Expected<Unit> Router::check_images(const ServedModel& served, std::size_t bytes) const {
   if (served.vision == nullptr) {
     return fail(ErrorCode::model_capability,
                 std::format("\"{}\" reads no images: start umad with --mmproj and its projector", served.name));
@@ -1199,27 +1054,28 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
   if (draining_) return reply(fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests"));
   const TimePoint received = clock_.now();
   const std::string name = request.model;
-  with_model(name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
-    if (!use) return reply(std::unexpected(use.error()));
-    const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
-    const TimePoint deadline =
-        deadline_ms > 0 ? std::max(received, (*use)->loaded_at) + std::chrono::milliseconds(deadline_ms) : kNever;
-    if (auto sees = check_images(**use, 0); !sees) return reply(std::unexpected(sees.error()));
-    std::vector<std::string> urls = urls_of(request.images);
-    if (options_.fetcher == nullptr || urls.empty()) {
-      return embed_images(std::move(*use), std::move(request), deadline, std::move(reply));
-    }
-    options_.fetcher->fetch(std::move(urls), deadline, {},
-                            [this, use = std::move(*use), request = std::move(request), deadline,
-                             reply = std::move(reply)](Fetched fetched) mutable {
-                              post([this, use = std::move(use), request = std::move(request), deadline,
-                                    reply = std::move(reply), fetched = std::move(fetched)]() mutable {
-                                const auto put = put_fetched(request.images, std::move(fetched));
-                                if (!put) return reply(std::unexpected(put.error()));
-                                embed_images(std::move(use), std::move(request), deadline, std::move(reply));
-                              });
-                            });
-  });
+  models_.with_chat(
+      name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
+        if (!use) return reply(std::unexpected(use.error()));
+        const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
+        const TimePoint deadline =
+            deadline_ms > 0 ? std::max(received, (*use)->loaded_at) + std::chrono::milliseconds(deadline_ms) : kNever;
+        if (auto sees = check_images(**use, 0); !sees) return reply(std::unexpected(sees.error()));
+        std::vector<std::string> urls = urls_of(request.images);
+        if (options_.fetcher == nullptr || urls.empty()) {
+          return embed_images(std::move(*use), std::move(request), deadline, std::move(reply));
+        }
+        options_.fetcher->fetch(std::move(urls), deadline, {},
+                                [this, use = std::move(*use), request = std::move(request), deadline,
+                                 reply = std::move(reply)](Fetched fetched) mutable {
+                                  post([this, use = std::move(use), request = std::move(request), deadline,
+                                        reply = std::move(reply), fetched = std::move(fetched)]() mutable {
+                                    const auto put = put_fetched(request.images, std::move(fetched));
+                                    if (!put) return reply(std::unexpected(put.error()));
+                                    embed_images(std::move(use), std::move(request), deadline, std::move(reply));
+                                  });
+                                });
+      });
 }
 
 void Router::embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
@@ -1234,7 +1090,7 @@ void Router::embed_images(ModelUse use, EmbedImagesRequest request, TimePoint de
 
 // Reads the images of the request's messages, away from whoever needs no images.
 void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest request) {
-  const Served& served = *requests_.at(id).use;
+  const ServedModel& served = *requests_.at(id).use;
   const bool is_of_session = !request.session.empty() || request.response;
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
@@ -1305,7 +1161,7 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
 }
 
 // The images among these tokens, which are of the record.
-Expected<std::vector<ImageRun>> Router::images_of(const Served& served, const kv::SessionRecord& record,
+Expected<std::vector<ImageRun>> Router::images_of(const ServedModel& served, const kv::SessionRecord& record,
                                                   std::span<const Token> tokens) {
   if (served.vision == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
   std::vector<std::string> ids;
@@ -1342,9 +1198,9 @@ void Router::end_request(RequestId id, const Event& terminal) {
   const SessionId session = found->second.session;
   const std::string model = std::move(found->second.model);
   if (!found->second.use.is_empty()) {
-    served_.at(model).last_used = clock_.now();
+    models_.note_use(model);
   } else if (!model.empty()) {
-    stop_waiting(model, id);
+    models_.stop_waiting(model, id);
   }
   (void)found->second.fetch.request_stop();
   requests_.erase(found);
@@ -1368,8 +1224,8 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
   // that a burst is judged alike however far its requests have come.
   std::int64_t waiting = static_cast<std::int64_t>(requests_.size()) - 1;
   std::int64_t bytes = 0;
-  for (const auto& [name, served] : served_) {
-    for (const Lane* lane : served.lanes) {
+  for (const ServedModel* served : models_.loaded()) {
+    for (const Lane* lane : served->lanes) {
       waiting -= lane->shape().sequences;
       bytes += lane->stats().queue_bytes.value();
     }
@@ -1388,7 +1244,7 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
 }
 
 // A session of `known` tokens plus `added` new ones must leave room for one token of reply.
-Expected<Unit> Router::check_fits(const Served& served, std::size_t known, std::size_t added) {
+Expected<Unit> Router::check_fits(const ServedModel& served, std::size_t known, std::size_t added) {
   const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
   if (added + 1 > context) {
     return fail(ErrorCode::limit_prompt,
@@ -1405,7 +1261,7 @@ Expected<Unit> Router::check_fits(const Served& served, std::size_t known, std::
 }
 
 // The record, to which `added` tokens have just come, must fit when all is dropped that may be.
-Expected<Unit> Router::check_record_fits(const Served& served, const kv::SessionRecord& record, std::size_t added) {
+Expected<Unit> Router::check_record_fits(const ServedModel& served, const kv::SessionRecord& record, std::size_t added) {
   const std::size_t total = record.chain.size() + record.pending.size();
   const auto shortest = shortest_length(droppable_of(record), static_cast<std::int32_t>(total));
   const std::size_t stays = static_cast<std::size_t>(shortest) - added;
@@ -1431,35 +1287,33 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   unsent_.emplace(id, open.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
-  if (request.session.empty()) {
-    const std::string name = request.model;
-    if (const auto known = source_.resolve(name)) open.model = *known;
-    with_model(
-        name,
-        [this, id, tenant = std::move(tenant), request = std::move(request)](Expected<ModelUse> use) mutable {
-          begin_with_model(id, tenant, std::move(request), std::move(use));
-        },
-        id);
-    return;
-  }
-  const Session* session = find_session(tenant, request.session);
-  if (session == nullptr) return refuse(id, unknown_session_of(request));
-  if (!request.model.empty()) {
-    const auto known = source_.resolve(request.model);
-    if (!known) return refuse(id, known.error());
-    if (*known != session->summary.model) {
+  const std::string session_name = request.session;
+  const std::string model_name = request.model;
+  const auto known = source_.resolve(model_name);
+  const Session* session = session_name.empty() ? nullptr : find_session(tenant, session_name);
+  if (!session_name.empty()) {
+    if (session == nullptr) return refuse(id, unknown_session_of(request));
+    if (!model_name.empty() && !known) return refuse(id, known.error());
+    if (!model_name.empty() && *known != session->summary.model) {
       return refuse(id, {ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session is of model \"{}\"",
-                                                             request.model, session->summary.model)});
+                                                             model_name, session->summary.model)});
     }
+    open.model = session->summary.model;
+  } else if (known) {
+    open.model = *known;
   }
-  open.model = session->summary.model;
-  const std::string name = request.session;
-  with_model_of(
-      tenant, name,
-      [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
-        begin_with_model(id, tenant, std::move(request), std::move(use));
-      },
-      id);
+  if (models_.bytes_wanted(open.model) > 0) {
+    open.deadline = deadline_of(open);
+    next_expiry_ = std::min(next_expiry_, open.deadline);
+  }
+  ServedModels::Then then = [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
+    begin_with_model(id, tenant, std::move(request), std::move(use));
+  };
+  if (session != nullptr) {
+    with_model_of(tenant, session_name, std::move(then), id);
+  } else {
+    models_.with_chat(model_name, std::move(then), id);
+  }
 }
 
 void Router::begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use) {
@@ -1500,7 +1354,7 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
         post([this, id, grammars = std::move(grammars), record = std::move(record), request = std::move(request)]() mutable {
           const auto open = requests_.find(id);
           if (open == requests_.end()) return;  // cancelled meanwhile
-          const Served& served = *open->second.use;
+          const ServedModel& served = *open->second.use;
           if (!grammars) return refuse(id, grammars.error());
           if (!record) return refuse(id, record.error());
           open->second.grammars = std::move(*grammars);
@@ -1625,7 +1479,7 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   if (record.chain.empty() && record.pending.empty()) {
     return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
   }
-  const Served& served = *requests_.at(id).use;
+  const ServedModel& served = *requests_.at(id).use;
   if (auto fits = check_record_fits(served, record, record.pending.size()); !fits) return fits;
   if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
   std::vector<Token> tokens = record.chain;
@@ -1672,7 +1526,7 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
     kv::SessionRecord record;
     record.id = new_session_id();
     record.tenant = tenant;
-    const Served& served = *requests_.at(id).use;
+    const ServedModel& served = *requests_.at(id).use;
     record.model = served.name;
     record.mode = SessionMode::chat;
     record.is_of_responses = true;
@@ -1861,7 +1715,7 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
 }
 
 // How the reply to a chat is told.
-void Router::read_reply(const Served& served, Task& task, ChatOptions chat) {
+void Router::read_reply(const ServedModel& served, Task& task, ChatOptions chat) {
   // All of it follows the client's own grammar: nothing is thought first.
   if (task.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
   task.reply_format = served.chat->reply_format(chat, task.tokens);
@@ -1872,6 +1726,8 @@ void Router::send(Task task, Lane& lane) {
   Open& open = requests_.at(task.id);
   open.lane = &lane;
   set_sent(task.id);
+  const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
+  if (std::ranges::all_of(open.use->lanes, has_queue)) source_.note_queue(open.use->name);
   lane.stats().queue_depth.add(1);
   lane.stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   lane.post(StartCommand{std::move(task)});
@@ -1913,10 +1769,7 @@ void Router::cancel_all() {
   while (!texts_requests_.empty()) {
     end_texts(texts_requests_.begin()->first, fail(ErrorCode::limit_wait, "the daemon stops: the request was cancelled"));
   }
-  const Error stops{ErrorCode::limit_wait, "the daemon stops before the model is loaded"};
-  for (auto& [name, served] : served_) {
-    for (Waiting& next : std::exchange(served.waiting, {})) next.then(std::unexpected(stops));
-  }
+  models_.refuse_waiting({ErrorCode::limit_wait, "the daemon stops before the model is loaded"});
   while (!waiting_for_reply_.empty()) run_waiting_for_replies(SessionId(waiting_for_reply_.begin()->first));
   for (auto& [id, session] : sessions_) {
     for (Reply<Unit>& reply : std::exchange(session.ends, {})) {

@@ -44,6 +44,7 @@
 #include "engine/lane.h"
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
+#include "engine/served_models.h"
 #include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
@@ -92,22 +93,21 @@ class Router {
   // Loads the model, as a request for it would. Replies when it is there, or why not.
   void load_model(const std::string& name, Reply<Unit> reply);
   // What wants a model that the source was asked for waits until one of these two is called.
-  // `vision`: what reads images for the model; null: it reads none.
-  void on_loaded(const std::string& name, std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
-                 std::shared_ptr<Vision> vision = nullptr);
-  // Of a model that takes no generations.
-  void on_embedder_loaded(const std::string& name, std::shared_ptr<const capability::TextEmbedder> embedder,
-                          std::vector<EmbedLane*> lanes);
-  void on_load_failed(const std::string& name, const Error& error);
+  void on_loaded(const std::string& name, ServedModel loaded);
+  // Further workers of a model that is loaded, and in the end, where nobody uses it, only the first ones again.
+  void add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes) {
+    models_.add_lanes(name, lanes, embed_lanes);
+  }
+  [[nodiscard]] bool keep_lanes(const std::string& name, std::size_t count);
+  void on_load_failed(const std::string& name, const Error& error) { models_.set_failed(name, error); }
   // Requests that asked for progress hear how far the load is, 0 to 1.
   void on_load_progress(const std::string& name, double progress);
   // It waits for so many bytes of memory, and the deadlines of the requests that wait for it count meanwhile; 0: it goes on.
   void on_load_queued(const std::string& name, std::uint64_t bytes);
-  // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for on_retired(), and
-  // then for another load. False: it is in use, or not loaded.
-  [[nodiscard]] bool retire(const std::string& name);
-  void on_retired(const std::string& name);
-  [[nodiscard]] std::vector<ModelUsage> usage() const;
+  // ServedModels
+  [[nodiscard]] bool retire(const std::string& name) { return models_.retire(name); }
+  void on_retired(const std::string& name) { models_.set_retired(name); }
+  [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
   void on_result(TaskResult result);
   // From now on new generations are refused.
   void drain() { draining_ = true; }
@@ -143,33 +143,6 @@ class Router {
 
  private:
   struct Session;
-  struct Served;
-  // Keeps a loaded model from being retired. Moved along with what is done; may end on any thread.
-  class ModelUse {
-   public:
-    ModelUse() = default;
-    explicit ModelUse(Served& served);
-    // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
-    [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept : served_(std::exchange(other.served_, nullptr)) {}
-    ModelUse& operator=(ModelUse&& other) noexcept {
-      std::swap(served_, other.served_);
-      return *this;
-    }
-    ~ModelUse();
-    [[nodiscard]] bool is_empty() const { return served_ == nullptr; }
-    [[nodiscard]] ModelUse again() const { return ModelUse(*served_); }
-    [[nodiscard]] const Served& operator*() const { return *served_; }
-    [[nodiscard]] const Served* operator->() const { return served_; }
-
-   private:
-    Served* served_ = nullptr;
-  };
-  // A model that is loaded; else why it cannot be used.
-  using WithModel = std::move_only_function<void(Expected<ModelUse>)>;
-  struct Waiting {
-    RequestId request;  // zero: for something that is no request
-    WithModel then;
-  };
   // A session that is unlocked and whose record is in memory; else why it cannot be used.
   using WithSession = std::move_only_function<void(Expected<Session*>)>;
   // A session that nobody uses, with its record in memory.
@@ -203,27 +176,6 @@ class Router {
     std::optional<std::list<Resting>::iterator> resting;
     std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
     TimePoint expires = kNever;
-  };
-  // A model that somebody has wanted.
-  struct Served {
-    enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
-    std::string name;
-    std::shared_ptr<const llm::Model> model;                   // shared with the lanes and the preparer's jobs; ready: not null
-    std::shared_ptr<const capability::ChatFormat> chat;        // likewise
-    std::vector<Lane*> lanes;                                  // ready: at least one, or there is an embedder
-    std::shared_ptr<const capability::TextEmbedder> embedder;  // in place of model, chat and lanes; shared likewise
-    std::vector<EmbedLane*> embed_lanes;
-    std::shared_ptr<Vision> vision;  // shared with its thread; null: it reads no images
-    TimePoint loaded_at{};
-    std::optional<Error> error;      // of the last load
-    TimePoint retry_at{};            // until then it is the answer
-    std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
-    bool is_wanted = true;           // loading: somebody waits for it; false: the load is being ended
-    std::vector<Waiting> waiting;
-    std::atomic<std::int64_t> uses{0};
-    TimePoint last_used{};
-
-    [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
   };
   // A request that was accepted and has not ended.
   struct Open {
@@ -261,15 +213,7 @@ class Router {
   };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
-  // Runs `then` at once or when the model is loaded; not any more when `request` has ended.
-  void with_any_model(const std::string& name, WithModel then, RequestId request = {});
-  // Likewise, of a model of chat.
-  void with_model(const std::string& name, WithModel then, RequestId request = {});
-  void with_model_of(const TenantId& tenant, const std::string& session, WithModel then, RequestId request = {});
-  void stop_waiting(const std::string& name, RequestId request);
-  void ask_source_for(Served& served);
-  void answer_waiting(Served& served);
-  [[nodiscard]] const Served* find_served(const std::string& name) const;
+  void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request = {});
   [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
@@ -278,7 +222,7 @@ class Router {
   void adopt(kv::SessionSummary summary);
   void count(const kv::SessionSummary& summary, bool has_come);
   [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
-  [[nodiscard]] static Expected<Unit> check_record(const Served& served, const kv::SessionRecord& record);
+  [[nodiscard]] static Expected<Unit> check_record(const ServedModel& served, const kv::SessionRecord& record);
   void lock(Session& session);
   void unlock(const SessionId& id);
   void rest(Session& session);
@@ -289,7 +233,7 @@ class Router {
   void erase_session(const SessionId& id);
   void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
-  [[nodiscard]] std::size_t least_loaded_lane(const Served& served) const;
+  [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
   [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
   void commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply);
@@ -302,15 +246,15 @@ class Router {
                     std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
-  [[nodiscard]] Expected<Unit> check_images(const Served& served, std::size_t bytes) const;
+  [[nodiscard]] Expected<Unit> check_images(const ServedModel& served, std::size_t bytes) const;
   void embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
   void read_images(RequestId id, const TenantId& tenant, GenerateRequest request);
   void read_images(ModelUse use, TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
-  [[nodiscard]] static Expected<std::vector<ImageRun>> images_of(const Served& served, const kv::SessionRecord& record,
+  [[nodiscard]] static Expected<std::vector<ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,
                                                                  std::span<const Token> tokens);
   [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
-  [[nodiscard]] static Expected<Unit> check_fits(const Served& served, std::size_t known, std::size_t added);
-  [[nodiscard]] static Expected<Unit> check_record_fits(const Served& served, const kv::SessionRecord& record,
+  [[nodiscard]] static Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
+  [[nodiscard]] static Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record,
                                                         std::size_t added);
   void begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use);
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
@@ -335,7 +279,7 @@ class Router {
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
                                Droppable droppable = {});
-  void read_reply(const Served& served, Task& task, ChatOptions chat);
+  void read_reply(const ServedModel& served, Task& task, ChatOptions chat);
   void send(Task task, Lane& lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
                                                   const Draft* draft) const;
@@ -352,7 +296,6 @@ class Router {
   void end_texts(RequestId id, Expected<TextsResult> result);
   void expire();
   [[nodiscard]] TimePoint deadline_of(const Open& open) const;
-  void count_deadlines(const Served& served);
 
   const RouterOptions options_;
   WorkerSource& source_;
@@ -363,8 +306,8 @@ class Router {
   const std::shared_ptr<ByteBudget> exports_;  // KV that clients still read; shared with the files it is in
 
   // Owned by the router's thread.
+  ServedModels models_;
   Random random_;
-  std::unordered_map<std::string, Served> served_;
   std::unordered_map<SessionId, Session> sessions_;
   std::list<Resting> resting_;  // the last used one at the end
   std::size_t resting_bytes_ = 0;

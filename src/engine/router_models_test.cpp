@@ -49,7 +49,7 @@ class RouterModels : public ::testing::Test {
         [this](TaskResult result) {
           router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
         });
-    router_.on_loaded(name, model_, {lane.get()});
+    router_.on_loaded(name, chat_model(model_, {lane.get()}));
   }
   // As the engine does once the router has let go of the model.
   void free(const std::string& name) {

@@ -100,7 +100,7 @@ class RouterTest : public ::testing::Test {
           }));
       made.push_back(lanes_.back().get());
     }
-    router_->on_loaded("fake", model_, made);
+    router_->on_loaded("fake", chat_model(model_, made));
   }
   void settle() {
     for (int quiet = 0; quiet < 3;) {

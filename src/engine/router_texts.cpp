@@ -53,7 +53,7 @@ void Router::open_texts(RequestId id, const TenantId& tenant, TextsRequest reque
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit_texts(request); !admitted) return refuse_texts(id, admitted.error());
   if (const auto known = source_.resolve(name)) open.model = *known;
-  with_any_model(
+  models_.with(
       name,
       [this, id, request = std::move(request)](Expected<ModelUse> use) mutable {
         prepare_texts(id, std::move(request), std::move(use));
@@ -76,8 +76,8 @@ Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
                                                    options_.limits.queue_max));
   }
   std::size_t queued = bytes;
-  for (const auto& [name, served] : served_) {
-    for (const EmbedLane* lane : served.embed_lanes) queued += static_cast<std::size_t>(lane->stats().queue_bytes.value());
+  for (const ServedModel* served : models_.loaded()) {
+    for (const EmbedLane* lane : served->embed_lanes) queued += static_cast<std::size_t>(lane->stats().queue_bytes.value());
   }
   if (queued > options_.limits.queue_bytes_max) {
     return fail(ErrorCode::limit_wait,
@@ -91,7 +91,7 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
   const auto found = texts_requests_.find(id);
   if (found == texts_requests_.end()) return;  // cancelled while the model was loading
   if (!use) return refuse_texts(id, use.error());
-  const Served& served = **use;
+  const ServedModel& served = **use;
   found->second.use = std::move(*use);
   if (served.embedder == nullptr) {
     return refuse_texts(id,
@@ -111,7 +111,7 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
 void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts) {
   OpenTexts& open = texts_requests_.at(id);
   const TextOptions& options = options_of(request);
-  const Served& served = *open.use;
+  const ServedModel& served = *open.use;
   EmbedTask task{.id = id, .texts = std::move(texts), .flow = open.flow, .received = open.received, .done = nullptr};
   task.is_background = options.request_class == RequestClass::background;
   const std::int64_t deadline_ms =
@@ -133,6 +133,7 @@ void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTex
   open.lane = *std::ranges::min_element(served.embed_lanes, {},
                                         [](const EmbedLane* lane) { return lane->stats().queue_bytes.value(); });
   set_sent(id);
+  if (open.lane->stats().queue_depth.value() >= open.lane->shape().batch_texts_max) source_.note_queue(served.name);
   open.lane->post(std::move(task));
 }
 
@@ -147,9 +148,9 @@ void Router::end_texts(RequestId id, Expected<TextsResult> result) {
   TextsReply reply = std::move(found->second.reply);
   const std::string model = std::move(found->second.model);
   if (!found->second.use.is_empty()) {
-    served_.at(model).last_used = clock_.now();
+    models_.note_use(model);
   } else if (!model.empty()) {
-    stop_waiting(model, id);
+    models_.stop_waiting(model, id);
   }
   texts_requests_.erase(found);
   set_sent(id);

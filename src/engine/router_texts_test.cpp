@@ -42,9 +42,9 @@ class RouterTextsTest : public ::testing::Test {
     auto context = model->new_embedding({}).value();
     const auto shape = context->shape();
     lane_ = std::make_unique<EmbedLane>(EmbedLaneOptions{}, std::move(context), clock_);
-    router_->on_embedder_loaded(
-        "fake", std::make_shared<const capability::TextEmbedder>(model, shape, std::map<std::string, std::string>()),
-        {lane_.get()});
+    router_->on_loaded(
+        "fake", text_model(std::make_shared<const capability::TextEmbedder>(model, shape, std::map<std::string, std::string>()),
+                           {lane_.get()}));
   }
   void settle(bool computes = true) {
     for (int quiet = 0; quiet < 3;) {

@@ -78,7 +78,7 @@ class ToolCalls : public ::testing::Test {
         LaneOptions{}, std::make_unique<FakeContext>(options), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
-    router_->on_loaded("fake", model_, {lane_.get()});
+    router_->on_loaded("fake", chat_model(model_, {lane_.get()}));
   }
 
   GenerateRequest ask(const std::string& question) {

@@ -9,36 +9,17 @@
 
 #include <gtest/gtest.h>
 
-#include "base/base64.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
+#include "testing/image_bytes.h"
 #include "testing/sim_clock.h"
 
 namespace uma::engine {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A BMP file of one pixel of this colour.
-std::string bmp(char colour) {
-  std::string file(58, '\0');
-  file[0] = 'B';
-  file[1] = 'M';
-  file[10] = 54;
-  file[14] = 40;
-  file[18] = 1;
-  file[22] = 1;
-  file[28] = 24;
-  file[54] = colour;
-  return file;
-}
-
-ImageSource source(char colour) {
-  std::string text;
-  const std::string file = bmp(colour);
-  append_base64(text, std::as_bytes(std::span(file)));
-  return {.kind = ImageSource::Kind::data, .text = text};
-}
+using testing::bmp_of_one_pixel;
+using testing::image_of_one_pixel;
 
 class VisionTest : public ::testing::Test {
  protected:
@@ -70,7 +51,7 @@ class VisionTest : public ::testing::Test {
 };
 
 TEST_F(VisionTest, AnImageIsMarksAndTokensOfItsOwn) {
-  const auto image = vision_->take(source('a'));
+  const auto image = vision_->take(image_of_one_pixel('a'));
   ASSERT_TRUE(image) << image.error().message;
   const std::vector<Token>& tokens = (*image)->tokens;
   ASSERT_EQ(tokens.size(), 8u);
@@ -78,13 +59,13 @@ TEST_F(VisionTest, AnImageIsMarksAndTokensOfItsOwn) {
   EXPECT_EQ(tokens[4], ',');
   EXPECT_EQ(tokens[5], llm::image_token((*image)->id, vision_->identity(), 3));
   EXPECT_EQ((*image)->pieces_end, (std::vector<std::int32_t>{3, 5}));
-  EXPECT_EQ(tokens, (*vision_->take(source('a')))->tokens);
-  EXPECT_NE(tokens[1], (*vision_->take(source('b')))->tokens[1]);
+  EXPECT_EQ(tokens, (*vision_->take(image_of_one_pixel('a')))->tokens);
+  EXPECT_NE(tokens[1], (*vision_->take(image_of_one_pixel('b')))->tokens[1]);
 }
 
 TEST_F(VisionTest, EncodesAnImageOnceWhileThereIsRoomForIt) {
-  const auto a = *vision_->take(source('a'));
-  const auto b = *vision_->take(source('b'));
+  const auto a = *vision_->take(image_of_one_pixel('a'));
+  const auto b = *vision_->take(image_of_one_pixel('b'));
   const auto first = vision_->encode(a->id);
   ASSERT_TRUE(first);
   EXPECT_EQ((*first)->rows.size(), 10u);
@@ -93,8 +74,8 @@ TEST_F(VisionTest, EncodesAnImageOnceWhileThereIsRoomForIt) {
   EXPECT_EQ(vision_->stats().cache_hits_total.value(), 1u);
   EXPECT_EQ(vision_->stats().cache_bytes.value(), 40);
   restart(40);
-  const auto c = *vision_->take(source('a'));
-  const auto d = *vision_->take(source('b'));
+  const auto c = *vision_->take(image_of_one_pixel('a'));
+  const auto d = *vision_->take(image_of_one_pixel('b'));
   ASSERT_TRUE(vision_->encode(c->id));
   ASSERT_TRUE(vision_->encode(d->id));
   ASSERT_TRUE(vision_->encode(c->id));
@@ -106,7 +87,7 @@ TEST_F(VisionTest, AKeptImageIsFoundInALaterLife) {
   std::string id;
   std::vector<Token> tokens;
   {
-    const auto image = *vision_->take(source('a'));
+    const auto image = *vision_->take(image_of_one_pixel('a'));
     ASSERT_TRUE(vision_->keep(*image));
     ASSERT_TRUE(vision_->keep(*image)) << "a second time";
     id = image->id;
@@ -124,11 +105,11 @@ TEST_F(VisionTest, AnImageThatIsGoneOrDamagedIsAnError) {
   EXPECT_EQ(vision_->find("0123").error().code, ErrorCode::io_short_write);
   std::string id;
   {
-    const auto image = *vision_->take(source('a'));
+    const auto image = *vision_->take(image_of_one_pixel('a'));
     ASSERT_TRUE(vision_->keep(*image));
     id = image->id;
   }
-  std::ofstream(folder_ / id, std::ios::binary) << bmp('b');
+  std::ofstream(folder_ / id, std::ios::binary) << bmp_of_one_pixel('b');
   const auto found = vision_->find(id);
   ASSERT_FALSE(found);
   EXPECT_TRUE(found.error().message.contains("damaged")) << found.error().message;
@@ -136,14 +117,14 @@ TEST_F(VisionTest, AnImageThatIsGoneOrDamagedIsAnError) {
 
 TEST_F(VisionTest, AFolderThatCannotBeWrittenIsAnError) {
   std::ofstream(folder_) << "a file";
-  const auto kept = vision_->keep(**vision_->take(source('a')));
+  const auto kept = vision_->keep(**vision_->take(image_of_one_pixel('a')));
   ASSERT_FALSE(kept);
   EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
 }
 
 TEST_F(VisionTest, RemovesImagesThatNobodyWants) {
-  const auto a = *vision_->take(source('a'));
-  const auto b = *vision_->take(source('b'));
+  const auto a = *vision_->take(image_of_one_pixel('a'));
+  const auto b = *vision_->take(image_of_one_pixel('b'));
   ASSERT_TRUE(vision_->keep(*a));
   ASSERT_TRUE(vision_->keep(*b));
   remove_other_images(folder_.string(), {b->id});
@@ -152,7 +133,7 @@ TEST_F(VisionTest, RemovesImagesThatNobodyWants) {
 }
 
 TEST_F(VisionTest, VectorsAreOfLengthOneAndDifferByImage) {
-  const auto made = embed({source('a'), source('b'), source('a')});
+  const auto made = embed({image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('a')});
   ASSERT_TRUE(made) << made.error().message;
   const auto& vectors = made->embeddings;
   ASSERT_EQ(vectors.size(), 3u);
@@ -165,14 +146,14 @@ TEST_F(VisionTest, VectorsAreOfLengthOneAndDifferByImage) {
 }
 
 TEST_F(VisionTest, SaysWhichImageIsWrong) {
-  const auto made = embed({source('a'), {.kind = ImageSource::Kind::data, .text = "aGVsbG8="}});
+  const auto made = embed({image_of_one_pixel('a'), {.kind = ImageSource::Kind::data, .text = "aGVsbG8="}});
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::proto_field);
   EXPECT_TRUE(made.error().message.starts_with("images[1]: ")) << made.error().message;
 }
 
 TEST_F(VisionTest, EndsAtTheDeadline) {
-  const auto made = embed({source('a')}, clock_.now());
+  const auto made = embed({image_of_one_pixel('a')}, clock_.now());
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().code, ErrorCode::limit_wait);
   EXPECT_EQ(encoded(), 0u);
@@ -184,15 +165,15 @@ TEST_F(VisionTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
     vision_->embed({.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
                    [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
   };
-  ask("many", {source('a'), source('b'), source('c')});
-  ask("one", {source('d')});
+  ask("many", {image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('c')});
+  ask("one", {image_of_one_pixel('d')});
   while (vision_->step()) {
   }
   EXPECT_EQ(ended, (std::vector<std::string>{"one", "many"}));
 }
 
 TEST_F(VisionTest, NothingIsEncodedAfterTheEnd) {
-  const auto image = *vision_->take(source('a'));
+  const auto image = *vision_->take(image_of_one_pixel('a'));
   vision_->close();
   ASSERT_FALSE(vision_->encode(image->id));
   EXPECT_FALSE(vision_->wait());

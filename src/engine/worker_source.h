@@ -40,6 +40,7 @@ struct ModelUsage {
   std::string name;
   std::int64_t uses = 0;     // requests and other things that need it now
   std::int64_t waiting = 0;  // that want it and do not have it
+  std::int64_t queued = 0;   // requests that its workers have no place for yet
   double idle_s = 0;         // since the last use
   bool is_loaded = false;
 };
@@ -52,6 +53,10 @@ class WorkerHost {
   virtual void on_load_progress(const std::string& model, double progress) = 0;
   // Any thread. Exactly once for each load.
   virtual void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) = 0;
+  // A thread of the source's. Further workers of a model that is served, and not retired before this returns.
+  virtual void add_workers(const std::string& model, LoadedWorkers more) = 0;
+  // A thread of the source's. Frees all workers of the model but the first `count`, if nobody uses it; else false.
+  [[nodiscard]] virtual bool keep_workers(const std::string& model, std::size_t count) = 0;
   // Any thread. The load waits until it may take so many bytes of memory; 0: it goes on.
   virtual void on_load_queued(const std::string& model, std::uint64_t bytes) = 0;
   // Any thread. Memory that stored states take.
@@ -83,6 +88,8 @@ class WorkerSource {
   virtual void unload(const std::string& model, Reply<Unit> reply) = 0;
   // Nobody waits for it any more. Any thread; waits for nobody.
   virtual void cancel_load(const std::string& model) = 0;
+  // Every worker of the model has requests that wait for a place. Any thread; waits for nobody.
+  virtual void note_queue(const std::string& model) = 0;
   // Ends what is being loaded early. Returns when the host is not called any more.
   virtual void stop() = 0;
 };

@@ -31,10 +31,12 @@ class NamedModels final : public WorkerSource {
   void load(const std::string& model) override { wanted.push_back(model); }
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string& model) override { cancelled.push_back(model); }
+  void note_queue(const std::string& model) override { queued.push_back(model); }
   void stop() override {}
 
   std::vector<std::string> wanted;     // loads that were asked for, in order
   std::vector<std::string> cancelled;  // likewise
+  std::vector<std::string> queued;     // likewise
 
  private:
   const std::vector<std::string> names_;

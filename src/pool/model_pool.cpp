@@ -15,6 +15,7 @@ namespace {
 
 constexpr char kStoredStates[] = "stored states";                // in views and claims
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load that waits for memory
+constexpr Duration kPatience = std::chrono::milliseconds(250);   // with a queue, before it is worth another worker
 constexpr int kLoadNiceness = 15;
 constexpr double kPressure = 10;  // percent of time lost to waiting for memory, worth a line
 
@@ -37,6 +38,18 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
   log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
            workers, shape.sequences, shape.cells, shape.is_unified ? "unified" : "split", shape.sequence_cells_max,
            context.threads * workers, for_prompts);
+}
+
+// On a thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
+Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
+                                                    const std::function<bool(double)>& on_progress) {
+  Expected<engine::LoadedWorkers> loaded;
+  std::thread([&] {
+    set_thread_name("uma-load");
+    yield_to_others(kLoadNiceness);
+    loaded = engine::load_workers(options, on_progress);
+  }).join();
+  return loaded;
 }
 
 }  // namespace
@@ -211,16 +224,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
   }
-  Expected<engine::LoadedWorkers> loaded;
-  // A thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
-  std::thread([&] {
-    set_thread_name("uma-load");
-    yield_to_others(kLoadNiceness);
-    loaded = engine::load_workers(*options, [&](double progress) {
-      host_->on_load_progress(model, progress);
-      return !load.is_cancelled.load();
-    });
-  }).join();
+  auto loaded = load_beside_streams(*options, [&](double progress) {
+    host_->on_load_progress(model, progress);
+    return !load.is_cancelled.load();
+  });
   const MutexLock lock(mutex_);
   Resident& resident = residents_.at(model);
   resident.is_loading = false;
@@ -235,6 +242,7 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (loaded->copies == 1) resident.weights = loaded->model;
   resident.file = std::move(file);
   resident.loaded_at = clock_.now();
+  resident.workers = resident.workers_first = options->workers;
   resident.is_serving = true;
   loaded->reservation = std::make_shared<Reservation>(std::move(*held));
   return loaded;
@@ -250,6 +258,7 @@ Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& n
     Resident& resident = residents_[model];
     if (!has_weights) resident.weights_held = std::move(all);
     resident.context_bytes = need.contexts;
+    resident.further_bytes = 0;
     resident.is_loading = true;
     return contexts;
   };
@@ -288,6 +297,99 @@ Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& n
     const MutexLock lock(mutex_);
     if (changes_ == seen && !is_stopped_) changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
   }
+}
+
+// --- Further workers
+// ---------------------------------------------------------------------------------------------------------------
+
+void ModelPool::note_queue(const std::string& model) {
+  const MutexLock lock(mutex_);
+  if (queues_.try_emplace(model, clock_.now()).second) changed_.notify_all();
+}
+
+// Begins to make one more worker of a model that still has more requests than places, where its card, the cores and memory
+// allow it: nobody gives way for it. Under relief_mutex_.
+void ModelPool::grow(const std::string& model) {
+  const auto usages = host_->usage();
+  const auto usage = std::ranges::find(usages, model, &engine::ModelUsage::name);
+  if (usage == usages.end() || !usage->is_loaded || usage->queued == 0) return;
+  const auto known = registry();
+  const auto found = known->find(model);
+  if (!found || (*found)->card.name != model) return;
+  std::shared_ptr<const llm::Model> weights;
+  {
+    const MutexLock lock(mutex_);
+    const auto resident = residents_.find(model);
+    if (resident == residents_.end() || !resident->second.is_serving || resident->second.is_loading) return;
+    if (resident->second.file != (*found)->file) return;  // the name stands for another file now
+    std::int32_t busy = 0;
+    for (const engine::ModelUsage& each : usages) {
+      const auto other = residents_.find(each.name);
+      if (each.uses > 0 && other != residents_.end()) busy += other->second.workers;
+    }
+    if (resident->second.workers >= (*found)->card.workers_max || busy >= options_.cores) return;
+    weights = resident->second.weights;
+  }
+  auto options = options_.prepare(**found);
+  if (!options) return;
+  options->workers = 1;
+  options->projector_path.clear();  // its images are read by the model's first one
+  options->weights = std::move(weights);
+  const auto need = need_of(*options);
+  if (!need) return;
+  const bool has_weights = options->weights != nullptr;
+  auto held = governor_.reserve(
+      {.model = model, .kind = MemoryKind::context, .bytes = need->contexts + (has_weights ? 0 : need->weights)});
+  if (!held) return log_debug("model   {}: no further worker: {}", model, held.error().message);
+  const MutexLock lock(mutex_);
+  if (is_stopped_) return;
+  residents_.at(model).is_loading = true;
+  std::unique_ptr<Load>& load = loads_[model];
+  if (load != nullptr) load->thread.join();
+  load = std::make_unique<Load>();
+  load->thread =
+      std::thread([this, model, options = std::move(*options), held = std::move(*held), mine = load.get()]() mutable {
+        set_thread_name("uma-load");
+        add_worker(model, options, std::move(held), *mine);
+      });
+}
+
+// On a thread of its own.
+void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load) {
+  const std::uint64_t bytes = held.bytes();
+  auto loaded = load_beside_streams(options, [&load](double) { return !load.is_cancelled.load(); });
+  if (loaded) {
+    loaded->reservation = std::make_shared<Reservation>(std::move(held));
+    host_->add_workers(model, std::move(*loaded));
+  }
+  const MutexLock lock(mutex_);
+  Resident& resident = residents_.at(model);
+  resident.is_loading = false;
+  ++changes_;
+  changed_.notify_all();
+  if (!loaded) return log_warning("model   {}: no further worker: {}", model, loaded.error().message);
+  resident.context_bytes += bytes;
+  resident.further_bytes += bytes;
+  ++resident.workers;
+  log_info("model   {}: {} workers, for requests wait", model, resident.workers);
+}
+
+// Frees the further workers of a model that nobody used for long. Under relief_mutex_.
+void ModelPool::shrink(const engine::ModelUsage& usage) {
+  std::int32_t first = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = residents_.find(usage.name);
+    if (found == residents_.end() || found->second.is_loading || found->second.workers <= found->second.workers_first) return;
+    first = found->second.workers_first;
+  }
+  if (usage.idle_s * 1000 < to_ms(options_.min_loaded) || !host_->keep_workers(usage.name, static_cast<std::size_t>(first)))
+    return;
+  const MutexLock lock(mutex_);
+  Resident& resident = residents_.at(usage.name);
+  resident.workers = first;
+  resident.context_bytes -= std::exchange(resident.further_bytes, 0);
+  log_info("model   {}: {} worker(s) again, the others were idle", usage.name, first);
 }
 
 // --- Room
@@ -384,12 +486,24 @@ void ModelPool::run_maintenance() {
   TimePoint next = clock_.now() + options_.maintenance;
   for (;;) {
     std::vector<UnloadRequest> requests;
+    std::vector<std::string> queued;
     {
       const MutexLock lock(mutex_);
       if (is_stopped_) break;
-      if (unloads_.empty() && clock_.now() < next) changed_.wait_until(mutex_, next);
+      TimePoint wake = next;
+      for (const auto& [model, since] : queues_) wake = std::min(wake, since + kPatience);
+      if (unloads_.empty() && clock_.now() < wake) changed_.wait_until(mutex_, wake);
       if (is_stopped_) break;
       requests = std::exchange(unloads_, {});
+      std::erase_if(queues_, [&, now = clock_.now()](const auto& queue) {
+        if (queue.second + kPatience > now) return false;
+        queued.push_back(queue.first);
+        return true;
+      });
+    }
+    for (const std::string& model : queued) {
+      const MutexLock relief(relief_mutex_);
+      grow(model);
     }
     for (UnloadRequest& request : requests) {
       const MutexLock relief(relief_mutex_);
@@ -428,6 +542,7 @@ void ModelPool::maintain() {
     if (usage.uses + usage.waiting >= options_.queue_depth_warn) {
       log_warning("model   {}: {} requests are under way or wait for it", usage.name, usage.uses + usage.waiting);
     }
+    shrink(usage);
     const auto found = known->find(usage.name);
     const ModelCard* card = found ? &(*found)->card : nullptr;
     const double limit_s =

@@ -34,6 +34,7 @@ struct PoolOptions {
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // LadderOptions
+  std::int32_t cores = 1;                          // of the machine: with as many workers in use nobody gets another
   Duration idle_unload{0};                         // a model that nobody used for so long is unloaded; 0: never
   std::int64_t queue_depth_warn = 50;              // requests for one model, above which the log says so
   // How a model is loaded. On the loading thread.
@@ -53,6 +54,7 @@ class ModelPool final : public engine::WorkerSource {
   void load(const std::string& model) override;
   void unload(const std::string& model, Reply<Unit> reply) override;
   void cancel_load(const std::string& model) override;
+  void note_queue(const std::string& model) override;
   void stop() override;
 
   // Reads the registry again; models that are loaded stay as they are. Any thread; reads files. Errors: every mistake in
@@ -71,11 +73,14 @@ class ModelPool final : public engine::WorkerSource {
     std::shared_ptr<const llm::Model> weights;
     Reservation weights_held;
     std::shared_ptr<const ModelFile> file;  // they were loaded from
-    std::uint64_t context_bytes = 0;
+    std::uint64_t context_bytes = 0;        // of all workers
+    std::uint64_t further_bytes = 0;        // of them, those that came later than the model
     TimePoint loaded_at{};
     double load_ms = 0;
-    bool is_loading = false;
-    bool is_serving = false;  // its workers are with the engine
+    std::int32_t workers = 0;        // with the engine
+    std::int32_t workers_first = 0;  // that it was loaded with
+    bool is_loading = false;         // all of it, or a further worker
+    bool is_serving = false;         // its workers are with the engine
   };
   struct UnloadRequest {
     std::string model;
@@ -90,6 +95,9 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
+  void grow(const std::string& model);
+  void add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load);
+  void shrink(const engine::ModelUsage& usage);
   void run_maintenance();
   void maintain();
   void update_governor();
@@ -108,6 +116,7 @@ class ModelPool final : public engine::WorkerSource {
   std::map<std::string, std::unique_ptr<Load>> loads_ GUARDED_BY(mutex_);  // the last one of each model
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // models whose workers had requests waiting: since when
   std::thread maintenance_;
   Counter loads_total_;
   Counter unloads_total_;

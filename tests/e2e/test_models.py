@@ -18,6 +18,7 @@ class ModelsTest(unittest.TestCase):
 
     names = NAMES
     settings = ""
+    cards = ""  # of models.yaml
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="uma-models-")
@@ -25,7 +26,9 @@ class ModelsTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         for name in self.names:
             self.add(name)
-        self.daemon = uma.Daemon(self.folder / f"{self.names[0]}.gguf", config=f"models_dirs: [{self.folder}]\nn_ctx: 2048\n{self.settings}")
+        (self.folder / "models.yaml").write_text(self.cards)
+        self.daemon = uma.Daemon(self.folder / f"{self.names[0]}.gguf", config=f"models: {self.folder}/models.yaml\n"
+                                 f"models_dirs: [{self.folder}]\nn_ctx: 2048\n{self.settings}")
         self.daemon.__enter__()
         self.addCleanup(self.daemon.__exit__, None, None, None)
         self.client = self.connect()
@@ -190,6 +193,36 @@ class Short(ModelsTest):
         small.start()
         self.assertEqual(1, small.process.wait(uma.WAIT_S), "the model that it is to serve can never be loaded")
         self.assertIn("1.0 MiB may be used in all", small.log())
+
+
+class FurtherWorkers(ModelsTest):
+    settings = "slots: 1\npool: {min_loaded_s: 0.2, maintenance_s: 0.2}\n"
+    cards = "b: {path: b.gguf, workers_max: 2}\nc: {path: c.gguf, workers_max: 2, weights: replicated}\n"
+
+    def workers_of(self, name, client=None):
+        return {model["name"]: model.get("workers") for model in (client or self.client).models()}[name]
+
+    @unittest.skipIf(len(os.sched_getaffinity(0)) < 2, "one core computes for one worker")
+    def test_a_queue_brings_a_worker_and_quiet_takes_it_back(self):
+        for name in ("b", "c"):
+            with self.subTest(name):
+                alone = self.client.generate("once", model=name, max_tokens=400).text
+                self.assertEqual(1, self.workers_of(name))
+                replies = []
+
+                def ask(client, name=name, replies=replies):
+                    end = time.monotonic() + uma.WAIT_S
+                    while self.workers_of(name, client) == 1 and time.monotonic() < end:
+                        replies.append(client.generate("once", model=name, max_tokens=400).text)
+
+                clients = [self.connect() for _ in range(4)]
+                uma.parallel(*(lambda client=client: ask(client) for client in clients))
+                self.assertEqual(2, self.workers_of(name), "requests waited for a place")
+                self.assertEqual({alone}, set(replies))
+                reserved = self.client.metrics()["memory_reserved_bytes"]
+                uma.until(lambda name=name: self.workers_of(name) == 1, "the further worker goes")
+                uma.until(lambda reserved=reserved: self.client.metrics()["memory_reserved_bytes"] < reserved, "with its memory")
+                self.assertEqual(alone, self.client.generate("once", model=name, max_tokens=400).text)
 
 
 class Hundreds(ModelsTest):

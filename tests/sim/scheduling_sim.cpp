@@ -100,7 +100,7 @@ void SchedulingSim::make_world() {
   machine_->on_state = [this](double ms) {
     for (const auto& request : requests_) request->state_ms_seen += ms;
   };
-  router_->on_loaded("fake", model_, {&machine_->lane()});
+  router_->on_loaded("fake", engine::chat_model(model_, {&machine_->lane()}));
 }
 
 void SchedulingSim::add_request(double at_ms, const sched::Flow& flow, bool is_background, std::int32_t prompt,

@@ -797,7 +797,7 @@ void Simulation::act() {
     is_loaded_ = true;
     std::vector<engine::Lane*> lanes;
     for (const auto& lane : lanes_) lanes.push_back(lane.get());
-    router_->on_loaded("fake", model_, lanes);
+    router_->on_loaded("fake", chat_model(model_, lanes));
     return;
   }
   if (is_loaded_ && random_.next_below(3) == 0) retire_model();

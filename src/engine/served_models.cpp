@@ -1,0 +1,210 @@
+#include "engine/served_models.h"
+
+#include <algorithm>
+#include <format>
+
+#include "base/check.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr Duration kLoadRetry = std::chrono::seconds(5);  // of a model that could not be loaded
+
+std::int64_t queued_for(const ServedModel& model) {
+  std::int64_t queued = 0;
+  for (const Lane* lane : model.lanes) queued += lane->stats().queue_depth.value();
+  // One of these counts what it computes too.
+  for (const EmbedLane* lane : model.embed_lanes) {
+    queued += std::max<std::int64_t>(0, lane->stats().queue_depth.value() - lane->shape().batch_texts_max);
+  }
+  return queued;
+}
+
+}  // namespace
+
+ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes, std::shared_ptr<Vision> vision) {
+  UMA_CHECK(model != nullptr && !lanes.empty());
+  capability::ImageTokens images = nullptr;
+  if (vision) {
+    images = [vision](const std::string& id) -> Expected<std::vector<Token>> {
+      const auto image = vision->find(id);
+      if (!image) return std::unexpected(image.error());
+      return (*image)->tokens;
+    };
+  }
+  auto chat = std::make_shared<const capability::ChatFormat>(model, std::move(images));
+  return {.model = std::move(model), .chat = std::move(chat), .lanes = std::move(lanes), .vision = std::move(vision)};
+}
+
+ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {
+  UMA_CHECK(embedder != nullptr && !lanes.empty());
+  return {.embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
+}
+
+ModelUse::ModelUse(const ServedModel& model, std::atomic<std::int64_t>& uses) : model_(&model), uses_(&uses) {
+  uses_->fetch_add(1);
+}
+
+ModelUse::~ModelUse() {
+  if (uses_ != nullptr) uses_->fetch_sub(1);
+}
+
+void ServedModels::with(const std::string& name, Then then, RequestId request) {
+  const auto known = source_.resolve(name);
+  if (!known) return then(std::unexpected(known.error()));
+  Entry& entry = entry_of(*known);
+  if (entry.state == Entry::State::ready) {
+    entry.last_used = clock_.now();
+    return then(ModelUse(entry.model, entry.uses));
+  }
+  if (entry.state == Entry::State::away && entry.error && clock_.now() < entry.retry_at) {
+    return then(std::unexpected(*entry.error));
+  }
+  entry.waiting.push_back({request, std::move(then)});
+  if (entry.state == Entry::State::away) ask_source_for(entry);
+}
+
+void ServedModels::with_chat(const std::string& name, Then then, RequestId request) {
+  with(
+      name,
+      [then = std::move(then)](Expected<ModelUse> use) mutable {
+        if (!use || (*use)->embedder == nullptr) return then(std::move(use));
+        const ServedModel& model = **use;
+        then(fail(ErrorCode::model_capability,
+                  std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", model.name,
+                              capability_name(model.embedder->model().facts().capability))));
+      },
+      request);
+}
+
+void ServedModels::stop_waiting(const std::string& name, RequestId request) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return;
+  Entry& entry = found->second;
+  const std::size_t removed = std::erase_if(entry.waiting, [&](const Waiting& waiting) { return waiting.request == request; });
+  if (removed == 0 || !entry.waiting.empty() || entry.state != Entry::State::loading) return;
+  entry.is_wanted = false;
+  source_.cancel_load(name);
+}
+
+void ServedModels::refuse_waiting(const Error& error) {
+  for (auto& [name, entry] : entries_) {
+    for (Waiting& next : std::exchange(entry.waiting, {})) next.then(std::unexpected(error));
+  }
+}
+
+void ServedModels::add(const std::string& name, ServedModel loaded) {
+  Entry& entry = entry_of(name);
+  entry.state = Entry::State::ready;
+  entry.model = std::move(loaded);
+  entry.model.name = name;
+  entry.model.loaded_at = clock_.now();
+  answer_waiting(entry);
+}
+
+void ServedModels::set_failed(const std::string& name, const Error& error) {
+  Entry& entry = entry_of(name);
+  entry.state = Entry::State::away;
+  if (!entry.is_wanted) {
+    // The load was ended early. Somebody may want it again by now.
+    if (!entry.waiting.empty()) ask_source_for(entry);
+    return;
+  }
+  entry.error = error;
+  entry.retry_at = clock_.now() + kLoadRetry;
+  answer_waiting(entry);
+}
+
+void ServedModels::set_bytes_wanted(const std::string& name, std::uint64_t bytes) {
+  entries_.at(name).bytes_wanted = bytes;
+}
+
+std::uint64_t ServedModels::bytes_wanted(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() || found->second.state != Entry::State::loading ? 0 : found->second.bytes_wanted;
+}
+
+void ServedModels::add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes) {
+  Entry& entry = entries_.at(name);
+  UMA_CHECK(entry.state == Entry::State::ready);
+  entry.model.lanes.insert(entry.model.lanes.end(), lanes.begin(), lanes.end());
+  entry.model.embed_lanes.insert(entry.model.embed_lanes.end(), embed_lanes.begin(), embed_lanes.end());
+}
+
+bool ServedModels::keep_lanes(const std::string& name, std::size_t count) {
+  UMA_CHECK(count > 0);
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return false;
+  Entry& entry = found->second;
+  if (entry.state != Entry::State::ready || entry.uses.load() > 0) return false;
+  entry.model.lanes.resize(std::min(entry.model.lanes.size(), count));
+  entry.model.embed_lanes.resize(std::min(entry.model.embed_lanes.size(), count));
+  return true;
+}
+
+bool ServedModels::retire(const std::string& name) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return false;
+  Entry& entry = found->second;
+  if (entry.state != Entry::State::ready || entry.uses.load() > 0) return false;
+  entry.state = Entry::State::leaving;
+  entry.model = {.name = name};
+  return true;
+}
+
+void ServedModels::set_retired(const std::string& name) {
+  Entry& entry = entries_.at(name);
+  UMA_CHECK(entry.state == Entry::State::leaving);
+  entry.state = Entry::State::away;
+  if (!entry.waiting.empty()) ask_source_for(entry);
+}
+
+const ServedModel* ServedModels::find(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() || found->second.state != Entry::State::ready ? nullptr : &found->second.model;
+}
+
+std::vector<const ServedModel*> ServedModels::loaded() const {
+  std::vector<const ServedModel*> models;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.state == Entry::State::ready) models.push_back(&entry.model);
+  }
+  return models;
+}
+
+std::vector<ModelUsage> ServedModels::usage() const {
+  std::vector<ModelUsage> usages;
+  for (const auto& [name, entry] : entries_) {
+    usages.push_back({.name = name,
+                      .uses = entry.uses.load(),
+                      .waiting = std::ssize(entry.waiting),
+                      .queued = queued_for(entry.model),
+                      .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
+                      .is_loaded = entry.state == Entry::State::ready});
+  }
+  return usages;
+}
+
+ServedModels::Entry& ServedModels::entry_of(const std::string& name) {
+  Entry& entry = entries_[name];
+  entry.model.name = name;
+  return entry;
+}
+
+void ServedModels::ask_source_for(Entry& entry) {
+  entry.state = Entry::State::loading;
+  entry.bytes_wanted = 0;
+  entry.is_wanted = true;
+  entry.error.reset();
+  source_.load(entry.model.name);
+}
+
+void ServedModels::answer_waiting(Entry& entry) {
+  entry.last_used = clock_.now();
+  for (Waiting& next : std::exchange(entry.waiting, {})) {
+    next.then(entry.state == Entry::State::ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses))
+                                                 : std::unexpected(*entry.error));
+  }
+}
+
+}  // namespace uma::engine

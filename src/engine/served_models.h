@@ -1,0 +1,145 @@
+// The models that somebody has wanted: which are loaded, who waits for one, who uses one, which may leave. Of the router, on
+// its thread; a use may end on any. Invariants: (1) whoever wants a model hears exactly once: that it may be used, or why not;
+// one whose request has ended hears nothing. (2) A model that is in use is not retired.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "capability/chat.h"
+#include "capability/text_embedding.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "engine/embed_lane.h"
+#include "engine/lane.h"
+#include "engine/vision.h"
+#include "engine/worker_source.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+// What is in memory of a model. One of chat has `model`, `chat` and at least one lane; one of texts has `embedder` and at least
+// one of its lanes.
+struct ServedModel {
+  std::string name{};
+  std::shared_ptr<const llm::Model> model{};             // shared with the lanes and the preparer's jobs
+  std::shared_ptr<const capability::ChatFormat> chat{};  // likewise
+  std::vector<Lane*> lanes{};
+  std::shared_ptr<Vision> vision{};                            // shared with its thread; null: it reads no images
+  std::shared_ptr<const capability::TextEmbedder> embedder{};  // shared with the preparer's jobs
+  std::vector<EmbedLane*> embed_lanes{};
+  TimePoint loaded_at{};
+
+  [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
+};
+
+// A model of chat, as the engine hands it over. `vision`: what reads images for it; null: nothing does.
+[[nodiscard]] ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
+                                     std::shared_ptr<Vision> vision = nullptr);
+// One of embeddings or reranking.
+[[nodiscard]] ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
+
+// Keeps a loaded model from being retired. Moved along with what is done; may end on any thread.
+class ModelUse {
+ public:
+  ModelUse() = default;
+  // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
+  [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept : model_(other.model_), uses_(std::exchange(other.uses_, nullptr)) {}
+  ModelUse& operator=(ModelUse&& other) noexcept {
+    std::swap(model_, other.model_);
+    std::swap(uses_, other.uses_);
+    return *this;
+  }
+  ~ModelUse();
+
+  [[nodiscard]] bool is_empty() const { return uses_ == nullptr; }
+  [[nodiscard]] ModelUse again() const { return ModelUse(*model_, *uses_); }
+  [[nodiscard]] const ServedModel& operator*() const { return *model_; }
+  [[nodiscard]] const ServedModel* operator->() const { return model_; }
+
+ private:
+  friend class ServedModels;
+  ModelUse(const ServedModel& model, std::atomic<std::int64_t>& uses);
+
+  const ServedModel* model_ = nullptr;
+  std::atomic<std::int64_t>* uses_ = nullptr;
+};
+
+class ServedModels {
+ public:
+  // A model that is loaded; else why it cannot be used.
+  using Then = std::move_only_function<void(Expected<ModelUse>)>;
+
+  // Both outlive it.
+  ServedModels(WorkerSource& source, const Clock& clock) : source_(source), clock_(clock) {}
+
+  // Runs `then` at once, or when the model that clients mean by `name` is loaded; not any more after stop_waiting() for
+  // `request`, where there is one.
+  void with(const std::string& name, Then then, RequestId request = {});
+  // Likewise, of a model of chat.
+  void with_chat(const std::string& name, Then then, RequestId request = {});
+  // The request ends. A load that nobody waits for any more ends too.
+  void stop_waiting(const std::string& name, RequestId request);
+  // Everybody who waits hears of it.
+  void refuse_waiting(const Error& error);
+
+  // What waits for a model that the source was asked for waits until one of these two is called.
+  void add(const std::string& name, ServedModel loaded);
+  void set_failed(const std::string& name, const Error& error);
+  // Its load waits for so many bytes of memory; 0: it goes on.
+  void set_bytes_wanted(const std::string& name, std::uint64_t bytes);
+  [[nodiscard]] std::uint64_t bytes_wanted(const std::string& name) const;
+
+  // More workers of a loaded model, of the kind that it has.
+  void add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes);
+  // True: nobody uses the model, and from now on only its first `count` lanes are used. False: it is in use, or not loaded.
+  [[nodiscard]] bool keep_lanes(const std::string& name, std::size_t count);
+  // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for set_retired(), and
+  // then for another load. False: it is in use, or not loaded.
+  [[nodiscard]] bool retire(const std::string& name);
+  void set_retired(const std::string& name);
+
+  // Somebody has just ended to use it.
+  void note_use(const std::string& name) { entries_.at(name).last_used = clock_.now(); }
+  // Null: it is not loaded.
+  [[nodiscard]] const ServedModel* find(const std::string& name) const;
+  // All that are loaded.
+  [[nodiscard]] std::vector<const ServedModel*> loaded() const;
+  [[nodiscard]] std::vector<ModelUsage> usage() const;
+
+ private:
+  struct Waiting {
+    RequestId request;  // zero: for something that is no request
+    Then then;
+  };
+  struct Entry {
+    enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
+    ServedModel model;
+    std::atomic<std::int64_t> uses{0};
+    std::optional<Error> error;      // of the last load
+    TimePoint retry_at{};            // until then it is the answer
+    std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
+    bool is_wanted = true;           // loading: somebody waits for it; false: the load is being ended
+    std::vector<Waiting> waiting;
+    TimePoint last_used{};
+  };
+
+  [[nodiscard]] Entry& entry_of(const std::string& name);
+  void ask_source_for(Entry& entry);
+  void answer_waiting(Entry& entry);
+
+  WorkerSource& source_;
+  const Clock& clock_;
+  std::unordered_map<std::string, Entry> entries_;  // never removed: uses point at them
+};
+
+}  // namespace uma::engine
