@@ -12,6 +12,7 @@
 #include "capability/message_images.h"
 #include "engine/router.h"
 #include "engine/worker_source_test_support.h"
+#include "kv/session_file.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/image_bytes.h"
@@ -139,6 +140,22 @@ class Images : public ::testing::TestWithParam<bool> {
     return id;
   }
   [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
+  Bytes exported(const std::string& session, bool with_kv) {
+    Bytes bytes;
+    router_->export_session(kTenant, session, with_kv, [&](Expected<ExportedSession> made) {
+      ASSERT_TRUE(made) << made.error().message;
+      for (const std::span<const std::byte> part : made->file.parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    });
+    run();
+    return bytes;
+  }
+  Expected<ImportedSession> imported(const Bytes& file) {
+    Expected<ImportedSession> result = fail(ErrorCode::io_short_write, "nothing was replied");
+    router_->import_session(kTenant, {.name = "", .file = file_of(file)},
+                            [&](Expected<ImportedSession> made) { result = std::move(made); });
+    run();
+    return result;
+  }
   // What the chain says was generated is what the model says after the rest of it.
   void expect_true_to_the_model(const std::string& session, const Sink& sink) const {
     const std::vector<Token>& chain = kept(session)->chain;
@@ -387,16 +404,66 @@ TEST_P(Images, OfAResponseAreThereForTheNextOne) {
   EXPECT_EQ(encoded(), 2u);
 }
 
-TEST_P(Images, SessionsWithThemAreNotExported) {
+// A session's file, to a daemon that has nothing of it.
+TEST_P(Images, TravelWithTheirSession) {
   const std::string session = begin_session();
-  generate(ask("one", {'a'}, session));
-  std::optional<Error> error;
-  router_->export_session(kTenant, session, false, [&](const Expected<ExportedSession>& made) {
-    if (!made) error = made.error();
-  });
-  run();
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code, ErrorCode::model_capability);
+  generate(ask("xy", {'a', 'b'}, session));
+  generate(ask("two", {'a'}, session));
+  for (const bool with_kv : {false, true}) {
+    const Bytes file = exported(session, with_kv);
+    fs::remove_all(folder_);
+    forget_states();
+    serve();
+    const auto made = imported(file);
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_TRUE(made->are_tokens_kept);
+    const std::string copy = made->info.id.value;
+    EXPECT_EQ(kept(copy)->chain, kept(session)->chain);
+    EXPECT_EQ(kept(copy)->messages, kept(session)->messages);
+    const auto sink = generate(ask("three", {'b'}, copy));
+    ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << sink->error().message;
+    expect_true_to_the_model(copy, *sink);
+    EXPECT_EQ(encoded(), made->kv == ImportedKv::kept ? 1u : 2u) << with_kv;
+  }
+}
+
+TEST_P(Images, OfAFileAreReadAgainWhereItsTokensAreNot) {
+  const std::string session = begin_session();
+  generate(ask("xy", {'a', 'b'}, session));
+  const Bytes file = exported(session, false);
+  const std::size_t end = kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>());
+  kv::SessionFile changed = kv::decode_session_file(std::span(file).first(end)).value();
+  changed.vocabulary.low ^= 1;
+  Bytes foreign = kv::encode_session_file(changed);
+  foreign.insert(foreign.end(), file.begin() + static_cast<std::ptrdiff_t>(end), file.end());
+  fs::remove_all(folder_);
+  const auto made = imported(foreign);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_FALSE(made->are_tokens_kept);
+  const std::string copy = made->info.id.value;
+  EXPECT_EQ(std::ranges::count_if(kept(copy)->chain, llm::is_image_token), 10);
+  expect_true_to_the_model(copy, *generate(ask("three", {}, copy)));
+}
+
+TEST_P(Images, OfAFileThatIsDamagedLeaveNoSession) {
+  const std::string session = begin_session();
+  generate(ask("xy", {'a', 'b'}, session));
+  const Bytes file = exported(session, false);
+  const std::size_t end = kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>());
+  const std::size_t sessions = catalog_.size();
+  for (std::size_t size = end; size < file.size(); ++size) {
+    const auto made = imported(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)));
+    ASSERT_FALSE(made) << size;
+    EXPECT_EQ(made.error().code, ErrorCode::proto_field) << size;
+  }
+  for (const std::size_t at : {end, end + 8, end + 15, end + 16, end + 23, file.size() - 4}) {
+    Bytes damaged = file;
+    damaged[at] ^= std::byte{0x41};
+    const auto made = imported(damaged);
+    ASSERT_FALSE(made) << at;
+    EXPECT_EQ(made.error().code, ErrorCode::proto_field) << at;
+  }
+  EXPECT_EQ(catalog_.size(), sessions);
 }
 
 TEST_P(Images, ThatNeedMoreRowsThanACallHasAreRefused) {

@@ -885,10 +885,6 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
           if (!found) return reply(std::unexpected(found.error()));
           const Session& exported = **found;
           if (auto known = check_record(*use, *exported.record); !known) return reply(std::unexpected(known.error()));
-          if (std::ranges::any_of(exported.record->chain, llm::is_image_token) ||
-              std::ranges::any_of(exported.record->pending, llm::is_image_token)) {
-            return reply(fail(ErrorCode::model_capability, "the session has images, which a session file cannot have"));
-          }
           ExportedSession made{.info = info_of(exported), .file = {}};
           if (!with_kv) return export_conversation(std::move(use), exported.record, std::move(made), std::move(reply));
           Lane& lane = *use->lanes[exported.lane];
@@ -903,20 +899,31 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
   });
 }
 
-// The file begins with the conversation, and its KV follows, if `made` has some.
+// The file begins with the conversation, and its images and its KV follow, if it has any, and if `made` has some.
 void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
-  preparer_.post([this, use = std::move(use), record = std::move(record), made = std::move(made),
-                  reply = std::move(reply)]() mutable {
-    Bytes conversation = export_record(*use->model, *record);
-    post([conversation = std::move(conversation), made = std::move(made), reply = std::move(reply)]() mutable {
-      if (conversation.size() > kConversationBytesMax) {
-        return reply(fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
-                                                               conversation.size(), kConversationBytesMax)));
-      }
-      made.file = joined(file_of(std::move(conversation)), std::move(made.file));
-      reply(std::move(made));
-    });
-  });
+  preparer_.post(
+      [this, use = std::move(use), record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
+        Bytes conversation = export_record(*use->model, *record);
+        auto join = [this, conversation = std::move(conversation), made = std::move(made),
+                     reply = std::move(reply)](Expected<PortableFile> images) mutable {
+          post([conversation = std::move(conversation), images = std::move(images), made = std::move(made),
+                reply = std::move(reply)]() mutable {
+            if (!images) return reply(std::unexpected(images.error()));
+            if (conversation.size() > kConversationBytesMax) {
+              return reply(
+                  fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                            conversation.size(), kConversationBytesMax)));
+            }
+            made.file = joined(file_of(std::move(conversation)), joined(std::move(*images), std::move(made.file)));
+            reply(std::move(made));
+          });
+        };
+        const std::shared_ptr<Vision> vision = use->vision;
+        if (vision == nullptr) return join(PortableFile{});
+        vision->post([this, vision, use = std::move(use), record = std::move(record), join = std::move(join)]() mutable {
+          join(export_images(*vision, *record, exports_));
+        });
+      });
 }
 
 // The session's stored state joins the file, if there is one of the beginning of these tokens.
@@ -961,9 +968,13 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
   models_.with_chat(model, [this, tenant = std::move(tenant), request = std::move(request),
                             reply = std::move(reply)](Expected<ModelUse> used) mutable {
     if (!used) return reply(std::unexpected(used.error()));
-    preparer_.post([this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
-                    reply = std::move(reply)]() mutable {
-      auto imported = import_record(*use->chat, request.file, options_.limits.max_prompt_bytes);
+    const PortableFile file = request.file;
+    const std::shared_ptr<Vision> vision = (*used)->vision;
+    auto prepare = [this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
+                    reply = std::move(reply)](const Expected<std::vector<std::string>>& images) mutable {
+      auto imported =
+          images ? import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), *images)
+                 : Expected<ImportedRecord>(std::unexpected(images.error()));
       if (!imported || !imported->has_state || !use->shape().checks_states) {
         return post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
                      imported = std::move(imported), reply = std::move(reply)]() mutable {
@@ -987,6 +998,12 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
           add_imported(use, std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
         });
       });
+    };
+    if (vision == nullptr) {
+      return preparer_.post([prepare = std::move(prepare), file]() mutable { prepare(import_images(nullptr, file)); });
+    }
+    vision->post([this, vision, prepare = std::move(prepare), file]() mutable {
+      preparer_.post([prepare = std::move(prepare), images = import_images(vision.get(), file)]() mutable { prepare(images); });
     });
   });
 }

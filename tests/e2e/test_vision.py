@@ -343,10 +343,32 @@ class Vision(DaemonTest):
                 self.assertIn(said, ended.stderr)
                 self.assertEqual("", ended.stdout)
 
-    def test_a_session_with_an_image_is_not_exported(self):
-        session = self.client.create_session(mode="chat")
-        self.client.generate(session_id=session, messages=[question(GRAD)], max_tokens=4)
-        self.assert_error(self.client.call(type="export_session", session_id=session), "E_MODEL_003", "images")
+    def test_a_session_with_an_image_travels_as_a_file(self):
+        with Daemon(MODEL, *FLAGS, config=SAME_BITS) as first, Daemon(MODEL, *FLAGS, config=SAME_BITS) as second, \
+                Daemon(MODEL, "--n-ctx", "4096") as blind, tempfile.TemporaryDirectory() as folder:
+            def cli(daemon, *arguments):
+                return subprocess.run([str(CLI), "sessions", *map(str, arguments), "--socket", str(daemon.socket_path)],
+                                      capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=False)
+            with first.client() as client, second.client() as other:
+                session = client.create_session(mode="chat", name="seen")
+                client.generate(session_id=session, messages=[question(GRAD)], max_tokens=8)
+                for kv in ((), ("--kv",)):
+                    name = f"copy{len(kv)}"
+                    saved = cli(first, "export", "seen", f"{folder}/{name}", *kv)
+                    self.assertEqual(0, saved.returncode, saved.stderr)
+                    loaded = cli(second, "import", f"{folder}/{name}", "--name", name)
+                    self.assertEqual(0, loaded.returncode, loaded.stderr)
+                    before = other.metrics()["images_encoded_total"]
+                    reply = other.generate(session_id=name, messages=[{"role": "user", "content": "And now?"}], max_tokens=16)
+                    self.assertEqual("warm" if kv else "none", reply.usage["tier"], reply.last)
+                    self.assertEqual(before if kv else before + 1, other.metrics()["images_encoded_total"])
+                    texts = [reply.text]
+                    twin = client.call(type="fork_session", session_id=session)["session_id"]
+                    texts.append(client.generate(session_id=twin, messages=[{"role": "user", "content": "And now?"}], max_tokens=16).text)
+                    self.assertEqual(texts[0], texts[1])
+                    refused = cli(blind, "import", f"{folder}/{name}")
+                    self.assertEqual(2, refused.returncode)
+                    self.assertIn("reads none", refused.stderr)
 
 
 @needs_projector
@@ -458,6 +480,7 @@ class PictureServer:
                 pass
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # the daemon has left, as it may
         if certificate:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
