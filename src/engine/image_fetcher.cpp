@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <format>
 #include <optional>
 #include <span>
@@ -9,7 +10,6 @@
 #include <utility>
 
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
@@ -45,6 +45,11 @@ constexpr std::size_t kAddressesMax = 4;  // of a host, that are tried
 
 std::unexpected<Error> refuse(std::string_view why) {
   return fail(ErrorCode::proto_field, std::format("the image could not be fetched: {}", why));
+}
+
+// Also of what nobody hears any more.
+Error given_up() {
+  return {ErrorCode::limit_wait, "the image could not be fetched: try again later"};
 }
 
 Error stopping() {
@@ -154,16 +159,14 @@ void ImageFetcher::stop() {
 }
 
 void ImageFetcher::fetch(std::vector<std::string> urls, TimePoint deadline, std::stop_token stop, Done done) {
-  const MutexLock lock(mutex_);
-  if (is_closed_) return done(std::unexpected(FetchFailure{0, stopping()}));
-  asio::post(io_, [this, urls = std::move(urls), deadline, stop = std::move(stop), done = std::move(done)]() mutable {
+  auto begin = [this, urls = std::move(urls), deadline, stop = std::move(stop)](Done told) mutable {
     if (stop.stop_requested()) return;
     if (batches_.size() >= kBatchesMax) {
-      return done(std::unexpected(FetchFailure{
+      return told(std::unexpected(FetchFailure{
           0,
           {ErrorCode::limit_wait, std::format("images of {} requests are being fetched: try again later", batches_.size())}}));
     }
-    auto batch = std::make_shared<Batch>(io_, std::move(urls), deadline, budget_, std::move(done));
+    auto batch = std::make_shared<Batch>(io_, std::move(urls), deadline, budget_, std::move(told));
     batches_.insert(batch);
     // Called where stop was requested, or at once.
     batch->on_stop.emplace(std::move(stop), [this, weak = std::weak_ptr(batch)] {
@@ -171,8 +174,20 @@ void ImageFetcher::fetch(std::vector<std::string> urls, TimePoint deadline, std:
         if (const auto stopped = weak.lock()) (void)stopped->drop();
       });
     });
-    asio::co_spawn(io_, run(std::move(batch)), asio::detached);
-  });
+    asio::co_spawn(io_, run(batch), [this, batch](const std::exception_ptr& failure) {
+      if (failure) batch->end(std::unexpected(FetchFailure{batch->files.size(), given_up()}));
+      batch->on_stop.reset();
+      batches_.erase(batch);
+    });
+  };
+  {
+    const MutexLock lock(mutex_);
+    if (!is_closed_) {
+      asio::post(io_, [begin = std::move(begin), done = std::move(done)]() mutable { begin(std::move(done)); });
+      return;
+    }
+  }
+  done(std::unexpected(FetchFailure{0, stopping()}));
 }
 
 ImageFetcher::Awaitable<void> ImageFetcher::run(BatchPtr batch) {
@@ -187,13 +202,13 @@ ImageFetcher::Awaitable<void> ImageFetcher::run(BatchPtr batch) {
     }
   }
   if (!batch->has_ended()) batch->end(std::move(batch->files));
-  batch->on_stop.reset();
-  batches_.erase(batch);
 }
 
 ImageFetcher::Awaitable<Expected<Bytes>> ImageFetcher::fetch_one(Batch& batch, const std::string& text) {
   auto url = capability::parse_image_url(text);
   for (int redirects = 0; url; ++redirects) {
+    // Its end closes the socket; what was done at that very moment would open it again.
+    if (batch.has_ended()) co_return std::unexpected(given_up());
     if (auto allowed = capability::check_allowed(*url, rules_); !allowed) co_return std::unexpected(allowed.error());
     if (auto connected = co_await connect(batch, *url); !connected) co_return std::unexpected(connected.error());
     auto answer = url->is_secure ? co_await ask_securely(batch, *url) : co_await ask(batch, batch.socket, *url);
@@ -218,7 +233,7 @@ ImageFetcher::Awaitable<Expected<Unit>> ImageFetcher::connect(Batch& batch, cons
   } else {
     const auto found = co_await batch.resolver.async_resolve(url.host, std::to_string(url.port), tcp::resolver::numeric_service,
                                                              asio::redirect_error(asio::use_awaitable, problem));
-    if (batch.has_ended()) co_return refuse("it was given up");
+    if (batch.has_ended()) co_return std::unexpected(given_up());
     if (problem) co_return refuse(std::format("the host {} is not known", url.host));
     for (const auto& entry : found) endpoints.push_back(entry.endpoint());
   }
@@ -230,7 +245,7 @@ ImageFetcher::Awaitable<Expected<Unit>> ImageFetcher::connect(Batch& batch, cons
   for (const tcp::endpoint& endpoint : endpoints) {
     batch.socket.close(problem);
     co_await batch.socket.async_connect(endpoint, asio::redirect_error(asio::use_awaitable, problem));
-    if (batch.has_ended()) co_return refuse("it was given up");
+    if (batch.has_ended()) co_return std::unexpected(given_up());
     if (!problem) co_return Unit{};
   }
   co_return refuse(std::format("{} cannot be connected to: {}", url.authority(), problem.message()));

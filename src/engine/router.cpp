@@ -1115,15 +1115,12 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
     Open& open = requests_.at(id);
     open.fetch = std::stop_source();
-    open.deadline = deadline_of(open);
-    next_expiry_ = std::min(next_expiry_, open.deadline);
     options_.fetcher->fetch(
-        std::move(urls), open.deadline, open.fetch.get_token(),
+        std::move(urls), deadline_of(open), open.fetch.get_token(),
         [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
           post([this, id, tenant = std::move(tenant), request = std::move(request), fetched = std::move(fetched)]() mutable {
             const auto found = requests_.find(id);
             if (found == requests_.end()) return;  // cancelled meanwhile
-            found->second.deadline = kNever;
             const auto put = put_fetched(request.input.images, std::move(fetched));
             if (!put) return refuse(id, put.error());
             read_images(id, tenant, std::move(request));
