@@ -193,9 +193,11 @@ void ImageFetcher::fetch(std::vector<std::string> urls, TimePoint deadline, std:
 ImageFetcher::Awaitable<void> ImageFetcher::run(BatchPtr batch) {
   while (!batch->has_ended() && batch->files.size() < batch->urls.size()) {
     batch->limit(rules_.time_max);
+    const TimePoint began = TimePoint::clock::now();
     auto file = co_await fetch_one(*batch, batch->urls[batch->files.size()]);
     if (batch->has_ended()) break;
     if (file) {
+      log_debug("an image of {} bytes was fetched in {:.1f} ms", file->size(), to_ms(TimePoint::clock::now() - began));
       batch->files.push_back(std::move(*file));
     } else {
       batch->end(std::unexpected(FetchFailure{batch->files.size(), std::move(file.error())}));
