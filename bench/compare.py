@@ -229,9 +229,14 @@ class Bench:
 
     def run_umad(self, slots, seed):
         # Split as the others have it; by itself umad pools where a slot gets few cells.
-        with running_umad(self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n", "--n-ctx", self.n_ctx(slots),
-                          "--slots", slots, "--threads", self.options.threads, "--workers", 1) as (process, path, log_path):
-            return self.run_load(["--socket", path], slots, seed, process, log_path, lambda: answers_ping(path))
+        workers = self.options.workers
+        address = f"127.0.0.1:{free_port()}" if self.options.umad_http else "off"
+        with running_umad(self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n",
+                          "--n-ctx", self.n_ctx(slots) // workers, "--slots", slots // workers,
+                          "--threads", self.options.threads * workers, "--workers", workers,
+                          "--http", address) as (process, path, log_path):
+            door = ["--http", address] if self.options.umad_http else ["--socket", path]
+            return self.run_load(door, slots, seed, process, log_path, lambda: answers_ping(path))
 
     def run_llama_server(self, slots, seed):
         port = free_port()
@@ -415,6 +420,9 @@ def parse_arguments(arguments):
     parser.add_argument("--slots", type=positive, help="other scenarios: slots of both servers")
     parser.add_argument("--cells-per-slot", type=positive, help="-c is this times the slots")
     parser.add_argument("--threads", type=positive, default=2, help="compute threads of each contestant (default 2)")
+    parser.add_argument("--workers", type=positive, default=1,
+                        help="of umad, each with the threads; they share the slots and cells (default 1)")
+    parser.add_argument("--umad-http", action="store_true", help="umad is asked over HTTP too, not over its socket")
     parser.add_argument("--contestants", help=f"some of {','.join(CONTESTANTS)} (default: all that the scenario has)")
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path, help="storm: draw the gaps between tokens over time, first round, as SVG")
@@ -436,6 +444,8 @@ def parse_arguments(arguments):
                               else [options.slots or scenario["slots"]])
     except (ValueError, argparse.ArgumentTypeError):
         parser.error("--streams needs numbers such as 1,4,8")
+    if any(slots % options.workers for slots in options.slots_list):
+        parser.error(f"{options.workers} workers cannot share these slots evenly")
     if not options.model.is_file():
         parser.error(f"there is no model {options.model}")
     programs = {"umad": options.umad, "llama-server": options.llama_server, "library": options.library}

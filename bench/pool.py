@@ -5,11 +5,13 @@ registered  hundreds of models known and three used: memory and start beside a d
             first request, its next ones, and the same with a reload before each.
 pressure    memory for two of three models under a mixed load: failures, loads a minute, memory, turns of sessions.
 together    a chat's stream alone, then beside embeddings, reranking and images in the same daemon: time between its tokens.
-Exit codes: 0 measured, 1 usage, 2 a promise was broken (a failure that is no deadline, memory beyond the limit, a lost turn).
+Exit codes: 0 measured, 1 usage, 2 a promise was broken (a failure that is no deadline, a lost turn, more reserved than may be, or more
+memory taken than that, what a daemon without models takes and 64 MiB).
 """
 
 import argparse
 import base64
+import contextlib
 import os
 import pathlib
 import random
@@ -103,42 +105,94 @@ def registered(options):
 
 # --- pressure
 
-def reserved_by(folder, names):
-    """What the governor reserves for one model."""
-    with daemon_of(folder, names[0], "n_ctx: 4096\nslots: 4\nkv: {warm_bytes_max: 256M}\n") as daemon, daemon.client(600) as client:
+MARGIN = 64 * MIB  # beside what is reserved: stacks of threads, buffers of connections, what the allocator rounds up
+FRACTION = 0.8  # pool.usable_fraction
+
+
+class Group:
+    """A control group with a memory limit, for the daemon alone, below the one of this process; version 2, else 1."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.path = None
+
+    def __enter__(self):
+        own = dict(line.strip().split(":", 2)[1:] for line in open("/proc/self/cgroup"))
+        second = pathlib.Path("/sys/fs/cgroup" + own.get("", "/"))
+        first = pathlib.Path("/sys/fs/cgroup/memory" + own.get("memory", "/"))
+        for parent, name in ((second, "memory.max"), (first, "memory.limit_in_bytes")):
+            path = parent / f"uma-bench-{os.getpid()}"
+            try:
+                path.mkdir()
+            except OSError:
+                continue
+            # The kernel fills a group's folder; without the file for the limit it does not govern memory there.
+            if (path / name).exists():
+                (path / name).write_text(str(self.limit))
+                self.path = path
+                return self
+            path.rmdir()
+        raise SystemExit("pool: no control group for memory can be made here: leave out --cgroup, and the setting is the limit")
+
+    def __exit__(self, *_):
+        uma.until(lambda: not (self.path / "cgroup.procs").read_text(), "the group is empty")
+        self.path.rmdir()
+
+    def command(self, arguments):
+        return ["/bin/sh", "-c", f'echo $$ > {self.path}/cgroup.procs && exec "$@"', "sh", *arguments]
+
+    def kills(self):
+        text = "".join((self.path / name).read_text() for name in ("memory.events", "memory.oom_control") if (self.path / name).exists())
+        return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+
+
+def taken_by_one(folder, names):
+    """What the governor reserves for one model, and the memory of a daemon whose model was unloaded."""
+    with daemon_of(folder, names[0], "n_ctx: 4096\nslots: 4\nkv: {warm_bytes_max: 0}\n") as daemon, daemon.client(600) as client:
         ok(client.generate("hello", max_tokens=1))
-        return client.metrics()["memory_reserved_bytes"]
+        reserved = client.metrics()["memory_reserved_bytes"]
+        uma.until(lambda: client.call(type="unload_model", model=names[0])["event"] == "ack", "it is unloaded")
+        return reserved, daemon.anonymous_bytes()
 
 
 def pressure(options):
     names = ["a", "b", "c"]
-    with tempfile.TemporaryDirectory(prefix="uma-pool-", dir=options.folder) as name:
+    with tempfile.TemporaryDirectory(prefix="uma-pool-", dir=options.folder) as name, contextlib.ExitStack() as stack:
         folder = pathlib.Path(name)
         copies(folder, options.model, names)
-        one = reserved_by(folder, names)
+        one, idle = taken_by_one(folder, names)
         limit = int(2.4 * one)
-        warm = "256M" if not options.fill_warm else "4G"
-        settings = (f"n_ctx: 4096\nslots: 4\nkv: {{warm_bytes_max: {warm}}}\n"
-                    f"pool: {{memory_bytes_max: {limit}, min_loaded_s: {options.min_loaded}, maintenance_s: 2}}\n")
-        print(f"one model takes {one / MIB:.0f} MiB, {limit / MIB:.0f} MiB may be used", flush=True)
+        group = stack.enter_context(Group(int(limit / FRACTION))) if options.cgroup else None
+        pool = f"min_loaded_s: {options.min_loaded}, maintenance_s: 2, usable_fraction: {FRACTION}"
+        if group is None:
+            pool += f", memory_bytes_max: {limit}"
+        settings = f"n_ctx: 4096\nslots: 4\nkv: {{warm_bytes_max: {'4G' if options.fill_warm else '256M'}}}\npool: {{{pool}}}\n"
+        print(f"one model takes {one / MIB:.0f} MiB, {limit / MIB:.0f} MiB may be used"
+              + (f", a group of {group.limit / MIB:.0f} MiB" if group else "") + f"; a daemon without models takes {idle / MIB:.0f} MiB",
+              flush=True)
         failures, deadlines, turns, lost = [], [0], {}, []
-        peaks = {"anonymous": 0, "reserved": 0}
+        peaks = dict.fromkeys(("anonymous", "resident", "reserved", "part", "beside", "warm", "cold"), 0)
+        peaks["beside"] = -limit
         end = time.monotonic() + 60 * options.minutes
-        with daemon_of(folder, names[0], settings) as daemon:
+        daemon = daemon_of(folder, names[0], settings)
+        if group:
+            daemon.arguments = group.command(daemon.arguments)
+        with daemon:
             def talk(number):
                 rng = random.Random(number)
                 with daemon.client(600) as client:
                     sessions = {}
                     while time.monotonic() < end:
                         model = rng.choice(names)
-                        if model not in sessions:
-                            sessions[model] = client.create_session(model=model, mode="text", on_full="shift")
-                            turns[sessions[model]] = 0
-                        fields = {"session_id": sessions[model]} if rng.random() < 0.7 else {"model": model}
+                        key = (model, rng.randrange(8 if options.fill_warm else 1))
+                        if key not in sessions:
+                            sessions[key] = client.create_session(model=model, mode="text", on_full="shift")
+                            turns[sessions[key]] = 0
+                        fields = {"session_id": sessions[key]} if rng.random() < 0.7 else {"model": model}
                         reply = client.generate(text_of(rng.randint(5, 300), rng), max_tokens=rng.randint(1, 24), **fields)
                         if reply.last["event"] == "eos":
                             if "session_id" in fields:
-                                turns[sessions[model]] += 1
+                                turns[sessions[key]] += 1
                         elif reply.code == "E_LIMIT_003":
                             deadlines[0] += 1
                         else:
@@ -149,23 +203,38 @@ def pressure(options):
                         if told["turns"] != turns[session]:
                             lost.append((session, told["turns"], turns[session]))
 
+            def note(**values):
+                for key, value in values.items():
+                    peaks[key] = max(peaks[key], value)
+
             threads = [threading.Thread(target=talk, args=(number,), daemon=True) for number in range(options.clients)]
             for thread in threads:
                 thread.start()
             with daemon.client(600) as client:
+                before = client.metrics()
                 while any(thread.is_alive() for thread in threads):
+                    anonymous, resident = daemon.own_anonymous_bytes(), daemon.rss_bytes()
                     numbers = client.metrics()
-                    peaks["anonymous"] = max(peaks["anonymous"], daemon.anonymous_bytes())
-                    peaks["reserved"] = max(peaks["reserved"], numbers["memory_reserved_bytes"])
-                    time.sleep(0.5)
+                    reserved = numbers["memory_reserved_bytes"]
+                    # Memory is looked at between two looks at what is reserved for it.
+                    note(anonymous=anonymous, resident=resident, reserved=reserved, part=reserved / numbers["memory_usable_bytes"],
+                         beside=anonymous - max(reserved, before["memory_reserved_bytes"]), warm=numbers["warm_bytes"],
+                         cold=numbers["cold_bytes"])
+                    before = numbers
+                    time.sleep(0.1)
                 numbers = client.metrics()
             print(f"{sum(turns.values())} turns in {len(turns)} sessions, {numbers['requests_total']} requests, {deadlines[0]} past their "
                   f"deadline, {len(failures)} failures, {len(lost)} sessions with lost turns")
-            print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads a minute, {numbers['memory_decisions_total']} times short of memory; at "
-                  f"most {peaks['reserved'] / MIB:.0f} MiB reserved, {peaks['anonymous'] / MIB:.0f} MiB in memory that is no file")
+            print(f"{numbers['model_loads_total'] / options.minutes:.1f} loads a minute, {numbers['memory_decisions_total']} times short of "
+                  f"memory; states: at most {peaks['warm'] / MIB:.0f} MiB in memory and {peaks['cold'] / MIB:.0f} on disk, "
+                  f"{numbers['states_dropped_total']} given up")
+            print(f"at most {peaks['reserved'] / MIB:.0f} MiB reserved, {100 * peaks['part']:.1f} % of what may be; RssAnon "
+                  f"{peaks['anonymous'] / MIB:.0f} MiB, RSS {peaks['resident'] / MIB:.0f}, RssAnon beyond what was reserved "
+                  f"{peaks['beside'] / MIB:.0f}" + (f"; {group.kills()} processes killed for memory" if group else ""))
             for failure in failures[:3] + lost[:3]:
                 print(failure)
-            if failures or lost or peaks["reserved"] > limit:
+            is_over = peaks["part"] > 1 or peaks["anonymous"] > limit + idle + MARGIN
+            if failures or lost or is_over:
                 return 2
     return 0
 
@@ -244,7 +313,10 @@ def main():
     parser.add_argument("--clients", type=int, default=6, help="pressure: how many")
     parser.add_argument("--think", type=float, default=2, help="pressure: seconds between two requests of a client, at most")
     parser.add_argument("--min-loaded", type=float, default=5, help="pressure: pool.min_loaded_s")
-    parser.add_argument("--fill-warm", action="store_true", help="pressure: states may take all memory there is")
+    parser.add_argument("--fill-warm", action="store_true", help="pressure: states may take all memory there is, and there are more of them")
+    parser.add_argument("--cgroup", action="store_true",
+                        help="pressure: the limit is that of a control group of the daemon's own (version 2 or 1; this user must be able "
+                             "to make one), not the setting")
     parser.add_argument("--tokens", type=int, default=400, help="together: of each stream")
     parser.add_argument("--shared", type=pathlib.Path, default=ROOT.parent / "shared" / "models", help="together: the other models")
     options = parser.parse_args()

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/memory_info.h"
@@ -532,6 +533,7 @@ int run_key(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   uma::umad::block_signals();
   uma::set_thread_name("umad");
+  uma::give_back_large_blocks();
   // Files of ours are our user's alone, whatever mode they are made with.
   ::umask(0077);
   // Without it an abort inside the engine library starts a debugger, for seconds.

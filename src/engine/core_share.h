@@ -66,6 +66,8 @@ class CoreShare {
   void handover_sent() { handovers_.fetch_add(1); }
   void handover_taken() { handovers_.fetch_sub(1); }
 
+  // Whether a call of the prefill lane that begins now leaves the decode lane cores of its own.
+  [[nodiscard]] bool is_split() const { return beside_prefill(fair_threads()) > 0; }
   // Whether the decode lane must close the gate around its calls.
   [[nodiscard]] bool takes_turns() const {
     const std::int32_t threads = fair_threads();

@@ -182,13 +182,21 @@ void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
   router_.post([this, model, bytes] { router_.on_load_queued(model, bytes); });
 }
 
-void Engine::limit_stored(std::uint64_t bytes_max) {
-  constexpr Duration kPatience = std::chrono::seconds(2);
-  constexpr Duration kStep = std::chrono::milliseconds(10);
-  store_.limit_memory(bytes_max);
-  for (const TimePoint end = clock_.now() + kPatience; store_.memory_bytes() > bytes_max && clock_.now() < end;) {
-    std::this_thread::sleep_for(kStep);
+StoredStates Engine::stored() {
+  StoredStates stored{.bytes = store_.memory_bytes(), .swapped_bytes = 0, .bytes_max = options_.store.warm_bytes_max};
+  const MutexLock lock(models_mutex_);
+  for (const auto& [name, loaded] : models_) {
+    for (const auto& stats : loaded.stats) stored.swapped_bytes += static_cast<std::uint64_t>(stats->swapped_bytes.value());
   }
+  return stored;
+}
+
+// Until states have gone to disk; not for ever, should it be slow.
+template <class Condition>
+void Engine::wait_for_disk(Condition is_done) const {
+  constexpr Duration kPatience = std::chrono::seconds(1);
+  constexpr Duration kStep = std::chrono::milliseconds(5);
+  for (const TimePoint end = clock_.now() + kPatience; !is_done() && clock_.now() < end;) std::this_thread::sleep_for(kStep);
 }
 
 void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) {
@@ -275,6 +283,8 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
                         .stats = loaded.stats[index],
                         .store = &store_,
                         .eviction = options_.store.eviction,
+                        .wait_for_store =
+                            [this](std::uint64_t bytes) { wait_for_disk([&] { return store_.has_room_for(bytes); }); },
                         .others_busy = nullptr,
                         .encode = nullptr,
                         .guess = nullptr,
@@ -376,6 +386,7 @@ bool Engine::keep_workers(const std::string& model, std::size_t count) {
     loaded.count_workers();
   }
   close_workers(pointers_to(workers), pointers_to(embed_workers));
+  wait_for_disk([this] { return store_.is_at_rest(); });
   return true;
 }
 
@@ -403,6 +414,8 @@ bool Engine::retire(const std::string& model) {
       freed = std::exchange(loaded, std::move(left));
     }
     close_workers(pointers_to(freed.workers), pointers_to(freed.embed_workers));
+    // What is on its way to disk is paid for by the model that it is of.
+    wait_for_disk([this] { return store_.is_at_rest(); });
     if (freed.vision) {
       freed.vision->close();
       freed.vision_thread.join();

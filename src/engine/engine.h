@@ -129,8 +129,8 @@ class Engine final : public Service, private WorkerHost {
   void add_workers(const std::string& model, LoadedWorkers more) override;
   [[nodiscard]] bool keep_workers(const std::string& model, std::size_t count) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
-  [[nodiscard]] std::uint64_t stored_bytes() override { return store_.memory_bytes(); }
-  void limit_stored(std::uint64_t bytes_max) override;
+  [[nodiscard]] StoredStates stored() override;
+  void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
@@ -141,6 +141,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;
+  template <class Condition>
+  void wait_for_disk(Condition is_done) const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_busy(kv::StoreOptions options) const;

@@ -80,7 +80,10 @@ void Lane::cancel_all() {
   }
   remove_finished();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (!slots_[i].tokens.empty()) retire(i);
+    if (slots_[i].tokens.empty()) continue;
+    const StateSize size = state_size(shape(), size_of(slots_[i].tokens));
+    if (options_.wait_for_store) options_.wait_for_store(size.piece_bytes * size.pieces);
+    retire(i);
   }
   update_gauges();
 }

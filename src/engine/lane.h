@@ -156,6 +156,8 @@ struct LaneOptions {
   kv::StateStore* store = nullptr;
   std::int32_t stored_tokens_min = 64;                    // shorter states are not worth storing
   kv::EvictionOrder eviction = kv::EvictionOrder::value;  // of idle slots
+  // Waits until the store has room for a state of so many bytes, or for long enough; at the lane's end. Null: nobody waits.
+  std::function<void(std::uint64_t bytes)> wait_for_store = nullptr;
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
   // Encodes an image on another thread and calls `then` from there. Null: no task has images.
@@ -239,6 +241,7 @@ class Lane {
 
     [[nodiscard]] const kv::StateImage& image() const { return report ? *report->image : *stored; }
     [[nodiscard]] std::size_t pieces_wanted() const;
+    [[nodiscard]] bool is_complete() const { return pieces_loaded == pieces_wanted(); }
     [[nodiscard]] std::int32_t tokens_loaded_at_end() const { return image().pieces[pieces_wanted() - 1].end; }
   };
   // Where the beginning of a sequence's chain is.

@@ -558,7 +558,8 @@ void Lane::take_prompt_back(Sequence& sequence, PrefillReport report) {
 }
 
 // Loads what has come for slots, all of it where nobody waits for a token, and a piece or a few each tick where somebody does.
-// False: there was nothing.
+// Who decodes then has a tick before what was loaded joins it: their wait is the load and a tick as they had it, and not the
+// load and a larger one. False: there was nothing.
 bool Lane::load_arrivals(TimePoint now) {
   constexpr double kArrivalMs = 5;
   const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
@@ -566,9 +567,16 @@ bool Lane::load_arrivals(TimePoint now) {
   bool did_work = false;
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->arriving || sequence->state != Sequence::State::running || (did_work && clock_.now() >= until)) continue;
-    const Turn turn(*this, cores_.takes_turns());
-    load_arriving(*sequence, until);
-    did_work = true;
+    if (!sequence->arriving->is_complete()) {
+      const Turn turn(*this, cores_.takes_turns());
+      load_arriving(*sequence, until);
+      did_work = true;
+      if (someone_decodes) continue;
+    }
+    if (sequence->arriving && sequence->arriving->is_complete()) {
+      end_arrival(*sequence);
+      did_work = true;
+    }
   }
   return did_work;
 }
@@ -598,7 +606,6 @@ void Lane::load_arriving(Sequence& sequence, TimePoint until) {
   log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
             arrival.tokens_wanted, ms);
   if (arrival.report) stats_.handover.record_ms(ms);
-  if (arrival.pieces_loaded == wanted) end_arrival(sequence);
 }
 
 // What comes could not be loaded: it is computed here.

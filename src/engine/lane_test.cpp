@@ -913,6 +913,23 @@ TEST_F(PrefillLaneTest, ALongPromptIsComputedBesideAStream) {
   EXPECT_EQ(context_->sequence_length(1), 0) << "one-shot requests leave nothing behind";
 }
 
+TEST_F(PrefillLaneTest, StreamsHaveATickBeforeAComputedPromptJoinsThem) {
+  make_both({.cells = 800, .sequences = 4});
+  start_both();
+  while (lane_->stats().handover.count() == 0) {
+    (void)lane_->prefill_lane()->step();
+    const std::size_t before = sinks_[1]->tokens.size();
+    step();
+    if (lane_->stats().handover.count() == 0) continue;
+    EXPECT_TRUE(sinks_[2]->tokens.empty()) << "its first token waits for their tick";
+    EXPECT_EQ(sinks_[1]->tokens.size(), before + 1);
+  }
+  step();
+  EXPECT_FALSE(sinks_[2]->tokens.empty());
+  run_both();
+  EXPECT_EQ(sinks_[2]->tokens, expected(kLong, 6));
+}
+
 TEST_F(PrefillLaneTest, ACancelledPromptLeavesBothLanesEmpty) {
   make_both({.cells = 800, .sequences = 4});
   start_both();

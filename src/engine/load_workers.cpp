@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "engine/model_drafter.h"
+#include "llm/footprint.h"
 #include "llm/llama_model.h"
 
 namespace uma::engine {
@@ -61,21 +62,22 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
       if (!copy) return std::unexpected(copy.error());
       model = std::move(*copy);
     }
+    if (i < loaded.copies) loaded.weight_bytes += model->facts().memory_bytes;
     if (i == 0) loaded.model = model;
     if (model->facts().capability != Capability::chat) {
-      const std::int32_t threads = std::max(options.context.threads, options.context.threads_batch);
-      auto context = model->new_embedding({.text_tokens_max = options.context.cells,
-                                           .threads = threads,
-                                           .has_flash_attention = options.context.flash_attention != llm::FlashAttention::off});
+      auto context = model->new_embedding(llm::embedding_options(options.context));
       if (!context) return std::unexpected(context.error());
+      loaded.context_bytes += (*context)->shape().memory_bytes;
       loaded.embeddings.push_back(std::move(*context));
       continue;
     }
     auto context = model->new_context(options.context);
     if (!context) return std::unexpected(context.error());
     WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
+    loaded.context_bytes += worker.decode->shape().memory_bytes;
     if (options.lanes && options.context.sequences > 1) {
       worker.prefill = make_prefill_context(*model, options.context, *worker.decode);
+      if (worker.prefill) loaded.context_bytes += worker.prefill->shape().memory_bytes;
     }
   }
   if (!options.projector_path.empty()) {
@@ -88,11 +90,13 @@ Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const st
   if (loaded.workers.empty()) return fail(ErrorCode::model_load, "a draft model guesses tokens: an embedding model has none");
   auto draft = load_model(options.draft_path, loaded.copies, true);
   if (!draft) return std::unexpected(draft.error());
+  loaded.weight_bytes += (*draft)->facts().memory_bytes;
   if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
   for (WorkerContexts& worker : loaded.workers) {
     auto context = make_draft_context(**draft, worker.decode->shape(), options.context);
     if (!context) return std::unexpected(context.error());
     worker.draft = std::move(*context);
+    loaded.context_bytes += worker.draft->shape().memory_bytes;
   }
   return loaded;
 }

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/service.h"
 #include "core/session_info.h"
+#include "kv/state_store.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -24,15 +25,17 @@ struct WorkerContexts {
 
 // A model and the contexts on it: workers for one of chat, embeddings for the others.
 struct LoadedWorkers {
-  std::shared_ptr<const llm::Model> model;  // shared: lanes and router read it until the last of them ends
+  std::shared_ptr<void> reservation = nullptr;  // of the contexts; ends after all below is freed
+  std::shared_ptr<const llm::Model> model;      // shared: lanes and router read it until the last of them ends
   std::vector<WorkerContexts> workers;
   std::unique_ptr<llm::Projector> projector{};  // that reads images for it; null: there is none
   std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
   std::map<std::string, std::string> tasks;  // of embeddings: the prefix of each by its name
+  std::uint64_t weight_bytes = 0;            // that the weights take, without the projector's
+  std::uint64_t context_bytes = 0;           // that the contexts take
   std::int32_t copies = 1;                   // of the weights in memory: one, or one per worker, which its contexts keep alive
   std::int32_t threads = 1;                  // compute threads of each worker
   std::int32_t threads_beside_prefill = 0;   // of them for streams while prompts are computed; 0: lanes take turns
-  std::shared_ptr<void> reservation = nullptr;  // ends after all of it is freed
 };
 
 // What a source decides by.
@@ -43,6 +46,13 @@ struct ModelUsage {
   std::int64_t queued = 0;   // requests that its workers have no place for yet
   double idle_s = 0;         // since the last use
   bool is_loaded = false;
+};
+
+// Memory of states that no context holds, in bytes.
+struct StoredStates {
+  std::uint64_t bytes = 0;          // that they take, those on their way to disk included
+  std::uint64_t swapped_bytes = 0;  // beside them, of requests that wait with their state for a place in a context
+  std::uint64_t bytes_max = 0;      // that they may ever take at rest, as configured
 };
 
 // What a source tells, and asks, the engine.
@@ -60,12 +70,11 @@ class WorkerHost {
   // Any thread. The load waits until it may take so many bytes of memory; 0: it goes on.
   virtual void on_load_queued(const std::string& model, std::uint64_t bytes) = 0;
   // Any thread. Memory that stored states take.
-  [[nodiscard]] virtual std::uint64_t stored_bytes() = 0;
-  // A thread of the source's. They may take so much from now on, and no more than was configured; waits a while for what has to
-  // go to disk first.
-  virtual void limit_stored(std::uint64_t bytes_max) = 0;
+  [[nodiscard]] virtual StoredStates stored() = 0;
+  // Any thread. What they may take from now on; what is too much goes to disk, soon (kv::StateStore::limit_memory).
+  virtual void limit_stored(kv::MemoryLimit limit) = 0;
   // A thread of the source's. Takes the model out of service, if nobody uses it, and returns when all of it is freed; what was
-  // computed goes to the state store. False: it is in use, or not loaded.
+  // computed goes to the state store, as fast as that has room for it. False: it is in use, or not loaded.
   [[nodiscard]] virtual bool retire(const std::string& model) = 0;
   // A thread of the source's. Of the models that somebody has wanted.
   [[nodiscard]] virtual std::vector<ModelUsage> usage() = 0;

@@ -18,6 +18,7 @@ constexpr double kMegabyte = 1e6;
 constexpr double kReadMs = 2;           // that reading takes before the first byte, about
 constexpr std::uint64_t kPoolPart = 8;  // of the memory for states
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
+constexpr std::uint64_t kLeavingPart = 4;  // as much more may be on its way to disk, until limit_memory() says how much
 
 // In the index: of a family a tenant's own entries, and those of everybody.
 std::string scope_of(FamilyId family, const TenantId& tenant) {
@@ -47,7 +48,7 @@ StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, co
       clock_(clock),
       maintenance_at_(clock.now()),
       pool_(std::min(options_.warm_bytes_max / kPoolPart, kPoolBytesMax)),
-      warm_bytes_max_(options_.warm_bytes_max) {}
+      limit_{.at_rest = options_.warm_bytes_max, .in_all = options_.warm_bytes_max + options_.warm_bytes_max / kLeavingPart} {}
 
 StateStore::~StateStore() = default;
 
@@ -352,13 +353,25 @@ SessionStates StateStore::states_of(const SessionId& session) const {
 
 std::uint64_t StateStore::memory_bytes() const {
   const MutexLock lock(mutex_);
-  return warm_bytes_ + pool_.idle_bytes();
+  return held_bytes();
 }
 
-void StateStore::limit_memory(std::uint64_t bytes_max) {
-  pool_.limit_idle(std::min({bytes_max / kPoolPart, options_.warm_bytes_max / kPoolPart, kPoolBytesMax}));
+bool StateStore::is_at_rest() const {
   const MutexLock lock(mutex_);
-  warm_bytes_max_ = std::min(options_.warm_bytes_max, bytes_max - std::min(bytes_max, pool_.idle_bytes()));
+  return leaving_bytes_ == 0;
+}
+
+bool StateStore::has_room_for(std::uint64_t bytes) const {
+  const MutexLock lock(mutex_);
+  return held_bytes() + bytes <= limit_.in_all;
+}
+
+void StateStore::limit_memory(MemoryLimit limit) {
+  limit.at_rest = std::min(limit.at_rest, options_.warm_bytes_max);
+  limit.in_all = std::max(limit.in_all, limit.at_rest);
+  pool_.limit_idle(std::min(limit.at_rest / kPoolPart, kPoolBytesMax));
+  const MutexLock lock(mutex_);
+  limit_ = limit;
   make_warm_room();
 }
 
@@ -381,7 +394,7 @@ std::uint64_t StateStore::share_of(Place place) const {
     return (place == Place::memory ? tenant.second.warm : tenant.second.cold) > 0;
   };
   const auto count = static_cast<std::uint64_t>(std::ranges::count_if(tenants_, uses_it));
-  return (place == Place::memory ? warm_bytes_max_ : options_.cold_bytes_max) / std::max<std::uint64_t>(1, count);
+  return (place == Place::memory ? limit_.at_rest : options_.cold_bytes_max) / std::max<std::uint64_t>(1, count);
 }
 
 bool StateStore::is_over_share(const TenantId& tenant, Place place, std::uint64_t share) const {
@@ -445,14 +458,14 @@ void StateStore::begin_write(Entry& entry) {
   leaving_bytes_ += entry.warm_bytes();
 }
 
+// What leaves memory goes to disk where there is memory for it meanwhile.
 void StateStore::make_warm_room() {
-  while (warm_bytes_ - leaving_bytes_ > warm_bytes_max_) {
+  while (is_too_much_at_rest() || held_bytes() > limit_.in_all) {
     const auto least = least_valuable_in(Place::memory);
     if (!least) return;
     const StateId id = least->id;
     Entry& entry = entries_.at(id);
-    const bool has_time = leaving_bytes_ == 0 || warm_bytes_ <= warm_bytes_max_ + warm_bytes_max_ / 4;
-    if (entry.file.empty() && has_time && can_write(entry)) {
+    if (entry.file.empty() && held_bytes() <= limit_.in_all && can_write(entry)) {
       begin_write(entry);
       inbox_.push({.kind = JobKind::write, .id = id});
       continue;
@@ -515,7 +528,11 @@ void StateStore::prepare() {
   constexpr std::size_t kStep = std::size_t{2} << 20;
   constexpr Duration kPause = std::chrono::milliseconds(50);
   Preparation& wanted = preparation_;
-  if (pool_.has(wanted.bytes, wanted.count)) {
+  const bool has_room = [&] {
+    const MutexLock lock(mutex_);
+    return held_bytes() - leaving_bytes_ + wanted.bytes <= limit_.at_rest;
+  }();
+  if (!has_room || pool_.has(wanted.bytes, wanted.count)) {
     wanted = {};
     return;
   }
@@ -613,7 +630,7 @@ void StateStore::write(StateId id) {
     UMA_CHECK(entry.is_busy && entry.image);
     if (entry.is_forgotten || !make_cold_room(id)) {
       leaving_bytes_ -= entry.warm_bytes();
-      if (!entry.is_forgotten && warm_bytes_ - leaving_bytes_ > warm_bytes_max_) {
+      if (!entry.is_forgotten && is_too_much_at_rest()) {
         stats_.dropped_total.add();
         entry.is_forgotten = true;
       }
@@ -734,7 +751,10 @@ void StateStore::check_invariants() const {
     cold += entry.file_bytes;
   }
   UMA_CHECK(warm == warm_bytes_ && leaving == leaving_bytes_ && cold == cold_bytes_);
-  UMA_CHECK(warm - leaving <= warm_bytes_max_);
+  const bool has_others =
+      std::ranges::any_of(entries_, [](const auto& entry) { return entry.second.image && !entry.second.is_busy; });
+  UMA_CHECK(!is_too_much_at_rest() || !has_others);
+  UMA_CHECK(held_bytes() <= limit_.in_all || !has_others);
   UMA_CHECK(taken.size() == tenants_.size());
   for (const auto& [tenant, bytes] : tenants_) {
     UMA_CHECK(bytes.warm == taken.at(tenant).warm && bytes.cold == taken.at(tenant).cold);

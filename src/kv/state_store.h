@@ -8,10 +8,10 @@
 // the other functions may be called from any thread and wait for nobody.
 //
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
-// has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Warm bytes
-// exceed their limit only by what is on its way to disk: one state, or at most a quarter of the limit. (4) A session has one
-// entry, or, where states cannot be cut, a few. (5) A tenant's states take no more than its quota, but for those that the
-// store's thread has.
+// has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Memory
+// at rest, the pool's included, is within its limit; with what is on its way to disk it is within the limit of all, but for
+// what the store's thread has. (4) A session has one entry, or, where states cannot be cut, a few. (5) A tenant's states take
+// no more than its quota, but for those that the store's thread has.
 //
 // Tenants share a tier equally: where room is needed, it comes from those that have more than the tier's limit divided by the
 // number of tenants with states there, and among these from the least valuable state (docs/decisions/0020).
@@ -53,6 +53,12 @@ struct StoreOptions {
   Duration ttl{0};                                    // unused for so long: removed; 0: never
   std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
+};
+
+// Of the memory for states, in bytes.
+struct MemoryLimit {
+  std::uint64_t at_rest = 0;
+  std::uint64_t in_all = 0;
 };
 
 using StateId = std::uint64_t;
@@ -132,10 +138,15 @@ class StateStore {
   // What is stored of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
-  // Bytes of memory that states take, and what is kept for the next ones.
+  // Bytes of memory that states take, those on their way to disk included, and what is kept for the next ones.
   [[nodiscard]] std::uint64_t memory_bytes() const;
-  // They may take so much from now on, or StoreOptions::warm_bytes_max where that is less. What is too much goes to disk, soon.
-  void limit_memory(std::uint64_t bytes_max);
+  // What they may take from now on: so much at rest, or StoreOptions::warm_bytes_max where that is less, and with those on
+  // their way to disk so much in all. What is too much at rest goes to disk, soon; what is too much in all is given up at once.
+  void limit_memory(MemoryLimit limit);
+  // Nothing is on its way to disk.
+  [[nodiscard]] bool is_at_rest() const;
+  // Whether as many more bytes may come before states are given up.
+  [[nodiscard]] bool has_room_for(std::uint64_t bytes) const;
   // Ends the loop around step(); later puts are dropped.
   void close() { inbox_.close(); }
 
@@ -210,6 +221,10 @@ class StateStore {
   void supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
   void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::uint64_t held_bytes() const REQUIRES_LOCK(mutex_) { return warm_bytes_ + pool_.idle_bytes(); }
+  [[nodiscard]] bool is_too_much_at_rest() const REQUIRES_LOCK(mutex_) {
+    return held_bytes() - leaving_bytes_ > limit_.at_rest;
+  }
   void make_warm_room() REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
   void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);
@@ -258,7 +273,7 @@ class StateStore {
   PrefixIndex index_ GUARDED_BY(mutex_);
   std::unordered_map<SessionId, std::vector<StateId>> of_session_ GUARDED_BY(mutex_);  // oldest first
   StateId last_id_ GUARDED_BY(mutex_) = 0;
-  std::uint64_t warm_bytes_max_ GUARDED_BY(mutex_);
+  MemoryLimit limit_ GUARDED_BY(mutex_);
   std::uint64_t warm_bytes_ GUARDED_BY(mutex_) = 0;
   std::uint64_t leaving_bytes_ GUARDED_BY(mutex_) = 0;  // of them, on their way to disk
   std::uint64_t cold_bytes_ GUARDED_BY(mutex_) = 0;

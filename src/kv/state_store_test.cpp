@@ -357,7 +357,7 @@ TEST_F(StateStoreTest, AFullDiskLosesWhatHasNoRoomAndNothingElse) {
 }
 
 TEST_F(StateStoreTest, TheEndTriesADiskThatWasFullOnceMore) {
-  make(150, 1000);
+  make(160, 1000);
   cold_->fails = [] { return true; };
   put("s", numbers(1, 100));
   put("t", numbers(500, 100));
@@ -369,7 +369,7 @@ TEST_F(StateStoreTest, TheEndTriesADiskThatWasFullOnceMore) {
 }
 
 TEST_F(StateStoreTest, AStateThatCannotBeReadIsForgottenAndTheOneWhoAsksIsTold) {
-  make(150, 1000);
+  make(160, 1000);
   put("s", numbers(1, 100));
   clock_.advance(std::chrono::seconds(10));
   put("t", numbers(500, 100));
@@ -465,6 +465,82 @@ TEST_F(StateStoreTest, StatesThatCannotBeCutAreFoundAsAWholeAndKeptFromSeveralTu
 }
 
 // Everything at once, in an order that a seed decides, with a disk that fails.
+// --- The limit of memory
+// -------------------------------------------------------------------------------------------------------
+
+TEST_F(StateStoreTest, ABurstStaysWithinWhatMayBeUnderWay) {
+  make(1000, 10'000);
+  store_->limit_memory({.at_rest = 20'000, .in_all = 40'000});
+  for (int i = 0; i < 10; ++i) {
+    clock_.advance(std::chrono::seconds(1));
+    put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+    EXPECT_LE(store_->memory_bytes(), 40'000u) << i;
+  }
+  EXPECT_FALSE(store_->has_room_for(10'000));
+  work();
+  EXPECT_EQ(store_->memory_bytes(), 20'000u);
+  EXPECT_EQ(cold_->files.size(), 2u) << "as many as there was memory for while they were written";
+  EXPECT_EQ(store_->stats().dropped_total.value(), 6u);
+  EXPECT_EQ(tier("s9"), Tier::warm);
+  EXPECT_TRUE(store_->has_room_for(20'000));
+  EXPECT_FALSE(store_->has_room_for(20'001));
+}
+
+TEST_F(StateStoreTest, ALowerLimitSendsStatesToDiskWhileTheirMemoryIsStillPaidFor) {
+  make(1000, 10'000);
+  for (int i = 0; i < 5; ++i) put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+  store_->limit_memory({.at_rest = 20'000, .in_all = 50'000});
+  store_->check_invariants();
+  EXPECT_EQ(store_->memory_bytes(), 50'000u) << "nothing is lost";
+  work();
+  EXPECT_EQ(store_->memory_bytes(), 20'000u);
+  EXPECT_EQ(cold_->files.size(), 3u);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u);
+  store_->limit_memory({.at_rest = 10'000, .in_all = 10'000});
+  store_->check_invariants();
+  EXPECT_EQ(store_->memory_bytes(), 10'000u) << "what is not paid for goes at once";
+  EXPECT_EQ(store_->stats().dropped_total.value(), 1u);
+}
+
+TEST_F(StateStoreTest, AStateOnItsWayToDiskCountsUntilItIsThere) {
+  make(100, 1000);
+  put("s", numbers(1, 100));
+  cold_->fails = [] { return true; };
+  store_->limit_memory({.at_rest = 0, .in_all = 10'000});
+  EXPECT_EQ(store_->memory_bytes(), 10'000u);
+  work();
+  // It could not be written, so there is no place for it.
+  EXPECT_EQ(store_->memory_bytes(), 0u);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 1u);
+  EXPECT_EQ(tier("s"), Tier::none);
+}
+
+TEST_F(StateStoreTest, MemoryKeptForTheNextStatesIsPartOfTheLimit) {
+  constexpr std::size_t kBig = std::size_t{2} << 20;
+  StateStore store({.warm_bytes_max = 64 * kBig}, nullptr, clock_);
+  store.open({});
+  (void)store.join("model", true);
+  store.limit_memory({.at_rest = 16 * kBig, .in_all = 16 * kBig});
+  for (int i = 0; i < 40; ++i) {
+    StateImage image;
+    image.identity = "model";
+    image.tokens = numbers(100 * (i + 1), 50);
+    image.pieces.push_back({0, 50, store.pool().take(kBig)});
+    store.put({TenantId{"a"}, SessionId{std::to_string(i % 20)}, false}, std::move(image));
+    store.check_invariants();
+    EXPECT_LE(store.memory_bytes(), 16 * kBig);
+  }
+  EXPECT_GT(store.pool().idle_bytes(), 0u);
+  const std::uint64_t before = store.memory_bytes();
+  store.expect(kBig, 2);
+  while (store.step()) {
+  }
+  EXPECT_LE(store.memory_bytes(), 16 * kBig);
+  EXPECT_GE(before, 13 * kBig);
+  store.limit_memory({.at_rest = 0, .in_all = 0});
+  EXPECT_EQ(store.memory_bytes(), 0u);
+}
+
 TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     Random random(seed);
@@ -477,7 +553,7 @@ TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
       const std::string session = random.next_below(4) == 0 ? "" : "s" + std::to_string(random.next_below(6));
       tenant_ = session.empty() || session < "s3" ? "a" : "b";
       const Tokens tokens = numbers(static_cast<Token>(1000 * random.next_below(5)), 1 + random.next_below(80));
-      switch (random.next_below(8)) {
+      switch (random.next_below(10)) {
         case 0:
         case 1:
           put(session, tokens, random.next_below(5) == 0);
@@ -507,6 +583,12 @@ TEST_F(StateStoreTest, HoldsItsInvariantsWhateverHappens) {
           break;
         case 5:
           clock_.advance(std::chrono::seconds(random.next_below(1800)));
+          break;
+        case 6:
+          if (random.next_below(4) == 0) {
+            const std::uint64_t at_rest = random.next_below(30'000);
+            store_->limit_memory({.at_rest = at_rest, .in_all = at_rest + random.next_below(10'000)});
+          }
           break;
         default:
           store_->step();

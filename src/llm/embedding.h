@@ -49,6 +49,7 @@ struct EmbeddingShape {
   std::int32_t batch_texts_max = 0;  // of one call
   std::int32_t dimensions = 0;       // numbers of one output
   Pooling pooling = Pooling::mean;
+  std::uint64_t memory_bytes = 0;  // that it takes
 };
 
 // A computation without a past. Owned by one lane: one thread at a time.

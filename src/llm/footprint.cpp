@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "llm/llama_context.h"
+#include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"
 #include "llm/llama_log.h"
 #include "llm/llama_model.h"
@@ -15,20 +16,48 @@ namespace uma::llm {
 namespace {
 
 constexpr std::int64_t kDefaultSequenceCells = 4096;
+// Of a vocabulary, for each token: its text in several tables, and the pairs it is merged from. Measured: 165 without pairs.
+constexpr std::uint64_t kTokenBytes = 300;
+
+// Where the matrix units take weights from they lie in another order, and 8-bit ones with a sum beside each block: 38 bytes in
+// place of 34. Rows of tokens stay where tokens are looked up, and are there too if logits are made of them.
+std::uint64_t amx_bytes(const GgufHeader& header, bool makes_vectors) {
+  const std::uint64_t sums = (header.weight_bytes - header.token_bytes) / 34 * 4;
+  return sums + (header.has_output || makes_vectors ? 0 : header.token_bytes);
+}
+
+struct Estimated {
+  std::int64_t cells = 0;
+  std::int64_t sequences = 1;
+  bool is_unified = false;
+};
+
+Estimated estimate_layout(const GgufHeader& header, const ContextOptions& options) {
+  const std::int64_t train = header.context_length > 0 ? header.context_length : kDefaultSequenceCells;
+  Estimated layout{.cells = options.cells, .sequences = std::max(1, options.sequences)};
+  if (layout.cells <= 0) layout.cells = layout.sequences * std::min(train, kDefaultSequenceCells);
+  layout.is_unified = options.layout == KvLayout::unified ||
+                      (options.layout == KvLayout::automatic &&
+                       chooses_unified(layout.cells, static_cast<std::int32_t>(layout.sequences), train));
+  return layout;
+}
+
+// A context for the longest sequence of such a one.
+ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cells, bool is_unified) {
+  options.sequences = 1;
+  options.cells = sequence_cells;
+  options.layout = is_unified ? KvLayout::unified : KvLayout::split;
+  return options;
+}
 
 ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& options) {
-  const std::int64_t train = header.context_length > 0 ? header.context_length : kDefaultSequenceCells;
-  const std::int64_t sequences = std::max(1, options.sequences);
-  const std::int64_t cells = options.cells > 0 ? options.cells : sequences * std::min(train, kDefaultSequenceCells);
+  const auto [cells, sequences, is_unified] = estimate_layout(header, options);
   // Keys and values of one token, in numbers; 34 bytes hold 32 of them as q8_0.
   const std::int64_t numbers = header.head_count_kv_sum * (header.key_length + header.value_length);
   const std::int64_t cache = options.kv_type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
   const std::int64_t rows = options.ubatch_rows;
   // A layer's tensors that live at the same time, and what each row may see.
   const std::int64_t wide = 8 * header.embedding_length + 3 * header.feed_forward_length;
-  const bool is_unified =
-      options.layout == KvLayout::unified ||
-      (options.layout == KvLayout::automatic && chooses_unified(cells, std::max(1, options.sequences), train));
   const std::int64_t seen = header.head_count_kv_sum == 0 ? 0 : is_unified ? cells : cells / sequences;
   const std::int64_t words = rows * wide + rows * seen / 2;
   const std::int64_t logits = (sequences + 24) * header.vocabulary_size;
@@ -49,18 +78,44 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
     const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(llama_model_load_from_file(path.c_str(), params),
                                                                           llama_model_free);
     if (model == nullptr) return fail(ErrorCode::model_load, library_log().last_error());
-    Footprint footprint{.is_measured = true, .weights = header.weight_bytes, .contexts = {}};
+    Footprint footprint{.is_measured = true,
+                        .makes_vectors = pooling_of(model.get()).has_value(),
+                        .weights = header.weight_bytes + table_bytes(header),
+                        .contexts = {},
+                        .one_sequence = {}};
+    if (offers_amx()) footprint.weights += amx_bytes(header, footprint.makes_vectors);
     for (const ContextOptions& options : contexts) {
-      auto bytes = context_bytes(model.get(), options);
-      if (!bytes) return std::unexpected(bytes.error());
-      if (bytes->compute == 0) return fail(ErrorCode::model_load, "the library did not say what it computes with");
-      footprint.contexts.push_back(*bytes);
+      if (footprint.makes_vectors) {
+        auto bytes = embedding_bytes(model.get(), embedding_options(options));
+        if (!bytes) return std::unexpected(bytes.error());
+        footprint.contexts.push_back(*bytes);
+        continue;
+      }
+      auto whole = measure_context(model.get(), options);
+      if (!whole) return std::unexpected(whole.error());
+      auto part = measure_context(model.get(), one_sequence_of(options, whole->sequence_cells, whole->is_unified));
+      if (!part) return std::unexpected(part.error());
+      footprint.contexts.push_back(whole->bytes);
+      footprint.one_sequence.push_back(part->bytes);
+    }
+    for (const ContextBytes& bytes : footprint.contexts) {
+      if (bytes.compute == 0) return fail(ErrorCode::model_load, "the library did not say what it computes with");
     }
     return footprint;
   });
 }
 
 }  // namespace
+
+EmbeddingOptions embedding_options(const ContextOptions& options) {
+  return {.text_tokens_max = options.cells,
+          .threads = std::max(options.threads, options.threads_batch),
+          .has_flash_attention = options.flash_attention != FlashAttention::off};
+}
+
+std::uint64_t table_bytes(const GgufHeader& header) {
+  return static_cast<std::uint64_t>(header.vocabulary_size) * kTokenBytes;
+}
 
 std::uint64_t Footprint::total() const {
   std::uint64_t bytes = weights;
@@ -78,8 +133,18 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
 }
 
 Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOptions> contexts) {
-  Footprint footprint{.is_measured = false, .weights = header.weight_bytes, .contexts = {}};
-  for (const ContextOptions& options : contexts) footprint.contexts.push_back(estimate_context(header, options));
+  Footprint footprint{.is_measured = false,
+                      .makes_vectors = header.pooling_type.value_or(0) > 0 || header.causal_attention == false,
+                      .weights = header.weight_bytes + table_bytes(header),
+                      .contexts = {},
+                      .one_sequence = {}};
+  for (const ContextOptions& options : contexts) {
+    footprint.contexts.push_back(estimate_context(header, options));
+    if (footprint.makes_vectors) continue;
+    const Estimated layout = estimate_layout(header, options);
+    const auto cells = static_cast<std::int32_t>(layout.is_unified ? layout.cells : layout.cells / layout.sequences);
+    footprint.one_sequence.push_back(estimate_context(header, one_sequence_of(options, cells, layout.is_unified)));
+  }
   return footprint;
 }
 

@@ -518,6 +518,8 @@ class HeaderParser {
     header_.parameters += numbers;
     header_.weight_bytes += bytes;
     if (name.contains("_exps")) header_.expert_bytes += bytes;
+    if (name == "token_embd.weight") header_.token_bytes = bytes;
+    if (name == "output.weight") header_.has_output = true;
   }
 
   // The data begins after the list, at a multiple of the alignment.
@@ -614,6 +616,8 @@ Expected<GgufHeader> read_model_header(const std::string& path) {
     header->tensors_count += part->tensors_count;
     header->weight_bytes += part->weight_bytes;
     header->expert_bytes += part->expert_bytes;
+    header->token_bytes += part->token_bytes;
+    header->has_output |= part->has_output;
     header->parameters += part->parameters;
   }
   return header;

@@ -52,6 +52,8 @@ struct GgufHeader {
 
   std::uint64_t weight_bytes = 0;  // of this file's tensors
   std::uint64_t expert_bytes = 0;  // of them, of a mixture's experts
+  std::uint64_t token_bytes = 0;   // of them, of the tokens' rows
+  bool has_output = false;         // logits are not computed with these, but with weights of their own
   std::uint64_t parameters = 0;    // of this file's tensors
 
   // A file of image or audio encoders that goes with a text model ("mmproj"): no model of its own.

@@ -165,6 +165,21 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   return params;
 }
 
+// Of one sequence, which may not be longer than the model was trained for.
+std::int32_t sequence_cells_of(const llama_model* model, const llama_context* context, const Layout& layout) {
+  const auto cells = static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context));
+  const std::int32_t train = llama_model_n_ctx_train(model);
+  return train > 0 ? std::min(cells, train) : cells;
+}
+
+// What the context takes that this thread made last.
+ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params) {
+  // The library takes room for logits as they are asked for, up to this many rows.
+  const std::uint64_t logits = std::uint64_t{params.n_outputs_max} *
+                               static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model))) * sizeof(float);
+  return {.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = logits};
+}
+
 }  // namespace
 
 Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_model> model, const std::string& model_identity,
@@ -189,9 +204,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     }
     ContextShape shape;
     shape.cells = static_cast<std::int32_t>(llama_n_ctx(context));
-    shape.sequence_cells_max = static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context));
-    const std::int32_t train = llama_model_n_ctx_train(model.get());
-    if (train > 0) shape.sequence_cells_max = std::min(shape.sequence_cells_max, train);
+    shape.sequence_cells_max = sequence_cells_of(model.get(), context, layout);
     shape.sequences = options.sequences;
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
@@ -208,6 +221,7 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     // The library turns it on by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
+    shape.memory_bytes = bytes_of_last(model.get(), params).total();
     shape.kv_bytes_per_token = kv_bytes_per_token(model.get(), options.kv_type);
     std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
                                        shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
@@ -216,20 +230,20 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
   });
 }
 
-Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& options) {
-  const auto params = context_params(choose_layout(model, options), options);
+Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options) {
+  const Layout layout = choose_layout(model, options);
+  const auto params = context_params(layout, options);
   if (!params) return std::unexpected(params.error());
-  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextBytes> {
+  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextMeasured> {
     const std::lock_guard lock(making_mutex());
     library_log().forget();
     const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, *params), llama_free);
     if (context == nullptr) {
       return fail(ErrorCode::model_load, std::format("no context could be tried: {}", library_log().last_error()));
     }
-    // The library takes room for logits as they are asked for, up to this many rows.
-    const std::uint64_t logits = std::uint64_t{params->n_outputs_max} *
-                                 static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model))) * sizeof(float);
-    return ContextBytes{.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = logits};
+    return ContextMeasured{.bytes = bytes_of_last(model, *params),
+                           .sequence_cells = sequence_cells_of(model, context.get(), layout),
+                           .is_unified = layout.unified};
   });
 }
 

@@ -19,9 +19,13 @@ namespace uma::llm {
 // The layout where the choice is ours: one pool where parts would leave a sequence too little.
 [[nodiscard]] bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens);
 
-// What a context of a model that was loaded without its weights (no_alloc) would take. Nobody computes meanwhile, as when
-// one is made: some milliseconds.
-[[nodiscard]] Expected<ContextBytes> context_bytes(llama_model* model, const ContextOptions& options);
+// What a context of a model that was loaded without its weights (no_alloc) would take and be. Some milliseconds.
+struct ContextMeasured {
+  ContextBytes bytes;
+  std::int32_t sequence_cells = 0;
+  bool is_unified = false;
+};
+[[nodiscard]] Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options);
 
 // The library's abort callback; `data` is an atomic pointer to the CallMonitor to ask, null: nobody.
 [[nodiscard]] bool ask_monitor(void* data);

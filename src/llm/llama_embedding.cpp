@@ -80,50 +80,96 @@ TextFrame text_frame_of(const llama_vocab* vocab) {
   return frame;
 }
 
-Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_ptr<llama_model> model,
-                                                                   const EmbeddingOptions& options) {
-  const auto pooling = pooling_of(model.get());
+namespace {
+
+struct Wanted {
+  llama_context_params params;
+  Pooling pooling = Pooling::mean;
+  std::int32_t dimensions = 0;
+  std::int32_t text_tokens = 0;
+  bool has_parts = false;
+};
+
+Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& options) {
+  const auto pooling = pooling_of(model);
   UMA_CHECK(pooling.has_value());
-  const std::int32_t dimensions = pooling == Pooling::rank ? static_cast<std::int32_t>(llama_model_n_cls_out(model.get()))
-                                                           : llama_model_n_embd_out(model.get());
-  if (dimensions < 1) return fail(ErrorCode::model_load, "the model states no size of its vectors");
-  const std::int32_t train = llama_model_n_ctx_train(model.get());
-  std::int32_t text_tokens = options.text_tokens_max > 0 ? options.text_tokens_max : kTextTokensMax;
+  Wanted wanted{.params = llama_context_default_params(), .pooling = *pooling};
+  wanted.dimensions =
+      pooling == Pooling::rank ? static_cast<std::int32_t>(llama_model_n_cls_out(model)) : llama_model_n_embd_out(model);
+  if (wanted.dimensions < 1) return fail(ErrorCode::model_load, "the model states no size of its vectors");
+  const std::int32_t train = llama_model_n_ctx_train(model);
+  wanted.text_tokens = options.text_tokens_max > 0 ? options.text_tokens_max : kTextTokensMax;
   // Positions that a model was not trained for can be beyond its table of them, which ends the process.
-  if (train > 0) text_tokens = std::min(text_tokens, train);
-  const auto rows = static_cast<std::uint32_t>(std::max(text_tokens, kRows));
+  if (train > 0) wanted.text_tokens = std::min(wanted.text_tokens, train);
+  const auto rows = static_cast<std::uint32_t>(std::max(wanted.text_tokens, kRows));
   // A text whose vector comes from its last token, and whose tokens see only what is before, can be computed in parts. Each
   // row of a part costs memory for a vocabulary of floats in such models.
-  const bool has_parts = (pooling == Pooling::last || pooling == Pooling::rank) && !sees_both_directions(model.get());
+  wanted.has_parts = (pooling == Pooling::last || pooling == Pooling::rank) && !sees_both_directions(model);
 
-  llama_context_params params = llama_context_default_params();
+  llama_context_params& params = wanted.params;
   params.embeddings = true;
   params.pooling_type = library_pooling(*pooling);
   params.n_ctx = rows;
   params.n_batch = rows;
-  params.n_ubatch = has_parts ? static_cast<std::uint32_t>(kRows) : rows;
+  params.n_ubatch = wanted.has_parts ? static_cast<std::uint32_t>(kRows) : rows;
   params.n_seq_max = kTextsMax;
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = options.threads;
   params.flash_attn_type = options.has_flash_attention ? LLAMA_FLASH_ATTN_TYPE_AUTO : LLAMA_FLASH_ATTN_TYPE_DISABLED;
   params.no_perf = true;
+  return wanted;
+}
 
+// What the context takes that this thread made last.
+ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params, bool has_parts) {
+  // Each row has its numbers; beside them the library has room for logits, of each text or of each row of a part.
+  const auto width = static_cast<std::uint64_t>(llama_model_n_embd_out(model));
+  const auto vocabulary = static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
+  const std::uint64_t logits = vocabulary * (has_parts ? params.n_ubatch : params.n_seq_max);
+  const std::uint64_t numbers = params.n_batch * width + logits;
+  return {.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = numbers * sizeof(float)};
+}
+
+}  // namespace
+
+Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options) {
+  const auto wanted = wanted_of(model, options);
+  if (!wanted) return std::unexpected(wanted.error());
+  return guarded(ErrorCode::model_load, "measuring a context", [&]() -> Expected<ContextBytes> {
+    const std::lock_guard lock(making_mutex());
+    library_log().forget();
+    const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, wanted->params),
+                                                                        llama_free);
+    if (context == nullptr) {
+      return fail(ErrorCode::model_load, std::format("no context could be tried: {}", library_log().last_error()));
+    }
+    return bytes_of_last(model, wanted->params, wanted->has_parts);
+  });
+}
+
+Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_ptr<llama_model> model,
+                                                                   const EmbeddingOptions& options) {
+  const auto wanted = wanted_of(model.get(), options);
+  if (!wanted) return std::unexpected(wanted.error());
   return guarded(ErrorCode::model_load, "making a context", [&]() -> Expected<std::unique_ptr<EmbeddingContext>> {
     const std::lock_guard lock(making_mutex());
     library_log().forget();
-    llama_context* context = llama_init_from_model(model.get(), params);
+    llama_context* context = llama_init_from_model(model.get(), wanted->params);
     if (context == nullptr) {
       return fail(ErrorCode::model_load,
-                  std::format("no context for texts of {} tokens could be made ({}): try a smaller --n-ctx", text_tokens,
-                              library_log().last_error()));
+                  std::format("no context for texts of {} tokens could be made ({}): try a smaller --n-ctx",
+                              wanted->text_tokens, library_log().last_error()));
     }
     EmbeddingShape shape;
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
-    if (!has_parts) shape.batch_rows_max = std::min(shape.batch_rows_max, static_cast<std::int32_t>(llama_n_ubatch(context)));
-    shape.text_tokens_max = std::min(text_tokens, shape.batch_rows_max);
+    if (!wanted->has_parts) {
+      shape.batch_rows_max = std::min(shape.batch_rows_max, static_cast<std::int32_t>(llama_n_ubatch(context)));
+    }
+    shape.text_tokens_max = std::min(wanted->text_tokens, shape.batch_rows_max);
     shape.batch_texts_max = static_cast<std::int32_t>(llama_n_seq_max(context));
-    shape.dimensions = dimensions;
-    shape.pooling = *pooling;
+    shape.dimensions = wanted->dimensions;
+    shape.pooling = wanted->pooling;
+    shape.memory_bytes = bytes_of_last(model.get(), wanted->params, wanted->has_parts).total();
     return std::unique_ptr<EmbeddingContext>(new LlamaEmbedding(std::move(model), context, shape));
   });
 }

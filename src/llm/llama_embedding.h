@@ -9,6 +9,7 @@
 #include <llama.h>
 
 #include "llm/embedding.h"
+#include "llm/footprint.h"
 #include "llm/model.h"
 
 namespace uma::llm {
@@ -16,6 +17,10 @@ namespace uma::llm {
 // How the model's vectors are made; nothing: it is a model for text. Where the file names no way (or `none`), a model that
 // sees a text in both directions is taken for one of mean vectors.
 [[nodiscard]] std::optional<Pooling> pooling_of(const llama_model* model);
+
+// What a context of a model that was loaded without its weights (no_alloc) would take. Some milliseconds. REQUIRES:
+// pooling_of(model).
+[[nodiscard]] Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options);
 
 // The model's own tokens around what is computed.
 [[nodiscard]] TextFrame text_frame_of(const llama_vocab* vocab);

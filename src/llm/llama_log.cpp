@@ -27,6 +27,10 @@ void LibraryLog::add(ggml_log_level level, std::string_view text) {
   if (level == GGML_LOG_LEVEL_ERROR) last_error_ = text;
   if (text.contains("Flash Attention enabled")) chose_flash_attention_ = true;
   if (const auto bytes = bytes_after(text, " compute buffer size = ")) compute_bytes_ += *bytes;
+  // "load_tensors:   CPU_Mapped model buffer size = …", "load_tensors:   AMX model buffer size = …"
+  if (const auto bytes = bytes_after(text, " model buffer size = ")) {
+    (text.contains("_Mapped") ? mapped_bytes_ : weight_bytes_) += *bytes;
+  }
   // "llama_kv_cache: size = …", "llama_memory_recurrent: size = …": one line for each cache a model has.
   if (text.starts_with("llama_kv_cache") || text.starts_with("llama_memory_")) {
     if (const auto bytes = bytes_after(text, ": size = ")) cache_bytes_ += *bytes;

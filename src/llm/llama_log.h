@@ -20,6 +20,9 @@ class LibraryLog {
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
   // The library has turned flash attention on where the choice was left to it.
   [[nodiscard]] bool chose_flash_attention() const { return chose_flash_attention_; }
+  // What the weights of a model that was loaded take: in memory of their own, and of the mapped file.
+  [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
+  [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
   // What a context that was made takes, to some KiB: caches and states, and computing.
   [[nodiscard]] std::uint64_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::uint64_t compute_bytes() const { return compute_bytes_; }
@@ -27,6 +30,8 @@ class LibraryLog {
  private:
   std::string last_error_;
   bool chose_flash_attention_ = false;
+  std::uint64_t weight_bytes_ = 0;
+  std::uint64_t mapped_bytes_ = 0;
   std::uint64_t cache_bytes_ = 0;
   std::uint64_t compute_bytes_ = 0;
 };

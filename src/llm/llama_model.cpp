@@ -17,6 +17,7 @@
 #include <llama.h>
 #include <xxhash.h>
 
+#include "llm/footprint.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
@@ -37,7 +38,8 @@ std::string meta_text(const llama_model* model, const char* key) {
   return {buffer.data(), std::min(static_cast<std::size_t>(length), buffer.size() - 1)};
 }
 
-// Whether weights can lie where a CPU's matrix units (AMX) take them from.
+}  // namespace
+
 bool offers_amx() {
   const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (cpu == nullptr) return false;
@@ -49,6 +51,8 @@ bool offers_amx() {
   }
   return false;
 }
+
+namespace {
 
 // Reads the vocabulary, for want of less.
 bool file_has_states(const std::string& path) {
@@ -208,6 +212,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     std::shared_ptr<llama_model> model(llama_model_load_from_file(path.c_str(), params), [](llama_model* loaded) {
       if (loaded != nullptr) llama_model_free(loaded);
     });
+    const std::uint64_t own_bytes = library_log().weight_bytes();
+    const std::uint64_t mapped_bytes = library_log().mapped_bytes();
     if (model == nullptr) {
       const std::string reason = library_log().last_error();
       return fail(ErrorCode::model_load, std::format("{}: could not be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
@@ -227,6 +233,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.description = describe(model.get());
     facts.identity = *identity;
     facts.bytes = llama_model_size(model.get());
+    // What was mapped may reach over weights that were copied.
+    facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     if (header->expert_count > 0) {
       facts.experts_count = static_cast<std::int32_t>(header->expert_count);
       facts.experts_used = static_cast<std::int32_t>(header->expert_used_count);

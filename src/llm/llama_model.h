@@ -22,6 +22,9 @@ void init_llama();
 // "libllama 0.7.0".
 [[nodiscard]] std::string llama_version_text();
 
+// Whether weights can lie where a CPU's matrix units (AMX) take them from.
+[[nodiscard]] bool offers_amx();
+
 // Names a file's contents, ModelFacts::identity without loading: XXH3-128 of its size, its first MiB (metadata) and 64 samples
 // of 64 KiB spread over the rest. Errors: E_MODEL_002 with the file and the reason.
 [[nodiscard]] Expected<std::string> model_identity(const std::string& path);

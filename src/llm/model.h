@@ -79,6 +79,7 @@ struct ContextShape {
   // load_state() refuses any bytes that are no state of this model. False: it must be given nobody else's.
   bool checks_states = true;
   std::uint64_t kv_bytes_per_token = 0;
+  std::uint64_t memory_bytes = 0;  // that the library says it takes
 };
 
 struct BatchRow {
@@ -172,6 +173,7 @@ struct ModelFacts {
   std::string description;  // as the library says, for example "llama 134M Q8_0"
   std::string identity;     // differs between models whose KV must not be mixed
   std::uint64_t bytes = 0;
+  std::uint64_t memory_bytes = 0;  // that these weights take, as the library has them
   std::uint64_t expert_bytes = 0;  // of `bytes`, of a mixture's experts
   std::int32_t experts_count = 1;
   std::int32_t experts_used = 1;  // by each token

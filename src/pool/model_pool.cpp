@@ -1,10 +1,12 @@
 #include "pool/model_pool.h"
 
 #include <algorithm>
+#include <cmath>
 #include <format>
 #include <utility>
 
 #include "base/check.h"
+#include "base/heap.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
@@ -13,7 +15,6 @@
 namespace uma::pool {
 namespace {
 
-constexpr char kStoredStates[] = "stored states";                // in views and claims
 constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // of a load that waits for memory
 constexpr Duration kPatience = std::chrono::milliseconds(250);   // with a queue, before it is worth another worker
 constexpr int kLoadNiceness = 15;
@@ -54,40 +55,83 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
 
 }  // namespace
 
-// What loading takes: weights, and the contexts of all workers.
-struct ModelPool::Need {
-  std::uint64_t weights = 0;
-  std::uint64_t contexts = 0;
-};
-
-Expected<ModelPool::Need> ModelPool::need_of(const engine::LoadWorkersOptions& options) {
-  std::vector<llm::ContextOptions> contexts{options.context};
-  if (options.lanes && options.context.sequences > 1) {
-    contexts.push_back(options.context);
-    contexts.back().sequences = 1;
-    if (options.context.layout == llm::KvLayout::split) contexts.back().cells /= options.context.sequences;
-  }
+Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) {
+  constexpr std::int32_t kStateShare = 8;  // of a context that many share: longer states are rare, and soon elsewhere
+  const std::span<const llm::ContextOptions> context(&options.context, 1);
   const auto workers = static_cast<std::uint64_t>(options.workers);
-  const auto model = llm::measure_footprint(options.path, contexts);
+  const auto model = llm::measure_footprint(options.path, context);
   if (!model) return std::unexpected(model.error());
-  Need need{.weights = model->weights * (options.replicates ? workers : 1)};
-  for (const llm::ContextBytes& context : model->contexts) need.contexts += context.total() * workers;
+  Need need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
+  need.contexts = model->contexts.front().total() * workers;
+  if (!model->makes_vectors) {
+    const bool has_prefill = options.lanes && options.context.sequences > 1;
+    if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
+    // Memory for states comes in sizes up to a quarter apart.
+    const auto share = static_cast<std::uint64_t>(std::clamp(options.context.sequences, 1, kStateShare));
+    need.states = model->contexts.front().cache / share * 5 / 4 * workers;
+  }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);
     if (!projector) return std::unexpected(projector.error());
-    need.weights += projector->weight_bytes;
+    need.projector = projector->weight_bytes;
+    need.weights += need.projector;
   }
   if (!options.draft_path.empty()) {
-    const auto draft = llm::measure_footprint(options.draft_path, std::span(contexts).first(1));
+    const auto draft = llm::measure_footprint(options.draft_path, context);
     if (!draft) return std::unexpected(draft.error());
     need.weights += draft->weights;
     need.contexts += draft->contexts.front().total() * workers;
   }
+  need.contexts += need.states;
   return need;
 }
 
+// What is foretold, or what it came to the last time that this was foretold of this file.
+Expected<ModelPool::Need> ModelPool::need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const {
+  auto need = foretell(options);
+  if (!need) return need;
+  const MutexLock lock(mutex_);
+  const auto before = measured_.find(model.card.name);
+  if (before == measured_.end() || before->second.file != model.file || before->second.foretold != *need) return need;
+  return before->second.taken;
+}
+
+// Reserves what the library says that the load really took.
+void ModelPool::correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded,
+                        Reservation& contexts) {
+  constexpr double kFar = 0.1;
+  Need taken = need;
+  taken.weights = loaded.weight_bytes + need.projector;
+  taken.contexts = loaded.context_bytes + need.states;
+  {
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_.at(model.card.name);
+    if (!resident.weights) resident.weights_held.correct(taken.weights);  // those that were kept are right already
+    resident.context_bytes = taken.contexts;
+    // What was known from the last time is as it was foretold then.
+    const auto [measured, is_new] = measured_.try_emplace(model.card.name);
+    if (is_new || measured->second.file != model.file || measured->second.taken != need) measured->second.foretold = need;
+    measured->second.file = model.file;
+    measured->second.taken = taken;
+  }
+  contexts.correct(taken.contexts);
+  const auto foretold = static_cast<double>(need.weights + need.contexts);
+  const double off = static_cast<double>(taken.weights + taken.contexts) / foretold - 1;
+  if (std::abs(off) > kFar) {
+    log_info("memory: model {} takes {} of weights and {} of contexts, {:+.0f} % of what was foretold", model.card.name,
+             readable_bytes(taken.weights), readable_bytes(taken.contexts), 100 * off);
+  }
+  if (governor_.excess(kHostMemory) == 0) return;
+  const MutexLock relief(relief_mutex_);
+  warm_.give_back_unused(governor_.excess(kHostMemory));
+}
+
 ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), governor_(options_.governor), registry_(std::move(registry)) {}
+    : options_(std::move(options)),
+      clock_(clock),
+      governor_(options_.governor),
+      warm_(governor_, clock),
+      registry_(std::move(registry)) {}
 
 ModelPool::~ModelPool() {
   stop();
@@ -171,7 +215,9 @@ void ModelPool::start(engine::WorkerHost& host) {
   host_ = &host;
   {
     const MutexLock relief(relief_mutex_);
+    warm_.start(host);
     update_governor();
+    warm_.follow_use();
   }
   maintenance_ = std::thread([this] {
     set_thread_name("uma-pool");
@@ -187,6 +233,7 @@ void ModelPool::load(const std::string& model) {
   // The host has heard of the end of the last one, so its thread is at its end.
   if (load != nullptr) load->thread.join();
   load = std::make_unique<Load>();
+  load->number = ++last_load_;
   load->thread = std::thread([this, model, mine = load.get()] {
     set_thread_name("uma-load");
     host_->on_load_progress(model, 0);
@@ -205,22 +252,12 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
   auto options = options_.prepare(registered);
   if (!options) return std::unexpected(options.error());
-  const auto need = need_of(*options);
+  const auto need = need_of(registered, *options);
   if (!need) return std::unexpected(need.error());
 
-  std::shared_ptr<const ModelFile> file = registered.file;
-  {
-    const MutexLock lock(mutex_);
-    Resident& resident = residents_[model];
-    if (resident.file != file) resident.weights.reset();  // the name stands for another file now
-    options->weights = resident.weights;
-  }
-  auto held = acquire(model, *need, options->weights != nullptr, load);
-  if (!held) {
-    const MutexLock lock(mutex_);
-    if (options->weights == nullptr) residents_.erase(model);
-    return std::unexpected(held.error());
-  }
+  auto held = acquire(registered, *need, options->weights, load);
+  if (!held) return std::unexpected(held.error());
+  const bool had_weights = options->weights != nullptr;
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
   }
@@ -228,19 +265,25 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     host_->on_load_progress(model, progress);
     return !load.is_cancelled.load();
   });
+  if (!loaded) {
+    options->weights.reset();
+    (void)take_resident(model);  // freed before what it held
+    held->release();
+    give_back_free_memory();
+    const MutexLock lock(mutex_);
+    ++changes_;
+    changed_.notify_all();
+    return loaded;
+  }
+  correct(registered, *need, *loaded, *held);
   const MutexLock lock(mutex_);
   Resident& resident = residents_.at(model);
   resident.is_loading = false;
-  if (!loaded) {
-    residents_.erase(model);
-    return loaded;
-  }
   log_loaded(model, *loaded, options->context);
   loads_total_.add();
-  if (options->weights == nullptr) resident.load_ms = to_ms(clock_.now() - began);
+  if (!had_weights) resident.load_ms = to_ms(clock_.now() - began);
   // Replicated weights go with their workers.
   if (loaded->copies == 1) resident.weights = loaded->model;
-  resident.file = std::move(file);
   resident.loaded_at = clock_.now();
   resident.workers = resident.workers_first = options->workers;
   resident.is_serving = true;
@@ -248,34 +291,63 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   return loaded;
 }
 
+// What is in memory of a model, which is not known as such from now on.
+ModelPool::Resident ModelPool::take_resident(const std::string& model) {
+  const MutexLock lock(mutex_);
+  const auto found = residents_.find(model);
+  if (found == residents_.end()) return {};
+  Resident taken = std::move(found->second);
+  residents_.erase(found);
+  return taken;
+}
+
 // Reserves what a load needs, after making room where that is necessary and possible; waits while it is not. Returns that of
-// the contexts; that of the weights, if they are not there yet, is with the resident. Errors: E_MODEL_002 with the numbers.
-Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& need, bool has_weights, Load& load) {
-  const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts + (has_weights ? 0 : need.weights)};
+// the contexts; that of the weights is with the resident. `weights` are those that were kept, if they still are when the load
+// begins. Errors: E_MODEL_002 with the numbers.
+Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, const Need& need,
+                                         std::shared_ptr<const llm::Model>& weights, Load& load) {
+  const std::string& model = registered.card.name;
   const auto begin = [&](Reservation all) {
     Reservation contexts = all.split(MemoryKind::context, need.contexts);
     const MutexLock lock(mutex_);
     Resident& resident = residents_[model];
-    if (!has_weights) resident.weights_held = std::move(all);
+    if (!weights) resident.weights_held = std::move(all);
+    resident.file = registered.file;
     resident.context_bytes = need.contexts;
+    resident.state_bytes = need.states / need.workers;
     resident.further_bytes = 0;
     resident.is_loading = true;
+    load.is_waiting = false;
     return contexts;
   };
   bool is_told = false;
   for (;;) {
     std::uint64_t seen = 0;
-    {
-      const MutexLock lock(mutex_);
-      if (is_stopped_ || load.is_cancelled.load()) return fail(ErrorCode::model_load, "the load was ended");
-      seen = changes_;
-    }
+    Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts};
     {
       const MutexLock relief(relief_mutex_);
+      bool is_of_another_file = false;
+      {
+        const MutexLock lock(mutex_);
+        if (is_stopped_ || load.is_cancelled.load()) {
+          load.is_waiting = false;
+          return fail(ErrorCode::model_load, "the load was ended");
+        }
+        seen = changes_;
+        // While it waited somebody may have unloaded what was kept, and the name may stand for another file.
+        const auto kept = residents_.find(model);
+        is_of_another_file = kept != residents_.end() && kept->second.file != registered.file;
+        weights = kept == residents_.end() || is_of_another_file ? nullptr : kept->second.weights;
+      }
+      if (is_of_another_file) (void)take_resident(model);
+      if (!weights) whole.bytes += need.weights;
       update_governor();
+      warm_.give_back_unused(governor_.shortage(whole));
       if (auto all = governor_.reserve(whole)) {
         if (is_told) host_->on_load_queued(model, 0);
-        return begin(std::move(*all));
+        Reservation contexts = begin(std::move(*all));
+        warm_.update(under_way_bytes());
+        return contexts;
       }
       const LadderOptions ladder{.min_loaded = options_.min_loaded};
       const std::vector<ModelView> now = views(model);
@@ -284,6 +356,8 @@ Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& n
       if (plan.outcome != Outcome::wait || !is_told) plan = governor_.decide(whole, now, ladder, clock_.unix_s());
       if (plan.outcome == Outcome::refuse) {
         const PlaceUse place = governor_.use().front();
+        const MutexLock lock(mutex_);
+        load.is_waiting = false;
         return fail(ErrorCode::model_load, std::format("model \"{}\" needs {} of memory, {} may be used in all: {}", model,
                                                        readable_bytes(whole.bytes), readable_bytes(place.usable),
                                                        "a shorter --n-ctx, or a smaller model, takes less"));
@@ -292,9 +366,11 @@ Expected<Reservation> ModelPool::acquire(const std::string& model, const Need& n
         const bool done = std::ranges::all_of(plan.steps, [this](const LadderStep& step) { return take(step); });
         if (done) continue;
       }
+      weights.reset();  // whoever needs memory more may have it meanwhile
     }
     if (!std::exchange(is_told, true)) host_->on_load_queued(model, whole.bytes);
     const MutexLock lock(mutex_);
+    load.is_waiting = true;
     if (changes_ == seen && !is_stopped_) changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
   }
 }
@@ -335,11 +411,12 @@ void ModelPool::grow(const std::string& model) {
   options->workers = 1;
   options->projector_path.clear();  // its images are read by the model's first one
   options->weights = std::move(weights);
-  const auto need = need_of(*options);
+  const auto need = need_of(**found, *options);
   if (!need) return;
-  const bool has_weights = options->weights != nullptr;
-  auto held = governor_.reserve(
-      {.model = model, .kind = MemoryKind::context, .bytes = need->contexts + (has_weights ? 0 : need->weights)});
+  const std::uint64_t bytes = need->contexts + (options->weights ? 0 : need->weights);
+  const Claim claim{.model = model, .kind = MemoryKind::context, .bytes = bytes};
+  warm_.give_back_unused(governor_.shortage(claim));
+  auto held = governor_.reserve(claim);
   if (!held) return log_debug("model   {}: no further worker: {}", model, held.error().message);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
@@ -356,9 +433,14 @@ void ModelPool::grow(const std::string& model) {
 
 // On a thread of its own.
 void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOptions& options, Reservation held, Load& load) {
-  const std::uint64_t bytes = held.bytes();
   auto loaded = load_beside_streams(options, [&load](double) { return !load.is_cancelled.load(); });
+  std::uint64_t bytes = 0;
   if (loaded) {
+    {
+      const MutexLock lock(mutex_);
+      bytes = loaded->context_bytes + residents_.at(model).state_bytes + (options.weights ? 0 : loaded->weight_bytes);
+    }
+    held.correct(bytes);
     loaded->reservation = std::make_shared<Reservation>(std::move(held));
     host_->add_workers(model, std::move(*loaded));
   }
@@ -385,11 +467,15 @@ void ModelPool::shrink(const engine::ModelUsage& usage) {
   }
   if (usage.idle_s * 1000 < to_ms(options_.min_loaded) || !host_->keep_workers(usage.name, static_cast<std::size_t>(first)))
     return;
-  const MutexLock lock(mutex_);
-  Resident& resident = residents_.at(usage.name);
-  resident.workers = first;
-  resident.context_bytes -= std::exchange(resident.further_bytes, 0);
+  {
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_.at(usage.name);
+    resident.workers = first;
+    resident.context_bytes -= std::exchange(resident.further_bytes, 0);
+  }
   log_info("model   {}: {} worker(s) again, the others were idle", usage.name, first);
+  give_back_free_memory();
+  warm_.update(under_way_bytes());
 }
 
 // --- Room
@@ -402,6 +488,13 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
   std::vector<ModelView> all;
   const auto known = registry();
   const MutexLock lock(mutex_);
+  // Of two loads that wait the later one gives the weights that it has: else each could wait for the other's.
+  const auto waits_behind = [&](const std::string& name) REQUIRES_LOCK(mutex_) {
+    const auto other = loads_.find(name);
+    const auto own = loads_.find(asking);
+    return own != loads_.end() && other != loads_.end() && other->second->is_waiting &&
+           other->second->number > own->second->number;
+  };
   for (const auto& [name, resident] : residents_) {
     if (name == asking) continue;
     ModelView& view = all.emplace_back();
@@ -419,9 +512,15 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
     view.load_ms = resident.load_ms;
     view.weight_bytes = resident.weights_held.bytes();
     view.context_bytes = resident.is_serving || resident.is_loading ? resident.context_bytes : 0;
+    if (!resident.is_serving && !resident.is_loading && waits_behind(name)) {
+      view.sequences_active = 0;
+      view.requests_waiting = 0;
+      view.idle = std::max(view.idle, options_.min_loaded);
+      view.loaded_for = std::max(view.loaded_for, options_.min_loaded);
+    }
   }
   // They are nobody's weights or contexts, so pinned; what is in memory can go to disk.
-  all.push_back({.name = kStoredStates, .is_pinned = true, .warm_bytes = warm_.bytes()});
+  all.push_back({.name = WarmMemory::kName, .is_pinned = true, .warm_bytes = warm_.bytes()});
   return all;
 }
 
@@ -429,8 +528,7 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
 bool ModelPool::take(const LadderStep& step) {
   switch (step.kind) {
     case StepKind::drop_warm:
-      host_->limit_stored(warm_.bytes() - std::min(warm_.bytes(), step.bytes));
-      return true;
+      return warm_.give_back(step.bytes);
     case StepKind::drop_contexts:
       return unload_now(step.model, true);
     case StepKind::unload:
@@ -441,7 +539,7 @@ bool ModelPool::take(const LadderStep& step) {
   return false;
 }
 
-// Not under mutex_.
+// Under relief_mutex_, so that no load of it begins meanwhile; not under mutex_.
 bool ModelPool::unload_now(const std::string& model, bool keeps_weights) {
   bool is_serving = false;
   {
@@ -453,30 +551,47 @@ bool ModelPool::unload_now(const std::string& model, bool keeps_weights) {
   if (is_serving && !host_->retire(model)) return false;
   log_info("model   {}: {}", model, keeps_weights ? "its contexts are freed" : "unloaded");
   unloads_total_.add();
-  Resident freed;  // ends after the lock
-  const MutexLock lock(mutex_);
-  // It may be loading again by now: then it holds what it needs.
-  const auto found = residents_.find(model);
-  if (found == residents_.end() || found->second.is_loading) return true;
-  found->second.is_serving = false;
-  if (!keeps_weights) {
-    freed = std::move(found->second);
-    residents_.erase(found);
+  bool are_kept = false;
+  {
+    const MutexLock lock(mutex_);
+    Resident& resident = residents_.at(model);
+    resident.is_serving = false;
+    are_kept = keeps_weights && resident.weights;  // each worker's own went with it
   }
+  if (!are_kept) (void)take_resident(model);
+  give_back_free_memory();
+  warm_.update(under_way_bytes());
+  const MutexLock lock(mutex_);
   ++changes_;
   changed_.notify_all();
   return true;
 }
 
+// What the model has computed may stay in memory, where there is some: nobody is short of it. Under relief_mutex_.
+void ModelPool::keep_warm(const std::string& model) {
+  std::uint64_t bytes = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (const auto found = residents_.find(model); found != residents_.end()) bytes = found->second.context_bytes;
+  }
+  warm_.grow(bytes);
+}
+
 // The system's figures as they are now. Under relief_mutex_.
 void ModelPool::update_governor() {
-  const MemoryInfo memory = options_.memory();
-  governor_.update(memory, llm::gpu_memory());
-  if (warm_.bytes() == 0) {
-    if (auto begun = governor_.reserve({.model = kStoredStates, .kind = MemoryKind::warm_kv, .bytes = 0}))
-      warm_ = std::move(*begun);
+  governor_.update(options_.memory(), llm::gpu_memory());
+  warm_.update(under_way_bytes());
+}
+
+// Reserved with the contexts there are, for states that leave one or come into it.
+std::uint64_t ModelPool::under_way_bytes() const {
+  const MutexLock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [name, resident] : residents_) {
+    const bool has_contexts = resident.is_serving || resident.is_loading;
+    if (has_contexts) bytes += resident.state_bytes * static_cast<std::uint64_t>(std::max(1, resident.workers));
   }
-  warm_.correct(host_->stored_bytes());
+  return bytes;
 }
 
 // --- The pool's thread
@@ -507,6 +622,7 @@ void ModelPool::run_maintenance() {
     }
     for (UnloadRequest& request : requests) {
       const MutexLock relief(relief_mutex_);
+      keep_warm(request.model);
       if (unload_now(request.model, false)) {
         request.reply(Unit{});
       } else {
@@ -528,14 +644,14 @@ void ModelPool::maintain() {
     log_warning("memory: programs waited for it {:.0f} % of the last 10 s; {} of {} are reserved here", *pressure,
                 readable_bytes(place.reserved()), readable_bytes(place.usable));
   }
-  if (const std::uint64_t excess = governor_.excess(kHostMemory); excess > 0) {
+  warm_.give_back_unused(governor_.excess(kHostMemory));
+  if (governor_.excess(kHostMemory) > 0) {
     // Others have taken memory since. Nobody waits for it here, so what is in use stays.
     const LadderPlan plan = governor_.decide({.model = {}, .kind = MemoryKind::weights, .bytes = 0}, views({}),
                                              {.min_loaded = options_.min_loaded}, clock_.unix_s());
     for (const LadderStep& step : plan.steps) (void)take(step);
   } else {
-    // States in memory may grow into half of what is left.
-    host_->limit_stored(warm_.bytes() + static_cast<std::uint64_t>(place.left()) / 2);
+    warm_.follow_use();
   }
   const auto known = registry();
   for (const engine::ModelUsage& usage : host_->usage()) {
@@ -549,6 +665,7 @@ void ModelPool::maintain() {
         card != nullptr && card->idle_unload_s ? static_cast<double>(*card->idle_unload_s) : to_ms(options_.idle_unload) / 1000;
     const bool is_pinned = card != nullptr && card->is_pinned;
     if (limit_s > 0 && !is_pinned && usage.is_loaded && usage.uses == 0 && usage.waiting == 0 && usage.idle_s >= limit_s) {
+      keep_warm(usage.name);
       (void)unload_now(usage.name, false);
     }
   }

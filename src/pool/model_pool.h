@@ -25,6 +25,7 @@
 #include "engine/worker_source.h"
 #include "pool/memory_governor.h"
 #include "pool/model_registry.h"
+#include "pool/warm_memory.h"
 
 namespace uma::pool {
 
@@ -64,17 +65,20 @@ class ModelPool final : public engine::WorkerSource {
 
  private:
   struct Load {
+    std::uint64_t number = 0;  // in the order they came
     std::thread thread;
     std::atomic<bool> is_cancelled{false};
+    bool is_waiting = false;  // for memory; under mutex_
   };
   // What is in memory of a model.
   struct Resident {
+    Reservation weights_held;  // ends after them
     // Also while there are no contexts; null while it loads, and for weights that belong to their workers.
     std::shared_ptr<const llm::Model> weights;
-    Reservation weights_held;
     std::shared_ptr<const ModelFile> file;  // they were loaded from
     std::uint64_t context_bytes = 0;        // of all workers
     std::uint64_t further_bytes = 0;        // of them, those that came later than the model
+    std::uint64_t state_bytes = 0;          // of each worker's, for states under way
     TimePoint loaded_at{};
     double load_ms = 0;
     std::int32_t workers = 0;        // with the engine
@@ -86,12 +90,30 @@ class ModelPool final : public engine::WorkerSource {
     std::string model;
     Reply<Unit> reply;
   };
-  struct Need;
+  // What loading takes: weights, and the contexts of all workers.
+  struct Need {
+    std::uint64_t workers = 1;
+    std::uint64_t weights = 0;
+    std::uint64_t contexts = 0;
+    std::uint64_t projector = 0;  // of `weights`: what the library does not tell
+    std::uint64_t states = 0;     // of `contexts`: for a state of each worker, under way from or to a context
+    bool operator==(const Need&) const = default;
+  };
+  // What a model took when it was loaded last.
+  struct Measured {
+    std::shared_ptr<const ModelFile> file;
+    Need foretold;
+    Need taken;
+  };
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
-  [[nodiscard]] static Expected<Need> need_of(const engine::LoadWorkersOptions& options);
-  [[nodiscard]] Expected<Reservation> acquire(const std::string& model, const Need& need, bool has_weights, Load& load);
+  [[nodiscard]] static Expected<Need> foretell(const engine::LoadWorkersOptions& options);
+  [[nodiscard]] Expected<Need> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
+  void correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded, Reservation& contexts);
+  [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, const Need& need,
+                                              std::shared_ptr<const llm::Model>& weights, Load& load);
+  [[nodiscard]] Resident take_resident(const std::string& model);
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
@@ -100,12 +122,14 @@ class ModelPool final : public engine::WorkerSource {
   void shrink(const engine::ModelUsage& usage);
   void run_maintenance();
   void maintain();
+  void keep_warm(const std::string& model);
   void update_governor();
+  [[nodiscard]] std::uint64_t under_way_bytes() const;
 
   const PoolOptions options_;
   const Clock& clock_;
   MemoryGovernor governor_;
-  Reservation warm_;  // of the states in memory; changes under relief_mutex_
+  WarmMemory warm_;  // under relief_mutex_
   engine::WorkerHost* host_ = nullptr;
 
   Mutex relief_mutex_;  // one makes room at a time; taken first
@@ -114,7 +138,9 @@ class ModelPool final : public engine::WorkerSource {
   std::uint64_t changes_ GUARDED_BY(mutex_) = 0;
   std::shared_ptr<const ModelRegistry> registry_ GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<Load>> loads_ GUARDED_BY(mutex_);  // the last one of each model
+  std::uint64_t last_load_ GUARDED_BY(mutex_) = 0;
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
+  std::map<std::string, Measured> measured_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
   std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // models whose workers had requests waiting: since when
   std::thread maintenance_;

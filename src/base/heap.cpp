@@ -1,0 +1,23 @@
+#include "base/heap.h"
+
+#include <malloc.h>
+
+namespace uma {
+namespace {
+
+constexpr int kLargeFrom = 1 << 20;
+// Of free memory at an arena's end. The least that keeps usual work from asking the system again and again.
+constexpr int kKeptAtEnd = 4 << 20;
+
+}  // namespace
+
+void give_back_large_blocks() {
+  ::mallopt(M_MMAP_THRESHOLD, kLargeFrom);
+  ::mallopt(M_TRIM_THRESHOLD, kKeptAtEnd);
+}
+
+void give_back_free_memory() {
+  ::malloc_trim(0);
+}
+
+}  // namespace uma

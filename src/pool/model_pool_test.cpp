@@ -1,0 +1,207 @@
+// The pool with real, tiny models and an engine that does what the test says.
+#include "pool/model_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "pool/host_test_support.h"
+
+namespace uma::pool {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ModelPoolTest : public ::testing::Test {
+ protected:
+  ModelPoolTest() : folder_(fs::path(::testing::TempDir()) / ("uma-pool-" + std::to_string(::getpid()))) {
+    init_log(LogLevel::error);
+    fs::create_directories(folder_);
+  }
+  ~ModelPoolTest() override {
+    if (pool_) pool_->stop();
+    fs::remove_all(folder_);
+  }
+
+  // Another name of a file is another model.
+  void add(const std::string& name, const std::string& source = "tiny") const {
+    const char* model = std::getenv("UMA_TEST_MODEL");
+    ASSERT_NE(model, nullptr);
+    fs::copy_file(fs::path(model).parent_path() / (source + ".gguf"), folder_ / (name + ".gguf"));
+  }
+  void start() {
+    PoolOptions options;
+    options.governor.usable_fraction = 1;
+    options.maintenance = std::chrono::milliseconds(20);
+    options.min_loaded = Duration(0);
+    options.prepare = [this](const RegisteredModel& model) -> Expected<engine::LoadWorkersOptions> {
+      engine::LoadWorkersOptions load;
+      load.path = model.path;
+      load.context.cells = 1024;
+      load.context.sequences = 2;
+      load.draft_path = draft_path_;
+      return load;
+    };
+    options.memory = [this] {
+      MemoryInfo machine;
+      machine.total = memory_;
+      return machine;
+    };
+    RegistryOptions registry;
+    registry.folders = {folder_.string()};
+    pool_.emplace(std::move(options), ModelRegistry::read(registry).value(), clock_);
+    pool_->start(host_);
+  }
+  static void until(const std::function<bool()>& condition, const std::string& what) {
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30); !condition();) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "never happened: " << what;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  void load(const std::string& name) {
+    host_.set_uses(name, 0);
+    pool_->load(name);
+  }
+  void load_and_wait(const std::string& name) {
+    load(name);
+    until([&] { return host_.has(name) || !host_.error_of(name).empty(); }, name + " is loaded");
+    ASSERT_EQ(host_.error_of(name), "");
+  }
+  Expected<Unit> unload(const std::string& name) {
+    auto answer = std::make_shared<std::atomic<int>>(0);
+    auto said = std::make_shared<Expected<Unit>>();
+    pool_->unload(name, [answer, said](Expected<Unit> done) {
+      *said = std::move(done);
+      *answer = 1;
+    });
+    until([&] { return *answer == 1; }, "an answer");
+    return *said;
+  }
+  [[nodiscard]] std::uint64_t held(const std::string& name, MemoryKind kind) const {
+    return pool_->governor().held_by(name, kHostMemory)[static_cast<std::size_t>(kind)];
+  }
+  [[nodiscard]] std::uint64_t weights(const std::string& name) const { return held(name, MemoryKind::weights); }
+  [[nodiscard]] std::uint64_t contexts(const std::string& name) const { return held(name, MemoryKind::context); }
+  [[nodiscard]] std::uint64_t reserved() const { return pool_->governor().use().front().reserved(); }
+
+  const fs::path folder_;
+  const SteadyClock clock_;
+  std::atomic<std::uint64_t> memory_{std::uint64_t{1} << 40};
+  std::string draft_path_;
+  FakeHost host_;
+  std::optional<ModelPool> pool_;
+};
+
+TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
+  add("a");
+  start();
+  load_and_wait("a");
+  EXPECT_GT(weights("a"), 0u);
+  EXPECT_GT(contexts("a"), 0u);
+  EXPECT_EQ(reserved(), weights("a") + contexts("a"));
+  EXPECT_GT(host_.limit.in_all, host_.limit.at_rest) << "of it, some is for states under way";
+  EXPECT_TRUE(unload("a"));
+  EXPECT_EQ(reserved(), 0u);
+  EXPECT_FALSE(unload("a")) << "it is not loaded";
+}
+
+TEST_F(ModelPoolTest, ALoadThatFailsHoldsNothing) {
+  add("vectors", "tiny-embed");
+  add("draft");
+  draft_path_ = (folder_ / "draft.gguf").string();
+  start();
+  load("vectors");
+  until([&] { return !host_.error_of("vectors").empty(); }, "the load fails");
+  EXPECT_NE(host_.error_of("vectors").find("draft"), std::string::npos) << host_.error_of("vectors");
+  EXPECT_EQ(reserved(), 0u);
+}
+
+TEST_F(ModelPoolTest, ALoadThatIsEndedWhileItWaitsHoldsNothing) {
+  add("a");
+  add("b");
+  start();
+  load_and_wait("a");
+  host_.set_uses("a", 1);
+  const std::uint64_t one = reserved();
+  memory_ = one + one / 2;
+  load("b");
+  until([&] { return host_.queued_bytes("b") > 0; }, "b waits for memory");
+  pool_->cancel_load("b");
+  until([&] { return !host_.error_of("b").empty(); }, "it has ended");
+  EXPECT_EQ(reserved(), one);
+}
+
+TEST_F(ModelPoolTest, WeightsThatWereUnloadedWhileTheirLoadWaitedAreReservedAgain) {
+  add("a");
+  add("b");
+  start();
+  load_and_wait("a");
+  load_and_wait("b");
+  const std::uint64_t w = weights("a");
+  const std::uint64_t c = contexts("a");
+  host_.set_uses("b", 1);
+  memory_ = 2 * w + c + c / 2;
+  until([&] { return !host_.has("a"); }, "the contexts of a are freed");
+  EXPECT_EQ(weights("a"), w) << "its weights are kept";
+  load("a");
+  until([&] { return host_.queued_bytes("a") == c; }, "a waits for memory for its contexts");
+  EXPECT_TRUE(unload("a"));
+  EXPECT_EQ(weights("a"), 0u);
+  host_.set_uses("b", 0);
+  until([&] { return host_.has("a"); }, "a has the place of b");
+  EXPECT_EQ(weights("a"), w);
+  EXPECT_EQ(contexts("a"), c);
+}
+
+TEST_F(ModelPoolTest, TwoThatWaitWithKeptWeightsDoNotHoldEachOther) {
+  add("a");
+  add("b");
+  start();
+  load_and_wait("a");
+  load_and_wait("b");
+  const std::uint64_t w = weights("a");
+  const std::uint64_t c = contexts("a");
+  memory_ = 2 * w + c - w / 2;
+  until([&] { return !host_.has("a") && !host_.has("b"); }, "the contexts of both are freed");
+  EXPECT_EQ(weights("a"), w);
+  EXPECT_EQ(weights("b"), w);
+  // Who is loaded first stays until the test says otherwise.
+  host_.set_uses("a", 1);
+  host_.set_uses("b", 1);
+  pool_->load("a");
+  pool_->load("b");
+  until([&] { return host_.has("a") || host_.has("b"); }, "one of them has the other's memory");
+  const std::string first = host_.has("a") ? "a" : "b";
+  const std::string second = first == "a" ? "b" : "a";
+  EXPECT_EQ(weights(first), w);
+  EXPECT_LE(reserved(), memory_.load());
+  host_.set_uses(first, 0);
+  until([&] { return host_.has(second); }, "the other one is loaded after it");
+  EXPECT_EQ(weights(second), w);
+  EXPECT_LE(reserved(), memory_.load());
+}
+
+TEST_F(ModelPoolTest, UnusedMemoryOfStatesGivesWayToALoadWithoutAWord) {
+  add("a");
+  host_.stored_max = std::uint64_t{1} << 40;
+  memory_ = std::uint64_t{64} << 20;
+  start();
+  until([&] { return held(WarmMemory::kName, MemoryKind::warm_kv) > memory_ * 9 / 10; }, "states may have nearly all");
+  load_and_wait("a");
+  EXPECT_GT(contexts("a"), 0u);
+  EXPECT_LE(reserved(), memory_.load());
+  EXPECT_EQ(pool_->governor().decisions_total(), 0u);
+}
+
+}  // namespace
+}  // namespace uma::pool
