@@ -338,7 +338,9 @@ TEST_P(Images, AreRefusedWhereTheyCannotBe) {
 TEST_P(Images, GoWithTheirTurnsWhenTheContextIsFull) {
   options_.cells = options_.unified ? 400 : 1'600;
   for (const std::int32_t n_keep : {0, 30, 150}) {
-    serve();
+    // Once with prompts that are computed in a lane of their own.
+    options_.row_cost = n_keep == 30 ? std::chrono::milliseconds(20) : FakeOptions().row_cost;
+    serve(n_keep == 30);
     std::string session;
     CreateSessionRequest create;
     create.mode = SessionMode::chat;
