@@ -173,7 +173,8 @@ std::vector<ModelInfo> ModelPool::list() const {
       info.has_chat_template = header->has_chat_template;
     }
     info.capability = model.capability;
-    info.reads_images = model.capability == Capability::vision;
+    info.reads_images = model.capability == Capability::vision || !model.projector_path.empty() ||
+                        (options_.default_has_projector && first && info.name == *first);
     info.aliases = model.card.aliases;
     info.problem = model.problem;
     if (!model.problem.empty()) info.state = ModelState::failed;

@@ -30,7 +30,8 @@
 namespace uma::pool {
 
 struct PoolOptions {
-  std::string default_model;  // that who names none means; empty: the first one registered
+  std::string default_model;           // that who names none means; empty: the first one registered
+  bool default_has_projector = false;  // one that `prepare` knows and the registry does not
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // LadderOptions
