@@ -34,8 +34,7 @@ endif()
 target_link_libraries(uma_llama INTERFACE llama ggml::ggml ${UMA_MTMD_LIBRARY})
 target_include_directories(uma_llama SYSTEM INTERFACE ${UMA_MTMD_HEADERS})
 
-# Boost is used from its headers. JSON is compiled once, in src/wire/boost_json.cpp; Asio once in each program that uses it
-# (src/server/boost_asio.cpp, apps/uma-bench/boost_asio.cpp).
+# Boost is used from its headers. Its functions are compiled once, in src/wire/boost_json.cpp and src/wire/boost_asio.cpp.
 add_library(uma_boost INTERFACE)
 target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)

@@ -6,6 +6,7 @@
 #include <format>
 #include <iostream>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,9 +14,11 @@
 #include "base/clock.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
+#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/models.h"
 #include "uma-cli/print.h"
+#include "uma-cli/printable.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/turn.h"
 
@@ -51,13 +54,16 @@ class Chat {
     std::string_view help;
     Result<void> (Chat::*run)(const std::string& argument);
   };
-  static const std::array<Command, 11> kCommands;
+  static const std::array<Command, 12> kCommands;
 
   // --- the conversation
 
   Result<void> begin() {
     auto model = find_model(client_, options_.model, interrupts_);
     if (!model) return std::unexpected(model.error());
+    for (const std::string& name : options_.images) {
+      if (auto added = add_image(name); !added) return added;
+    }
     if (options_.session.empty()) {
       if (auto started = start_session("", options_.system); !started) return started;
     } else if (auto entered = enter_or_create(options_.session); !entered) {
@@ -111,7 +117,13 @@ class Chat {
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return {};
     if (text.starts_with('/')) return obey(text);
     if (auto good = check_text(text, "this line"); !good) return std::unexpected(refused(good.error()));
-    json::object request = {{"type", "generate"}, {"session_id", id_}, {"prompt", text}};
+    json::object request = {{"type", "generate"}, {"session_id", id_}};
+    if (images_.empty()) {
+      request["prompt"] = text;
+    } else {
+      request["messages"] = messages_with(std::exchange(images_, {}), text);
+      request["deadline_ms"] = kImageDeadlineMs;
+    }
     return generate(std::move(request));
   }
 
@@ -124,6 +136,21 @@ class Chat {
     if ((shows_usage_ || was_full) && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
     if (end->is_output_closed) is_over_ = true;
     if (end->is_interrupted && (!lines_.is_terminal() || interrupts_.must_leave())) return interrupted();
+    return {};
+  }
+
+  // The next message has it.
+  Result<void> add_image(const std::string& name) {
+    auto image = read_images(std::span(&name, 1));
+    if (!image) return std::unexpected(image.error());
+    if (auto sees = check_any_reads_images(client_); !sees) return sees;
+    std::size_t chars = text_field(image->front(), "data").size();
+    for (const json::object& other : images_) chars += text_field(other, "data").size();
+    if (chars / 4 * 3 > kImageBytesPerRequest) {
+      return fail(ExitCode::usage, std::format("{}: the images of a message have {} at most together", printable_line(name),
+                                               human_bytes(kImageBytesPerRequest)));
+    }
+    images_.push_back(std::move(image->front()));
     return {};
   }
 
@@ -223,6 +250,12 @@ class Chat {
     return print(output_, text + "  A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D leaves.\n");
   }
 
+  Result<void> image(const std::string& name) {
+    if (name.empty()) return refuse("/image needs the name of a file, or an address");
+    if (auto added = add_image(name); !added) return std::unexpected(refused(added.error()));
+    return say(std::format("{} with the next message\n", count_of(static_cast<std::int64_t>(images_.size()), "image")));
+  }
+
   Result<void> new_session(const std::string& name) { return start_session(name, options_.system); }
   Result<void> new_system(const std::string& text) { return start_session("", text); }
   Result<void> list_sessions(const std::string&) { return print_sessions(client_, output_, false); }
@@ -270,13 +303,15 @@ class Chat {
   Output& output_;
   Interrupts& interrupts_;
   std::string id_;                        // of the current session
+  std::vector<json::object> images_;      // that go with the next message
   std::vector<std::string> unnamed_ids_;  // sessions that end with this chat
   bool shows_usage_;
   bool is_over_ = false;
 };
 
-constexpr std::array<Chat::Command, 11> Chat::kCommands = {{
+constexpr std::array<Chat::Command, 12> Chat::kCommands = {{
     {"help", "", "this list", &Chat::help},
+    {"image", "FILE", "show this picture with the next message", &Chat::image},
     {"new", "[NAME]", "a new session; without a name it ends with the chat", &Chat::new_session},
     {"system", "TEXT", "a new session that begins with this system message", &Chat::new_system},
     {"sessions", "", "all sessions", &Chat::list_sessions},

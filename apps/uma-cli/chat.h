@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "uma-cli/client.h"
 #include "uma-cli/generation_flags.h"
@@ -17,6 +18,7 @@ struct ChatOptions {
   std::string system;   // of a new session
   std::string model;    // of a new session; empty: the default model
   std::string on_full;  // of a new session: error, shift; empty: the daemon's default
+  std::vector<std::string> images{};  // files and addresses, before the first message
   GenerationFlags generation;
   bool shows_usage = false;
 };

@@ -64,7 +64,8 @@ class FakeSessions {
     const std::string type = text_field(request, "type");
     const std::string session = text_field(request, "session_id");
     if (type == "models") {
-      connection.answer(request, "models", {{"models", json::array{json::object{{"name", "m"}, {"state", "ready"}}}}});
+      connection.answer(request, "models",
+                        {{"models", json::array{json::object{{"name", "m"}, {"state", "ready"}, {"reads_images", true}}}}});
     } else if (type == "create_session" || type == "fork_session") {
       const std::string name = text_field(request, "name");
       live_.push_back(name.empty() ? "id" + std::to_string(++count_) : name);
@@ -164,6 +165,25 @@ TEST_F(ChatTest, AWrongCommandIsToldAndNothingIsSent) {
   EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "create_session", "end_session"));
   EXPECT_THAT(told, testing::HasSubstr("/nope: /help"));
   EXPECT_EQ(std::ranges::count(told, '\n'), 9);
+}
+
+TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
+  options_.images = {"https://host/a.png"};
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(chat({typed("What?"), typed("/image http://host/b.png"), typed("/image /absent/c.png"), typed("/image"),
+                    typed("And this?"), typed("Well.")}));
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, testing::HasSubstr("/absent/c.png: No such file"));
+  EXPECT_THAT(told, testing::HasSubstr("/image needs"));
+  EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "models", "create_session", "generate", "models", "generate",
+                                                      "generate", "end_session"));
+  const auto content = [&](std::size_t request) {
+    return json::serialize(array_field(sessions_.request(request), "messages").at(0).at("content"));
+  };
+  EXPECT_EQ(content(3), R"([{"url":"https://host/a.png","type":"image"},{"type":"text","text":"What?"}])");
+  EXPECT_EQ(content(5), R"([{"url":"http://host/b.png","type":"image"},{"type":"text","text":"And this?"}])");
+  EXPECT_EQ(text_field(sessions_.request(6), "prompt"), "Well.");
+  EXPECT_THAT(screen_.text(), testing::HasSubstr("1 image with the next message"));
 }
 
 TEST_F(ChatTest, ASpaceInFrontSendsASlashAsText) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <format>
+#include <span>
 #include <string_view>
 #include <unistd.h>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "base/unique_fd.h"
 #include "uma-cli/fields.h"
+#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
@@ -27,6 +29,7 @@ namespace json = boost::json;
 constexpr std::size_t kTextsPerRequest = 64;
 constexpr std::size_t kBytesPerRequest = 384u << 10;  // within a frame of the usual limit, also where each needs escapes
 constexpr int kDeadlineMs = 60'000;
+constexpr int kBackgroundDeadlineMs = 300'000;
 constexpr std::size_t kTextColumns = 60;  // of a table
 constexpr std::size_t kNumbersShown = 4;
 
@@ -94,9 +97,10 @@ std::string first_numbers(const json::array& vector) {
   return vector.size() > kNumbersShown ? text + " …" : text;
 }
 
-void append_vector_line(std::string& lines, std::string_view text, const json::array& vector) {
+// `kind` is what was embedded: "text" or "image".
+void append_vector_line(std::string& lines, std::string_view kind, std::string_view name, const json::array& vector) {
   wire::ObjectWriter object(lines);
-  object.field("text", text);
+  object.field(kind, name);
   wire::append_json_array(object.begin("embedding"), vector,
                           [&](const json::value& value) { wire::append_json_float(lines, number_of(value)); });
   object.close();
@@ -112,13 +116,75 @@ void append_score_line(std::string& lines, std::int64_t index, float score, std:
   lines += '\n';
 }
 
+// Prints the vectors of `names` as they come: lines, or rows of a table.
+class VectorPrinter {
+ public:
+  VectorPrinter(Client& client, Output& output, std::string_view kind, bool as_json)
+      : client_(client), output_(output), kind_(kind), as_table_(output.is_terminal() && !as_json) {}
+
+  Result<void> ask(json::object request, std::span<const std::string> names) {
+    const auto answer = client_.call(std::move(request), "embedding");
+    if (!answer) return std::unexpected(answer.error());
+    const json::array& vectors = array_field(*answer, "embeddings");
+    if (vectors.size() != names.size() || !std::ranges::all_of(vectors, &json::value::is_array)) {
+      return fail(ExitCode::protocol, std::format("the daemon sent {} vectors of {} {}s", vectors.size(), names.size(), kind_));
+    }
+    std::string lines;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const json::array& vector = vectors[i].get_array();
+      if (as_table_) {
+        table_.add({short_text(names[i]), std::to_string(vector.size()), first_numbers(vector)});
+      } else {
+        append_vector_line(lines, kind_, names[i], vector);
+      }
+    }
+    return print(output_, lines);
+  }
+  Result<void> end() { return as_table_ ? print(output_, table_.text()) : Result<void>(); }
+
+ private:
+  Client& client_;
+  Output& output_;
+  const std::string_view kind_;
+  const bool as_table_;
+  Table table_{{{kind_ == "image" ? "IMAGE" : "TEXT"}, {"NUMBERS", Align::right}, {"VECTOR"}}};
+};
+
+Result<void> embed_images(Client& client, const EmbedOptions& options, Output& output) {
+  const TextsOptions& common = options.common;
+  if (!common.texts.empty() || !common.file.empty()) return fail(ExitCode::usage, "give texts or images, not both");
+  if (!options.task.empty() || options.dimensions > 0 || options.is_raw || !common.long_input.empty()) {
+    return fail(ExitCode::usage, "--task, --dimensions, --raw and --long-input are for texts: images have none of them");
+  }
+  if (auto sees = check_reads_images(client, common.model); !sees) return sees;
+  VectorPrinter printer(client, output, "image", common.as_json);
+  for (std::size_t begin = 0; begin < options.images.size();) {
+    json::array images;
+    for (std::size_t chars = 0; begin + images.size() < options.images.size() && images.size() < kImagesPerRequest;) {
+      auto image = read_images(std::span(&options.images[begin + images.size()], 1));
+      if (!image) return std::unexpected(image.error());
+      chars += text_field(image->front(), "data").size();
+      if (!images.empty() && chars / 4 * 3 > kImageBytesPerRequest) break;
+      images.push_back(std::move(image->front()));
+    }
+    const std::span names = std::span(options.images).subspan(begin, images.size());
+    json::object request{{"type", "embed_image"},
+                         {"images", std::move(images)},
+                         {"deadline_ms", common.is_background ? kBackgroundDeadlineMs : kImageDeadlineMs}};
+    if (!common.model.empty()) request["model"] = common.model;
+    if (auto printed = printer.ask(std::move(request), names); !printed) return printed;
+    begin += names.size();
+  }
+  return printer.end();
+}
+
 }  // namespace
 
 Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Interrupts& interrupts) {
+  if (!options.images.empty()) return embed_images(client, options, output);
   auto texts = read_texts(options.common, interrupts);
   if (!texts) return std::unexpected(texts.error());
-  const bool as_table = output.is_terminal() && !options.common.as_json;
-  Table table({{"TEXT"}, {"NUMBERS", Align::right}, {"VECTOR"}});
+  VectorPrinter printer(client, output, "text", options.common.as_json);
   for (std::size_t begin = 0; begin < texts->size();) {
     json::array part;
     for (std::size_t bytes = 0; begin + part.size() < texts->size() && part.size() < kTextsPerRequest;) {
@@ -133,26 +199,10 @@ Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Int
     if (!options.task.empty()) request["task"] = options.task;
     if (options.dimensions > 0) request["dimensions"] = options.dimensions;
     if (options.is_raw) request["normalize"] = false;
-    const auto answer = client.call(std::move(request), "embedding");
-    if (!answer) return std::unexpected(answer.error());
-    const json::array& vectors = array_field(*answer, "embeddings");
-    if (vectors.size() != count || !std::ranges::all_of(vectors, [](const json::value& value) { return value.is_array(); })) {
-      return fail(ExitCode::protocol, std::format("the daemon sent {} vectors of {} texts", vectors.size(), count));
-    }
-    std::string lines;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::string& text = (*texts)[begin + i];
-      const json::array& vector = vectors[i].get_array();
-      if (as_table) {
-        table.add({short_text(text), std::to_string(vector.size()), first_numbers(vector)});
-      } else {
-        append_vector_line(lines, text, vector);
-      }
-    }
-    if (auto printed = print(output, lines); !printed) return printed;
+    if (auto printed = printer.ask(std::move(request), std::span(*texts).subspan(begin, count)); !printed) return printed;
     begin += count;
   }
-  return as_table ? print(output, table.text()) : Result<void>();
+  return printer.end();
 }
 
 Result<void> run_rerank(Client& client, RerankOptions options, Output& output, Interrupts& interrupts) {

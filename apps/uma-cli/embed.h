@@ -1,4 +1,4 @@
-// `embed` and `rerank`: vectors of texts, and documents in the order of their relevance to a query.
+// `embed` and `rerank`: vectors of texts or images, and documents in the order of their relevance to a query.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct TextsOptions {
 
 struct EmbedOptions {
   TextsOptions common;
+  std::vector<std::string> images;  // in place of texts: files and addresses
   std::string task;
   std::int64_t dimensions = 0;  // 0: all
   bool is_raw = false;          // vectors as the model makes them, of any length
@@ -35,8 +36,8 @@ struct RerankOptions {
   std::int64_t top_n = 0;  // 0: all
 };
 
-// A JSON object per text, {"text", "embedding"}, or, on a terminal, a table. Many texts go in several requests, and are printed
-// as they come.
+// A JSON object per text, {"text", "embedding"}, or per image, {"image", "embedding"}; or, on a terminal, a table. Many texts
+// go in several requests, and are printed as they come.
 Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Interrupts& interrupts);
 // A JSON object per document, {"index", "score", "text"}, best first, or a table.
 Result<void> run_rerank(Client& client, RerankOptions options, Output& output, Interrupts& interrupts);

@@ -18,6 +18,7 @@
 #include "uma-cli/chat.h"
 #include "uma-cli/embed.h"
 #include "uma-cli/history.h"
+#include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/metrics.h"
 #include "uma-cli/models.h"
@@ -54,6 +55,7 @@ struct Flags {
   OneShot one_shot;
   bool has_prompt = false;
   ChatOptions chat;
+  DescribeOptions describe;
   EmbedOptions embed;
   RerankOptions rerank;
   std::string session;
@@ -126,6 +128,7 @@ void add_chat(CLI::App& app, Flags& flags, Action& action) {
   chat.add_option("--on-full", flags.chat.on_full,
                   "When the context of a new session is full: error, or shift (forget the oldest turns)")
       ->check(CLI::IsMember({"error", "shift"}));
+  chat.add_option("--image", flags.chat.images, "Images for the first message: files, or http(s) addresses");
   chat.add_flag("--usage", flags.chat.shows_usage, "Print each answer's receipt to standard error");
   add_generation_flags(chat, flags.chat.generation);
 }
@@ -226,10 +229,11 @@ void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, st
 }
 
 void add_texts_commands(CLI::App& app, Flags& flags, Action& action) {
-  CLI::App& embed = add_command(app, flags, action, "embed", "Vectors of texts", [](const Flags& given, Tools& tools) {
-    return run_embed(tools.client, given.embed, tools.output, tools.interrupts);
-  });
+  CLI::App& embed = add_command(
+      app, flags, action, "embed", "Vectors of texts or images",
+      [](const Flags& given, Tools& tools) { return run_embed(tools.client, given.embed, tools.output, tools.interrupts); });
   add_texts_flags(embed, flags.embed.common, "The texts", {"refuse", "truncate", "chunk"});
+  embed.add_option("--image", flags.embed.images, "Vectors of images instead: files, or http(s) addresses");
   embed.add_option("--task", flags.embed.task, "What the vectors are for, by a name that the model knows");
   embed.add_option("--dimensions", flags.embed.dimensions, "The first so many numbers of each vector (all)")
       ->check(CLI::PositiveNumber);
@@ -241,6 +245,18 @@ void add_texts_commands(CLI::App& app, Flags& flags, Action& action) {
   add_texts_flags(rerank, flags.rerank.common, "The documents", {"refuse", "truncate"});
   rerank.add_option("--query", flags.rerank.query, "What they should be about")->required();
   rerank.add_option("--top", flags.rerank.top_n, "So many of the best (all)")->check(CLI::PositiveNumber);
+}
+
+void add_describe(CLI::App& app, Flags& flags, Action& action) {
+  CLI::App& describe =
+      add_command(app, flags, action, "describe", "Say what is in an image", [](const Flags& given, Tools& tools) {
+        return run_describe(tools.client, given.describe, tools.output, tools.interrupts);
+      });
+  describe.add_option("image", flags.describe.image, "File, or http(s) address")->required();
+  describe.add_option("--query", flags.describe.query, "What to ask")->capture_default_str();
+  describe.add_option("--model", flags.describe.model, "Model (the daemon's default)");
+  describe.add_flag("--usage", flags.describe.shows_usage, "Print the receipt to standard error");
+  add_generation_flags(describe, flags.describe.generation);
 }
 
 void add_pull(CLI::App& app, Flags& flags) {
@@ -264,6 +280,7 @@ void add_pull(CLI::App& app, Flags& flags) {
 void add_one_shot(CLI::App& app, Flags& flags) {
   app.add_option("--prompt", flags.one_shot.prompt, "What to ask; - reads it from standard input");
   app.add_option("--model", flags.one_shot.model, "Model (the daemon's default)");
+  app.add_option("--image", flags.one_shot.images, "Images to ask about: files, or http(s) addresses");
   app.add_option("--session", flags.one_shot.session, "Ask within this session, by id or name; a new name creates it");
   app.add_flag("--raw", flags.one_shot.is_raw, "Continue the prompt as a text, without the model's chat template");
   app.add_flag("--usage", flags.one_shot.shows_usage, "Print the receipt to standard error: tokens, reuse, speed");
@@ -343,6 +360,7 @@ int main_of(int argc, char** argv) {
   add_models(app, flags, action);
   add_views(app, flags, action);
   add_texts_commands(app, flags, action);
+  add_describe(app, flags, action);
   add_pull(app, flags);
   app.footer(kFooter);  // after the subcommands, which would inherit it
   try {

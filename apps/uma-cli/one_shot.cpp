@@ -8,6 +8,7 @@
 #include <boost/json/array.hpp>
 
 #include "uma-cli/fields.h"
+#include "uma-cli/images.h"
 #include "uma-cli/models.h"
 #include "uma-cli/sessions.h"
 #include "uma-cli/turn.h"
@@ -21,12 +22,23 @@ namespace json = boost::json;
 Result<json::object> one_shot_request(Client& client, const OneShot& command, Interrupts& interrupts) {
   json::object request = {{"type", "generate"}};
   command.generation.add_to(request);
+  if (!command.images.empty()) {
+    if (command.is_raw) return fail(ExitCode::usage, "--image and --raw exclude each other: a text has no images");
+    const auto images = read_images(command.images);
+    if (!images) return std::unexpected(images.error());
+    const bool is_sessions = !command.session.empty() && command.model.empty();
+    auto sees = is_sessions ? check_any_reads_images(client) : check_reads_images(client, command.model);
+    if (!sees) return std::unexpected(sees.error());
+    request["messages"] = messages_with(*images, command.prompt);
+    request["deadline_ms"] = kImageDeadlineMs;
+  }
   if (!command.session.empty()) {
     request["session_id"] = command.session;
-    request["prompt"] = command.prompt;
+    if (command.images.empty()) request["prompt"] = command.prompt;
     return request;
   }
   if (!command.model.empty()) request["model"] = command.model;
+  if (!command.images.empty()) return request;
   bool is_chat = false;
   if (!command.is_raw) {
     auto model = find_model(client, command.model, interrupts);

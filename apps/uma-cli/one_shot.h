@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "uma-cli/client.h"
 #include "uma-cli/generation_flags.h"
@@ -12,8 +13,9 @@ namespace uma::cli {
 
 struct OneShot {
   std::string prompt;
-  std::string model;    // empty: the default model
-  std::string session;  // id or name; empty: none. A name that does not exist yet is created
+  std::string model;                  // empty: the default model
+  std::string session;                // id or name; empty: none. A name that does not exist yet is created
+  std::vector<std::string> images{};  // files and addresses, before the prompt
   GenerationFlags generation;
   bool is_raw = false;       // the model's text continued, even where it has a chat template
   bool shows_usage = false;  // the receipt, on standard error

@@ -82,6 +82,13 @@ std::optional<std::string> apply_reproducible(Config& config, std::string_view t
   return std::nullopt;
 }
 
+std::optional<std::string> apply_vision_urls(Config& config, std::string_view text) {
+  auto word = one_of({"off", "on"})(text);
+  if (!word) return std::move(word.error());
+  config.vision_urls.allows_public = *word == "on";
+  return std::nullopt;
+}
+
 std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
   auto word = one_of({"auto", "split", "turns", "off"})(text);
   if (!word) return std::move(word.error());
@@ -156,6 +163,13 @@ const std::vector<Setting>& settings() {
        .apply = store(folders(), [](Config& c) -> auto& { return c.vision_allowed_dirs; }),
        .takes_list = true},
       {"vision", "cache_bytes_max", store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.vision_cache_bytes_max; })},
+      {"vision", "urls", apply_vision_urls},
+      {.section = "vision",
+       .key = "url_hosts",
+       .apply = store(hosts(), [](Config& c) -> auto& { return c.vision_urls.hosts; }),
+       .takes_list = true},
+      {"vision", "url_bytes_max", store(byte_count(1, 32 << 20), [](Config& c) -> auto& { return c.vision_urls.bytes_max; })},
+      {"vision", "url_timeout", store(duration(), [](Config& c) -> auto& { return c.vision_urls.time_max; })},
       {.section = "", .key = "models", .apply = store(path(), [](Config& c) -> auto& { return c.models_file; })},
       {.section = "",
        .key = "models_dirs",

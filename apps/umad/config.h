@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/image.h"
 #include "core/limits.h"
 #include "kv/tier_policy.h"
 #include "llm/model.h"
@@ -51,6 +52,7 @@ struct Config {
   std::string projector;    // named likewise; reads images for `model`; empty: none
   std::vector<std::string> vision_allowed_dirs;        // of images that are named by a path; empty: none
   std::uint64_t vision_cache_bytes_max = 128ul << 20;  // of images that were encoded
+  ImageUrlRules vision_urls;                           // of images that are named by a URL
   std::string models_dir;  // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME
   std::string
       models_file;  // models.yaml: what is said of models by name; where no source names it, $XDG_CONFIG_HOME/uma/models.yaml

@@ -111,6 +111,25 @@ http:
   }
 }
 
+TEST(Config, ImagesAreFetchedFromUrlsOnlyWhereItSaysSo) {
+  Config config;
+  EXPECT_FALSE(config.vision_urls.allow_any());
+  EXPECT_THAT(
+      apply_yaml(config, "vision: {url_hosts: ['Images.local:8080', '[::1]:80'], url_bytes_max: 1M, url_timeout: 2s}", "f"),
+      IsEmpty());
+  EXPECT_EQ(config.vision_urls.hosts, (std::vector<std::string>{"images.local:8080", "[::1]:80"}));
+  EXPECT_FALSE(config.vision_urls.allows_public);
+  EXPECT_EQ(config.vision_urls.bytes_max, 1u << 20);
+  EXPECT_EQ(config.vision_urls.time_max, std::chrono::seconds(2));
+  EXPECT_THAT(apply_yaml(config, "vision: {urls: on}", "f"), IsEmpty());
+  EXPECT_TRUE(config.vision_urls.allows_public);
+  for (const char* wrong : {"vision: {urls: yes}", "vision: {url_hosts: [localhost]}", "vision: {url_hosts: ['http://a:1']}",
+                            "vision: {url_hosts: ['a:1/x']}", "vision: {url_hosts: ['a:0']}", "vision: {url_hosts: ['a@b:1']}",
+                            "vision: {url_hosts: ['*:80']}", "vision: {url_bytes_max: 33M}", "vision: {url_timeout: soon}"}) {
+    EXPECT_THAT(apply_yaml(config, wrong, "f"), SizeIs(1)) << wrong;
+  }
+}
+
 TEST(Config, ServesOtherMachinesOnlyWithKeysAndOnPurpose) {
   EXPECT_FALSE(load({"--http", "0.0.0.0:8642"}));
   EXPECT_FALSE(load({"--http", "[::]:8642"}));

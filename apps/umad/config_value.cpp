@@ -1,5 +1,6 @@
 #include "umad/config_value.h"
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <charconv>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "capability/image_url.h"
 #include "server/http_rules.h"
 
 namespace uma::umad {
@@ -197,6 +199,23 @@ Reader<std::vector<std::string>> origins() {
     for (std::string origin; words >> origin;) {
       if (!server::is_origin(origin)) return std::unexpected("origins such as https://chat.example, without a path");
       list.push_back(std::move(origin));
+    }
+    return list;
+  };
+}
+
+Reader<std::vector<std::string>> hosts() {
+  return [](std::string_view text) -> std::expected<std::vector<std::string>, std::string> {
+    std::vector<std::string> list;
+    std::istringstream words{std::string(text)};
+    for (std::string host; words >> host;) {
+      const auto url = capability::parse_image_url("http://" + host + "/");
+      // As it is written for its port, and nothing beside host and port.
+      const bool has_port = url && std::ranges::equal(url->authority(), host, [](char a, char b) {
+                              return a == b || (b >= 'A' && b <= 'Z' && a == b - 'A' + 'a');
+                            });
+      if (!has_port) return std::unexpected("hosts with their ports, such as images.local:8080 or [::1]:80");
+      list.push_back(url->authority());
     }
     return list;
   };

@@ -46,6 +46,8 @@ struct HttpAddress {
 [[nodiscard]] bool is_loopback(const HttpAddress& address);
 // Origins of web pages, such as https://chat.example, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> origins();
+// HOST:PORT, of hosts that images may be fetched from, separated by blanks.
+[[nodiscard]] Reader<std::vector<std::string>> hosts();
 // Absolute paths without blanks, with blanks between them.
 [[nodiscard]] Reader<std::vector<std::string>> folders();
 

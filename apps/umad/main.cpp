@@ -254,7 +254,8 @@ engine::EngineOptions Daemon::engine_options() {
   options.store = store_options(config_);
   options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
                     .cache_bytes_max = config_.vision_cache_bytes_max,
-                    .folder = config_.data_dir + "/images"};
+                    .folder = config_.data_dir + "/images",
+                    .urls = config_.vision_urls};
   options.queue_depth_warn = config_.pool.queue_depth_warn;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
@@ -265,6 +266,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   const PoolOptions& settings = config_.pool;
   pool::PoolOptions options;
   options.default_model = models_.default_name;
+  options.default_has_projector = !config_.projector.empty();
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
   options.min_loaded = seconds(settings.min_loaded_s);
@@ -289,8 +291,9 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));
-  const std::string projector = card.projector.empty() && is_default ? config.projector : card.projector;
-  const Expected<std::string> projector_path = projector.empty() ? std::string() : find_named(config, projector);
+  // Its card's, the configuration's, the one beside it.
+  const bool is_configured = is_default && card.projector.empty() && !config.projector.empty();
+  const auto projector_path = is_configured ? find_named(config, config.projector) : model.projector_path;
   if (!projector_path) return fail(ErrorCode::model_load, std::format("projector: {}", projector_path.error().message));
   const Compute compute = choose_compute_here(config, model.path);
   engine::LoadWorkersOptions options;

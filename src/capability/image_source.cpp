@@ -100,10 +100,14 @@ Expected<Bytes> read_source(const ImageSource& source, std::span<const std::stri
       return decode_data(source.text);
     case ImageSource::Kind::path:
       return read_path(source.text, allowed_dirs);
+    case ImageSource::Kind::file: {
+      const auto bytes = std::as_bytes(std::span(source.text));
+      return Bytes(bytes.begin(), bytes.end());
+    }
     case ImageSource::Kind::url:
       break;
   }
-  return refuse("images are not fetched from URLs: send their data");
+  return refuse("images are not fetched from URLs here: send their data, or allow it with vision.urls");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Images as clients send them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -16,9 +17,20 @@ struct ImageSource {
     path,  // of a file of the daemon's machine
     data,  // base64, alone or as a data: URI
     url,
+    file,  // its bytes
   };
   Kind kind = Kind::data;
   std::string text;
+};
+
+// From where images are fetched that are named by a URL of http or https; by default from nowhere.
+struct ImageUrlRules {
+  bool allows_public = false;      // whatever the open internet has at the usual ports
+  std::vector<std::string> hosts;  // HOST:PORT, as in a URL, lower case: these may be anywhere
+  std::size_t bytes_max = 16ul << 20;
+  std::chrono::milliseconds time_max{10'000};  // of an image, redirects among it
+
+  [[nodiscard]] bool allow_any() const { return allows_public || !hosts.empty(); }
 };
 
 // An image among the messages of an input.
@@ -26,6 +38,7 @@ struct InputImage {
   std::size_t message = 0;  // its index
   std::size_t at = 0;       // the image stands before this byte of the message's content
   ImageSource source;
+  std::string field{};  // of the request, with its path; empty: what is wrong with it needs no name
 };
 
 struct EmbedImagesRequest {

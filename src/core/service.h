@@ -4,10 +4,13 @@
 // (3) An acknowledged change of a session is in the catalog.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "core/embedding.h"
 #include "core/error.h"
 #include "core/event.h"
@@ -71,6 +74,9 @@ class Service {
 
   // A vector for each image.
   virtual void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) = 0;
+  // The files of images that a session of the caller's has, by their SHA-256. Empty: it is gone, or those before it have so
+  // much that it would be more than `bytes_max`.
+  virtual void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) = 0;
 
   // Loads a model before anybody needs it; empty: the default one. Replies when it is there, or why not.
   virtual void load_model(std::string model, Reply<Unit> reply) = 0;

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/thread_name.h"
 #include "capability/message_images.h"
+#include "engine/image_fetcher.h"
 
 namespace uma::engine {
 namespace {
@@ -95,7 +96,11 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       source_(std::move(source)),
       catalog_(std::move(catalog)),
       store_(with_engine(options_.store), std::move(cold), clock),
-      router_({.limits = options_.limits, .seed = random_seed()}, *source_, *catalog_, store_, preparer_, clock) {
+      fetcher_(options_.vision.urls.allow_any()
+                   ? std::make_unique<ImageFetcher>(options_.vision.urls, options_.limits.queue_bytes_max)
+                   : nullptr),
+      router_({.limits = options_.limits, .seed = random_seed(), .fetcher = fetcher_.get()}, *source_, *catalog_, store_,
+              preparer_, clock) {
   if (options_.vision.folder.empty()) return;
   std::unordered_set<std::string> images;
   for (const std::string& extra : catalog_->load_image_extras()) {
@@ -413,6 +418,10 @@ bool Engine::retire(const std::string& model) {
   return true;
 }
 
+void Engine::hold_background(const std::string& model, bool holds) {
+  router_.post([this, model, holds] { router_.hold_background(model, holds); });
+}
+
 std::vector<ModelUsage> Engine::usage() {
   return ask_router<std::vector<ModelUsage>>([this] { return router_.usage(); });
 }
@@ -483,6 +492,7 @@ void Engine::drain() {
 void Engine::stop() {
   if (!started_) return;
   started_ = false;
+  if (fetcher_) fetcher_->stop();
   source_->stop();
   std::vector<Worker*> workers;
   std::vector<std::thread> vision_threads;
@@ -626,6 +636,19 @@ void Engine::embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbed
   });
 }
 
+void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
+  store_.run_later([this, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
+    std::vector<Bytes> files(ids.size());
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      auto file = read_kept_image(options_.vision.folder, ids[i]);
+      if (!file || file->size() > bytes_max) continue;
+      bytes_max -= file->size();
+      files[i] = std::move(*file);
+    }
+    reply(std::move(files));
+  });
+}
+
 void Engine::load_model(std::string model, Reply<Unit> reply) {
   router_.post(
       [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });
@@ -669,7 +692,9 @@ std::vector<ModelInfo> Engine::models() const {
     if (found == models_.end() || found->second.info.state == ModelState::unloaded) continue;
     std::vector<std::string> aliases = std::move(info.aliases);
     std::string problem = std::move(info.problem);
+    const bool will_read_images = info.reads_images;
     info = found->second.info;
+    if (info.state != ModelState::ready) info.reads_images = will_read_images;
     info.aliases = std::move(aliases);
     if (info.state == ModelState::failed) info.problem = std::move(problem);
   }

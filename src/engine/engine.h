@@ -48,6 +48,8 @@ struct EngineOptions {
   std::function<void(const Expected<ModelInfo>&)> on_loaded;
 };
 
+class ImageFetcher;
+
 class Engine final : public Service, private WorkerHost {
  public:
   // `cold`: where states go that memory has no room for, and all at the end; null: they are given up. `clock` outlives the
@@ -86,6 +88,7 @@ class Engine final : public Service, private WorkerHost {
   void export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) override;
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) override;
   void embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override;
+  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override;
   void load_model(std::string model, Reply<Unit> reply) override;
   void unload_model(std::string model, Reply<Unit> reply) override;
   [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
@@ -131,6 +134,7 @@ class Engine final : public Service, private WorkerHost {
   }
   void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
+  void hold_background(const std::string& model, bool holds) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
   [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
   [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
@@ -161,6 +165,7 @@ class Engine final : public Service, private WorkerHost {
   const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // shared by all lanes
 
   kv::StateStore store_;
+  const std::unique_ptr<ImageFetcher> fetcher_;  // null: no URL may be asked for
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};

@@ -4,6 +4,7 @@
 #include <format>
 #include <utility>
 
+#include "base/check.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -58,6 +59,14 @@ const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position) {
 std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length) {
   const auto found = std::ranges::find_if(runs, [&](const ImageRun& run) { return position < run.end(); });
   return found == runs.end() ? length : std::max(found->begin, position);
+}
+
+void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end) {
+  std::erase_if(runs, [&](const ImageRun& run) { return run.begin >= begin && run.end() <= end; });
+  for (ImageRun& run : runs) {
+    UMA_CHECK(run.end() <= begin || run.begin >= end);
+    if (run.begin >= end) run.begin -= end - begin;
+  }
 }
 
 std::int32_t call_begin(const ImageRun& run, std::int32_t position) {

@@ -34,6 +34,9 @@ struct ImageRun {
 // Where the next image behind a token begins; `length` of the chain where none comes.
 [[nodiscard]] std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length);
 
+// What they are when the tokens [begin, end) are taken out of the chain. REQUIRES: none of them is cut.
+void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end);
+
 // Of a run that is encoded: where a call must begin that computes the row at `position`, and where one from there ends.
 [[nodiscard]] std::int32_t call_begin(const ImageRun& run, std::int32_t position);
 [[nodiscard]] std::int32_t call_end(const ImageRun& run, std::int32_t position, std::int32_t rows_max);

@@ -12,6 +12,7 @@
 #include "capability/message_images.h"
 #include "engine/router.h"
 #include "engine/worker_source_test_support.h"
+#include "kv/session_file.h"
 #include "llm/image_tokens.h"
 #include "testing/fake_model.h"
 #include "testing/image_bytes.h"
@@ -139,6 +140,22 @@ class Images : public ::testing::TestWithParam<bool> {
     return id;
   }
   [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
+  Bytes exported(const std::string& session, bool with_kv) {
+    Bytes bytes;
+    router_->export_session(kTenant, session, with_kv, [&](Expected<ExportedSession> made) {
+      ASSERT_TRUE(made) << made.error().message;
+      for (const std::span<const std::byte> part : made->file.parts) bytes.insert(bytes.end(), part.begin(), part.end());
+    });
+    run();
+    return bytes;
+  }
+  Expected<ImportedSession> imported(const Bytes& file) {
+    Expected<ImportedSession> result = fail(ErrorCode::io_short_write, "nothing was replied");
+    router_->import_session(kTenant, {.name = "", .file = file_of(file)},
+                            [&](Expected<ImportedSession> made) { result = std::move(made); });
+    run();
+    return result;
+  }
   // What the chain says was generated is what the model says after the rest of it.
   void expect_true_to_the_model(const std::string& session, const Sink& sink) const {
     const std::vector<Token>& chain = kept(session)->chain;
@@ -309,25 +326,146 @@ TEST_P(Images, ForksAndRewindsHaveThem) {
 
 TEST_P(Images, AreRefusedWhereTheyCannotBe) {
   EXPECT_EQ(generate(ask("one", {'a'}, "unknown"))->error().code, ErrorCode::session_unknown);
-  const std::string shifting = begin_session(OnFull::shift);
-  EXPECT_TRUE(generate(ask("one", {'a'}, shifting))->error().message.contains("on_full"));
   GenerateRequest bad = ask("one", {'a'});
   bad.input.images[0].source.text = "aGVsbG8=";
+  bad.input.images[0].field = "messages[0].content[0]";
   const auto refused = generate(bad);
   EXPECT_EQ(refused->error().code, ErrorCode::proto_field);
-  EXPECT_TRUE(refused->error().message.starts_with("messages[0]: ")) << refused->error().message;
+  EXPECT_TRUE(refused->error().message.starts_with("field \"messages[0].content[0]\": ")) << refused->error().message;
 }
 
-TEST_P(Images, SessionsWithThemAreNotExported) {
+// Whatever was dropped, every image that is left is whole, and is one of the messages that are left.
+TEST_P(Images, GoWithTheirTurnsWhenTheContextIsFull) {
+  options_.cells = options_.unified ? 400 : 1'600;
+  for (const std::int32_t n_keep : {0, 30, 150}) {
+    // Once with prompts that are computed in a lane of their own.
+    options_.row_cost = n_keep == 30 ? std::chrono::milliseconds(20) : FakeOptions().row_cost;
+    serve(n_keep == 30);
+    std::string session;
+    CreateSessionRequest create;
+    create.mode = SessionMode::chat;
+    create.system = "be brief";
+    create.on_full = OnFull::shift;
+    create.n_keep = n_keep;
+    router_->create_session(kTenant, create, [&](Expected<SessionInfo> made) { session = made.value().id.value; });
+    run();
+    std::int32_t dropped = 0;
+    for (int i = 0; i < 60; ++i) {
+      std::vector<char> colours;
+      for (int j = 0; j < i % 4; ++j) colours.push_back(static_cast<char>('a' + (i + j) % 5));
+      GenerateRequest request = ask(std::string(static_cast<std::size_t>(5 + 7 * (i % 9)), 'q'), colours, session);
+      request.options.max_tokens = 4 + 9 * (i % 5);
+      const auto sink = generate(std::move(request));
+      ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << i << ": " << sink->error().message;
+      dropped += sink->eos().usage.dropped_turns;
+      const kv::RecordPtr record = kept(session);
+      std::vector<std::string> ids;
+      std::size_t shown = 0;
+      for (const ChatMessage& message : record->messages) {
+        for (capability::MessageImage& image : capability::images_of(message)) {
+          ids.push_back(std::move(image.id));
+          ++shown;
+        }
+      }
+      const auto runs = find_image_runs(record->chain, ids, vision_->identity());
+      ASSERT_TRUE(runs) << i << ": " << runs.error().message;
+      std::int32_t rows = 0;
+      for (const ImageRun& run : *runs) rows += run.count;
+      EXPECT_EQ(rows, static_cast<std::int32_t>(5 * shown)) << i;
+      EXPECT_LE(record->chain.size(), 400u);
+    }
+    EXPECT_GT(dropped, 20) << n_keep;
+    // What is left is what a fresh context computes too.
+    forget_states();
+    serve();
+    GenerateRequest last = ask("q", {}, session);
+    last.options.max_tokens = 1;  // none is dropped in the middle of it
+    expect_true_to_the_model(session, *generate(std::move(last)));
+  }
+}
+
+TEST_P(Images, OfAResponseAreThereForTheNextOne) {
+  GenerateRequest first = ask("xy", {'a'});
+  first.response.emplace().id = "1111111111111111";
+  const auto told = generate(first);
+  ASSERT_EQ(told->eos().reason, FinishReason::length);
+  ASSERT_EQ(catalog_.size(), 1u);
+  const std::string session = catalog_.load().front().id.value;
+  expect_true_to_the_model(session, *told);
+  EXPECT_EQ(capability::images_of(kept(session)->messages[0]).size(), 1u);
+
+  forget_states();  // and everything in memory: the image is read from its file
+  serve();
+  GenerateRequest second = ask("z", {'b'}, session);
+  second.response.emplace().id = "2222222222222222";
+  second.response->previous = "1111111111111111";
+  const auto sink = generate(second);
+  ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << sink->error().message;
+  expect_true_to_the_model(session, *sink);
+  EXPECT_EQ(std::ranges::count_if(kept(session)->chain, llm::is_image_token), 10);
+  EXPECT_EQ(encoded(), 2u);
+}
+
+// A session's file, to a daemon that has nothing of it.
+TEST_P(Images, TravelWithTheirSession) {
   const std::string session = begin_session();
-  generate(ask("one", {'a'}, session));
-  std::optional<Error> error;
-  router_->export_session(kTenant, session, false, [&](const Expected<ExportedSession>& made) {
-    if (!made) error = made.error();
-  });
-  run();
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code, ErrorCode::model_capability);
+  generate(ask("xy", {'a', 'b'}, session));
+  generate(ask("two", {'a'}, session));
+  for (const bool with_kv : {false, true}) {
+    const Bytes file = exported(session, with_kv);
+    fs::remove_all(folder_);
+    forget_states();
+    serve();
+    const auto made = imported(file);
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_TRUE(made->are_tokens_kept);
+    const std::string copy = made->info.id.value;
+    EXPECT_EQ(kept(copy)->chain, kept(session)->chain);
+    EXPECT_EQ(kept(copy)->messages, kept(session)->messages);
+    const auto sink = generate(ask("three", {'b'}, copy));
+    ASSERT_TRUE(std::holds_alternative<EosEvent>(*sink->terminal)) << sink->error().message;
+    expect_true_to_the_model(copy, *sink);
+    EXPECT_EQ(encoded(), made->kv == ImportedKv::kept ? 1u : 2u) << with_kv;
+  }
+}
+
+TEST_P(Images, OfAFileAreReadAgainWhereItsTokensAreNot) {
+  const std::string session = begin_session();
+  generate(ask("xy", {'a', 'b'}, session));
+  const Bytes file = exported(session, false);
+  const std::size_t end = kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>());
+  kv::SessionFile changed = kv::decode_session_file(std::span(file).first(end)).value();
+  changed.vocabulary.low ^= 1;
+  Bytes foreign = kv::encode_session_file(changed);
+  foreign.insert(foreign.end(), file.begin() + static_cast<std::ptrdiff_t>(end), file.end());
+  fs::remove_all(folder_);
+  const auto made = imported(foreign);
+  ASSERT_TRUE(made) << made.error().message;
+  EXPECT_FALSE(made->are_tokens_kept);
+  const std::string copy = made->info.id.value;
+  EXPECT_EQ(std::ranges::count_if(kept(copy)->chain, llm::is_image_token), 10);
+  expect_true_to_the_model(copy, *generate(ask("three", {}, copy)));
+}
+
+TEST_P(Images, OfAFileThatIsDamagedLeaveNoSession) {
+  const std::string session = begin_session();
+  generate(ask("xy", {'a', 'b'}, session));
+  const Bytes file = exported(session, false);
+  const std::size_t end = kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>());
+  const std::size_t sessions = catalog_.size();
+  for (std::size_t size = end; size < file.size(); ++size) {
+    const auto made = imported(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)));
+    ASSERT_FALSE(made) << size;
+    EXPECT_EQ(made.error().code, ErrorCode::proto_field) << size;
+  }
+  for (const std::size_t at : {end, end + 8, end + 15, end + 16, end + 23, file.size() - 4}) {
+    Bytes damaged = file;
+    damaged[at] ^= std::byte{0x41};
+    const auto made = imported(damaged);
+    ASSERT_FALSE(made) << at;
+    EXPECT_EQ(made.error().code, ErrorCode::proto_field) << at;
+  }
+  EXPECT_EQ(catalog_.size(), sessions);
 }
 
 TEST_P(Images, ThatNeedMoreRowsThanACallHasAreRefused) {

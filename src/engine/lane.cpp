@@ -285,6 +285,7 @@ void Lane::drop_turns(Sequence& sequence, const TurnDrop& drop) {
   sequence.chain.erase(sequence.chain.begin() + drop.begin, sequence.chain.begin() + drop.end);
   sequence.prompt_tokens -= drop.end - drop.begin;
   note_dropped(sequence.task.droppable, drop);
+  drop_runs(sequence.task.images, drop.begin, drop.end);
   sequence.drafter = {};  // what it knows is by position
   sequence.usage.dropped_turns += drop.turns;
   sequence.usage.dropped_tokens += drop.end - drop.begin;

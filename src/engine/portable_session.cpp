@@ -1,14 +1,20 @@
 #include "engine/portable_session.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <format>
 #include <utility>
 
+#include "capability/image_header.h"
+#include "capability/message_images.h"
 #include "core/limits.h"
+#include "engine/image_runs.h"
 #include "engine/preparer.h"
 #include "kv/portable_state.h"
 #include "kv/session_file.h"
 #include "llm/detokenizer.h"
+#include "llm/image_tokens.h"
 #include "wire/generate_fields.h"
 
 namespace uma::engine {
@@ -84,6 +90,81 @@ Bytes read_conversation(PortableReader& in) {
   return bytes;
 }
 
+// Images follow the conversation: the magic, how many they are (8 bytes), and of each its length (8 bytes) and its bytes.
+constexpr std::string_view kImagesMagic = "umaimage";
+constexpr std::uint64_t kImagesMax = 65'536;
+
+std::unexpected<Error> refuse_images(std::string_view why) {
+  return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", why));
+}
+
+template <class T>
+T read_value(PortableReader& in) {
+  T value{};
+  in.read(std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+// What is behind the conversation, which has been read: take(file) is told the bytes of each image; nothing happens where there
+// are none. True: something else follows.
+template <class TakeT>
+Expected<bool> read_images(PortableReader& in, TakeT&& take) {
+  constexpr std::size_t kHead = kImagesMagic.size() + sizeof(std::uint64_t);
+  PortableReader ahead = in;
+  if (in.left() < kHead) return in.left() > 0;
+  std::string magic(kImagesMagic.size(), '\0');
+  ahead.read(std::as_writable_bytes(std::span(magic)));
+  if (magic != kImagesMagic) return true;
+  const auto count = read_value<std::uint64_t>(ahead);
+  if (count == 0 || count > kImagesMax) return refuse_images("it says that it has an impossible number of images");
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const std::uint64_t length = ahead.left() < sizeof(std::uint64_t) ? 0 : read_value<std::uint64_t>(ahead);
+    if (length == 0 || length > ahead.left() || length > capability::kImageBytesMax) {
+      return refuse_images("its images are cut off");
+    }
+    Bytes file(length);
+    ahead.read(file);
+    if (auto taken = take(std::move(file)); !taken) return std::unexpected(taken.error());
+  }
+  in = ahead;
+  return in.left() > 0;
+}
+
+// Of all messages, each once.
+std::vector<std::string> image_ids_of(const kv::SessionRecord& record) {
+  std::vector<std::string> ids;
+  for (const auto* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      for (capability::MessageImage& image : capability::images_of(message)) {
+        if (!std::ranges::contains(ids, image.id)) ids.push_back(std::move(image.id));
+      }
+    }
+  }
+  return ids;
+}
+
+// What a message has beside its content is what a request's could have: a user's its images, whose files must have come.
+bool is_fine(ChatMessage& message, std::span<const std::string> images) {
+  const std::vector<capability::MessageImage> shown = capability::images_of(message);
+  if (shown.empty()) return wire::normalize_extra(message);
+  const auto has_come = [&](const capability::MessageImage& image) { return std::ranges::contains(images, image.id); };
+  if (message.role != "user" || !std::ranges::all_of(shown, has_come)) return false;
+  message.extra = capability::images_extra(shown);
+  return true;
+}
+
+// Whether every token is one of the vocabulary, or of an image that the record's messages show.
+bool are_known(const kv::SessionRecord& record, Token vocabulary_size, const Vision* vision) {
+  const std::vector<std::string> ids = image_ids_of(record);
+  return std::ranges::all_of(std::array{&record.chain, &record.pending}, [&](const std::vector<Token>* tokens) {
+    const auto is_known = [&](Token token) {
+      return token < vocabulary_size || (vision != nullptr && llm::is_image_token(token));
+    };
+    return std::ranges::all_of(*tokens, is_known) &&
+           (vision == nullptr || find_image_runs(*tokens, ids, vision->identity()).has_value());
+  });
+}
+
 }  // namespace
 
 kv::Checksum vocabulary_of(const llm::Model& model) {
@@ -118,26 +199,85 @@ Bytes export_record(const llm::Model& model, const kv::SessionRecord& record) {
   return kv::encode_session_file(file);
 }
 
+Expected<PortableFile> export_images(Vision& vision, const kv::SessionRecord& record,
+                                     const std::shared_ptr<ByteBudget>& budget) {
+  struct Held {
+    std::vector<ImagePtr> images;
+    std::vector<Bytes> heads;
+    ByteBudget::Share share;
+  };
+  const std::vector<std::string> ids = image_ids_of(record);
+  if (ids.empty()) return PortableFile{};
+  auto held = std::make_shared<Held>(std::vector<ImagePtr>(), std::vector<Bytes>(), ByteBudget::Share(budget));
+  for (const std::string& id : ids) {
+    auto image = vision.find(id);
+    if (!image) return std::unexpected(image.error());
+    if (!held->share.grow((*image)->file.size())) {
+      return fail(ErrorCode::limit_wait,
+                  std::format("exports that are read take {} of {} bytes, limits.transfer_bytes_max: try again later",
+                              budget->bytes_used(), budget->bytes_max()));
+    }
+    Bytes head;
+    if (held->heads.empty()) {
+      const auto magic = std::as_bytes(std::span(kImagesMagic));
+      head.insert(head.end(), magic.begin(), magic.end());
+      add_value(head, std::uint64_t{ids.size()});
+    }
+    add_value(head, std::uint64_t{(*image)->file.size()});
+    held->heads.push_back(std::move(head));
+    held->images.push_back(std::move(*image));
+  }
+  PortableFile file{.parts = {}, .owner = held};
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    file.parts.emplace_back(held->heads[i]);
+    file.parts.emplace_back(held->images[i]->file);
+  }
+  return file;
+}
+
+Expected<std::vector<std::string>> import_images(Vision* vision, const PortableFile& file) {
+  PortableReader in(file);
+  (void)read_conversation(in);
+  std::vector<std::string> ids;
+  auto read = read_images(in, [&](const Bytes& bytes) -> Expected<Unit> {
+    if (vision == nullptr) {
+      return fail(ErrorCode::model_capability, "the session has images, and the model reads none: serve one with a projector");
+    }
+    const auto image = vision->take(
+        {.kind = ImageSource::Kind::file, .text = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
+    if (!image) return std::unexpected(image.error());
+    if (auto kept = vision->keep(**image); !kept) return kept;
+    ids.push_back((*image)->id);
+    return Unit{};
+  });
+  if (!read) return std::unexpected(read.error());
+  return ids;
+}
+
 Expected<ImportedRecord> import_record(const capability::ChatFormat& format, const PortableFile& portable,
-                                       std::size_t text_bytes_max) {
+                                       std::size_t text_bytes_max, const Vision* vision, std::span<const std::string> images) {
   const llm::Model& model = format.model();
   PortableReader in(portable);
   const Bytes bytes = read_conversation(in);
   auto file = kv::decode_session_file(bytes);
   if (!file) return std::unexpected(file.error());
-  const auto is_fine = [](ChatMessage& message) { return wire::normalize_extra(message); };
-  if (!std::ranges::all_of(file->record.messages, is_fine) || !std::ranges::all_of(file->record.pending_messages, is_fine) ||
+  const auto has_come_whole = [&](ChatMessage& message) { return is_fine(message, images); };
+  if (!std::ranges::all_of(file->record.messages, has_come_whole) ||
+      !std::ranges::all_of(file->record.pending_messages, has_come_whole) ||
       !wire::normalize_context(file->record.tools, file->record.template_arguments)) {
     return fail(ErrorCode::proto_field,
-                "the session file cannot be used: a call of a tool, its result or a tool is impossible");
+                "the session file cannot be used: a call of a tool, its result, a tool or an image is impossible");
   }
-  const bool has_state = in.left() > 0;
+  const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; });
+  if (!more) return std::unexpected(more.error());
+  const bool has_state = *more;
   if (file->vocabulary == vocabulary_of(model)) {
-    const auto is_known = [size = model.vocab().size()](Token token) { return token < size; };
-    if (!std::ranges::all_of(file->record.chain, is_known) || !std::ranges::all_of(file->record.pending, is_known)) {
-      return fail(ErrorCode::proto_field, "the session file cannot be used: a token is not in its vocabulary");
+    if (are_known(file->record, model.vocab().size(), vision)) {
+      return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
     }
-    return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
+    // Another projector makes other tokens of an image.
+    if (images.empty())
+      return fail(ErrorCode::proto_field, "the session file cannot be used: a token is not in its vocabulary");
   }
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(ErrorCode::limit_prompt,
@@ -165,6 +305,9 @@ Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const Por
                                       kv::BytePool& pool) {
   PortableReader in(file);
   (void)read_conversation(in);
+  if (const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; }); !more) {
+    return std::unexpected(more.error());
+  }
   std::vector<Token> chain = record.chain;
   chain.insert(chain.end(), record.pending.begin(), record.pending.end());
   return kv::read_state(in, identity, chain, pool);

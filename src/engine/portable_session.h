@@ -3,13 +3,16 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
 #include "capability/chat.h"
 #include "core/error.h"
 #include "core/portable_file.h"
+#include "engine/vision.h"
 #include "kv/byte_pool.h"
 #include "kv/catalog.h"
 #include "kv/checksum.h"
@@ -25,16 +28,26 @@ namespace uma::engine {
 // REQUIRES: the record's tokens are of this model.
 [[nodiscard]] Bytes export_record(const llm::Model& model, const kv::SessionRecord& record);
 
+// The images that its messages have, as they follow the record, and the share of who waits for their bytes; empty: there are
+// none. Blocks on the disk. Errors: E_IO_001 for one that is gone; E_LIMIT_001 and E_LIMIT_003 for more than `budget` has.
+[[nodiscard]] Expected<PortableFile> export_images(Vision& vision, const kv::SessionRecord& record,
+                                                   const std::shared_ptr<ByteBudget>& budget);
+// Keeps those that follow the record in a file, and returns their ids. `vision` is null: the model reads none. Blocks on the
+// disk. Errors: E_MODEL_003; E_PROTO_003 for what is no image; E_IO_001.
+[[nodiscard]] Expected<std::vector<std::string>> import_images(Vision* vision, const PortableFile& file);
+
 struct ImportedRecord {
   kv::SessionRecord record;     // without id and tenant
   bool are_tokens_kept = true;  // false: they were of another vocabulary and have been made anew
   bool has_state = false;       // KV follows, which import_state() reads
 };
-// Tokens of another vocabulary are made anew from what was said: of a chat all finished turns become one; a text waits as
+// `images` are the ids of those that came with it, which `vision` keeps. Tokens of another vocabulary, or of an image that
+// another projector has read, are made anew from what was said: of a chat all finished turns become one; a text waits as
 // pending input. That text has at most `text_bytes_max`.
 // Errors: E_PROTO_003 for bytes that are no such file; E_LIMIT_001 for too much text; those of the tokenizer and the template.
 [[nodiscard]] Expected<ImportedRecord> import_record(const capability::ChatFormat& format, const PortableFile& file,
-                                                     std::size_t text_bytes_max);
+                                                     std::size_t text_bytes_max, const Vision* vision = nullptr,
+                                                     std::span<const std::string> images = {});
 
 // What follows the record where KV travels too. The file holds the image and the share of who waits for its bytes.
 [[nodiscard]] PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share);

@@ -48,6 +48,20 @@ std::vector<capability::MessagePlace> replies_of(const kv::SessionRecord& record
   return replies;
 }
 
+// An image goes with its turn, so what stays of a full context ends before the first turn that has one, or with the system
+// prompt.
+std::int32_t kept_without_images(const kv::SessionRecord& record, std::int32_t n_keep, std::int32_t system_tokens) {
+  const auto in_chain = std::ranges::find_if(record.chain, llm::is_image_token) - record.chain.begin();
+  const auto in_pending = std::ranges::find_if(record.pending, llm::is_image_token) - record.pending.begin();
+  const bool is_pending = in_chain == std::ssize(record.chain);
+  if ((is_pending ? in_chain + in_pending : in_chain) >= n_keep) return n_keep;
+  std::int32_t begin = is_pending ? static_cast<std::int32_t>(in_chain) : 0;
+  for (const kv::Turn& turn : record.turns) {
+    if (!is_pending && turn.tokens_begin <= in_chain) begin = turn.tokens_begin;
+  }
+  return std::max(begin, system_tokens);
+}
+
 // `is_changed`: the messages are no longer those that the chain was written from.
 Expected<Unit> append_messages(const capability::ChatFormat& format, kv::SessionRecord& record,
                                std::vector<ChatMessage> messages, const ChatOptions* chat, bool is_changed = false) {
@@ -68,12 +82,6 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
                                           .is_changed = is_changed},
                                          record.pending_messages);
   if (!added) return std::unexpected(added.error());
-  const bool has_images =
-      std::ranges::any_of(added->tokens, llm::is_image_token) || std::ranges::any_of(record.chain, llm::is_image_token);
-  if (has_images && record.on_full == OnFull::shift) {
-    return fail(ErrorCode::proto_field,
-                "a session that drops turns when its context is full takes no images: use on_full error");
-  }
   using History = capability::ChatTokens::History;
   if (added->history_change == History::rewritten && record.turns_dropped > 0) {
     // Which of these tokens stand for the turns that were dropped cannot be told any more.
@@ -101,7 +109,9 @@ Expected<Unit> append_messages(const capability::ChatFormat& format, kv::Session
       break;
   }
   record.pending = std::move(added->tokens);
-  if (record.on_full == OnFull::shift) record.n_keep = std::max(record.n_keep, added->system_tokens);
+  if (record.on_full == OnFull::shift) {
+    record.n_keep = kept_without_images(record, std::max(record.n_keep, added->system_tokens), added->system_tokens);
+  }
   return Unit{};
 }
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "capability/message_images.h"
+#include "engine/image_fetcher.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -99,7 +100,7 @@ bool Router::wait() {
 // -----------------------------------------------------------------------------------------------------------------------
 
 // The model of a session, whatever its name means today.
-void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request) {
+void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted) {
   const Session* found = find_session(tenant, session);
   if (found == nullptr) return then(std::unexpected(unknown_session(session)));
   const std::string& model = found->summary.model;
@@ -109,7 +110,7 @@ void Router::with_model_of(const TenantId& tenant, const std::string& session, S
                                  "model is served",
                                  session, model)));
   }
-  models_.with_chat(model, std::move(then), request);
+  models_.with_chat(model, std::move(then), wanted);
 }
 
 void Router::load_model(const std::string& name, Reply<Unit> reply) {
@@ -884,10 +885,6 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
           if (!found) return reply(std::unexpected(found.error()));
           const Session& exported = **found;
           if (auto known = check_record(*use, *exported.record); !known) return reply(std::unexpected(known.error()));
-          if (std::ranges::any_of(exported.record->chain, llm::is_image_token) ||
-              std::ranges::any_of(exported.record->pending, llm::is_image_token)) {
-            return reply(fail(ErrorCode::model_capability, "the session has images, which a session file cannot have"));
-          }
           ExportedSession made{.info = info_of(exported), .file = {}};
           if (!with_kv) return export_conversation(std::move(use), exported.record, std::move(made), std::move(reply));
           Lane& lane = *use->lanes[exported.lane];
@@ -902,20 +899,31 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
   });
 }
 
-// The file begins with the conversation, and its KV follows, if `made` has some.
+// The file begins with the conversation, and its images and its KV follow, if it has any, and if `made` has some.
 void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
-  preparer_.post([this, use = std::move(use), record = std::move(record), made = std::move(made),
-                  reply = std::move(reply)]() mutable {
-    Bytes conversation = export_record(*use->model, *record);
-    post([conversation = std::move(conversation), made = std::move(made), reply = std::move(reply)]() mutable {
-      if (conversation.size() > kConversationBytesMax) {
-        return reply(fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
-                                                               conversation.size(), kConversationBytesMax)));
-      }
-      made.file = joined(file_of(std::move(conversation)), std::move(made.file));
-      reply(std::move(made));
-    });
-  });
+  preparer_.post(
+      [this, use = std::move(use), record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
+        Bytes conversation = export_record(*use->model, *record);
+        auto join = [this, conversation = std::move(conversation), made = std::move(made),
+                     reply = std::move(reply)](Expected<PortableFile> images) mutable {
+          post([conversation = std::move(conversation), images = std::move(images), made = std::move(made),
+                reply = std::move(reply)]() mutable {
+            if (!images) return reply(std::unexpected(images.error()));
+            if (conversation.size() > kConversationBytesMax) {
+              return reply(
+                  fail(ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                            conversation.size(), kConversationBytesMax)));
+            }
+            made.file = joined(file_of(std::move(conversation)), joined(std::move(*images), std::move(made.file)));
+            reply(std::move(made));
+          });
+        };
+        const std::shared_ptr<Vision> vision = use->vision;
+        if (vision == nullptr) return join(PortableFile{});
+        vision->post([this, vision, use = std::move(use), record = std::move(record), join = std::move(join)]() mutable {
+          join(export_images(*vision, *record, exports_));
+        });
+      });
 }
 
 // The session's stored state joins the file, if there is one of the beginning of these tokens.
@@ -960,9 +968,13 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
   models_.with_chat(model, [this, tenant = std::move(tenant), request = std::move(request),
                             reply = std::move(reply)](Expected<ModelUse> used) mutable {
     if (!used) return reply(std::unexpected(used.error()));
-    preparer_.post([this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
-                    reply = std::move(reply)]() mutable {
-      auto imported = import_record(*use->chat, request.file, options_.limits.max_prompt_bytes);
+    const PortableFile file = request.file;
+    const std::shared_ptr<Vision> vision = (*used)->vision;
+    auto prepare = [this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
+                    reply = std::move(reply)](const Expected<std::vector<std::string>>& images) mutable {
+      auto imported =
+          images ? import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), *images)
+                 : Expected<ImportedRecord>(std::unexpected(images.error()));
       if (!imported || !imported->has_state || !use->shape().checks_states) {
         return post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
                      imported = std::move(imported), reply = std::move(reply)]() mutable {
@@ -986,6 +998,12 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
           add_imported(use, std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
         });
       });
+    };
+    if (vision == nullptr) {
+      return preparer_.post([prepare = std::move(prepare), file]() mutable { prepare(import_images(nullptr, file)); });
+    }
+    vision->post([this, vision, prepare = std::move(prepare), file]() mutable {
+      preparer_.post([prepare = std::move(prepare), images = import_images(vision.get(), file)]() mutable { prepare(images); });
     });
   });
 }
@@ -1056,27 +1074,60 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
   models_.with_chat(
       name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
         if (!use) return reply(std::unexpected(use.error()));
-        std::size_t bytes = 0;
-        for (const ImageSource& image : request.images) bytes += image.text.size();
-        if (auto fits = check_images(**use, bytes); !fits) return reply(std::unexpected(fits.error()));
         const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
         const TimePoint deadline =
             deadline_ms > 0 ? std::max(received, (*use)->loaded_at) + std::chrono::milliseconds(deadline_ms) : kNever;
-        const std::shared_ptr<Vision> vision = (*use)->vision;
-        vision->embed(std::move(request), deadline,
-                      [use = std::move(*use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable {
-                        reply(std::move(made));
-                      });
+        if (auto sees = check_images(**use, 0); !sees) return reply(std::unexpected(sees.error()));
+        std::vector<std::string> urls = urls_of(request.images);
+        if (options_.fetcher == nullptr || urls.empty()) {
+          return embed_images(std::move(*use), std::move(request), deadline, std::move(reply));
+        }
+        options_.fetcher->fetch(std::move(urls), deadline, {},
+                                [this, use = std::move(*use), request = std::move(request), deadline,
+                                 reply = std::move(reply)](Fetched fetched) mutable {
+                                  post([this, use = std::move(use), request = std::move(request), deadline,
+                                        reply = std::move(reply), fetched = std::move(fetched)]() mutable {
+                                    const auto put = put_fetched(request.images, std::move(fetched));
+                                    if (!put) return reply(std::unexpected(put.error()));
+                                    embed_images(std::move(use), std::move(request), deadline, std::move(reply));
+                                  });
+                                });
       });
+}
+
+void Router::embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
+  std::size_t bytes = 0;
+  for (const ImageSource& image : request.images) bytes += image.text.size();
+  if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
+  const std::shared_ptr<Vision> vision = use->vision;
+  vision->embed(
+      std::move(request), deadline,
+      [use = std::move(use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable { reply(std::move(made)); });
 }
 
 // Reads the images of the request's messages, away from whoever needs no images.
 void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest request) {
   const ServedModel& served = *requests_.at(id).use;
-  const bool is_of_session = !request.session.empty();
+  const bool is_of_session = !request.session.empty() || request.response;
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
+  if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
+    Open& open = requests_.at(id);
+    open.fetch = std::stop_source();
+    options_.fetcher->fetch(
+        std::move(urls), deadline_of(open), open.fetch.get_token(),
+        [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
+          post([this, id, tenant = std::move(tenant), request = std::move(request), fetched = std::move(fetched)]() mutable {
+            const auto found = requests_.find(id);
+            if (found == requests_.end()) return;  // cancelled meanwhile
+            const auto put = put_fetched(request.input.images, std::move(fetched));
+            if (!put) return refuse(id, put.error());
+            read_images(id, tenant, std::move(request));
+          });
+        });
+    return;
+  }
   served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
   served.vision->post([this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
     auto images = take_images(*vision, request.input, is_of_session);
@@ -1096,6 +1147,19 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
   std::size_t bytes = 0;
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
+  if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
+    options_.fetcher->fetch(std::move(urls), kNever, {},
+                            [this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
+                             reply = std::move(reply)](Fetched fetched) mutable {
+                              post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
+                                    reply = std::move(reply), fetched = std::move(fetched)]() mutable {
+                                const auto put = put_fetched(request.input.images, std::move(fetched));
+                                if (!put) return reply(std::unexpected(put.error()));
+                                read_images(std::move(use), std::move(tenant), std::move(request), std::move(reply));
+                              });
+                            });
+    return;
+  }
   const std::shared_ptr<Vision> vision = use->vision;
   vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
   vision->post([this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
@@ -1152,6 +1216,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
   } else if (!model.empty()) {
     models_.stop_waiting(model, id);
   }
+  (void)found->second.fetch.request_stop();
   requests_.erase(found);
   set_sent(id);
   if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {
@@ -1255,13 +1320,14 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
     open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
   }
+  const Wanted wanted{.request = id, .is_background = request.options.request_class == RequestClass::background};
   ServedModels::Then then = [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
     begin_with_model(id, tenant, std::move(request), std::move(use));
   };
   if (session != nullptr) {
-    with_model_of(tenant, session_name, std::move(then), id);
+    with_model_of(tenant, session_name, std::move(then), wanted);
   } else {
-    models_.with_chat(model_name, std::move(then), id);
+    models_.with_chat(model_name, std::move(then), wanted);
   }
 }
 

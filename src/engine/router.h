@@ -19,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -53,10 +54,13 @@
 
 namespace uma::engine {
 
+class ImageFetcher;
+
 struct RouterOptions {
   Limits limits;
   std::uint64_t seed = 0;                   // of session ids and of generations that bring none
   std::size_t record_bytes_max = 2u << 20;  // of memory for what was said in sessions that nobody uses at the moment
+  ImageFetcher* fetcher = nullptr;          // outlives the router; null: no image is fetched from a URL
 };
 
 class Router {
@@ -103,6 +107,7 @@ class Router {
   // ServedModels
   [[nodiscard]] bool retire(const std::string& name) { return models_.retire(name); }
   void on_retired(const std::string& name) { models_.set_retired(name); }
+  void hold_background(const std::string& name, bool holds) { models_.hold_background(name, holds); }
   [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
   void on_result(TaskResult result);
   // From now on new generations are refused.
@@ -184,10 +189,11 @@ class Router {
     TimePoint deadline = kNever;              // of waiting for another reply of its session, or for memory for its model
     std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
-    std::optional<ReplyGrammars> grammars;  // shared with its task; nothing: they were not compiled
-    std::vector<ImagePtr> images;           // that came with it
-    ModelUse use;                           // from when the model is there
-    Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
+    std::optional<ReplyGrammars> grammars;     // shared with its task; nothing: they were not compiled
+    std::vector<ImagePtr> images;              // that came with it
+    std::stop_source fetch{std::nostopstate};  // of images that are being fetched for it
+    ModelUse use;                              // from when the model is there
+    Lane* lane = nullptr;                      // it is there; null: with the router or the preparer
   };
   // The same of embeddings and reranking.
   using TextsRequest = std::variant<EmbedRequest, RerankRequest>;
@@ -208,7 +214,7 @@ class Router {
   };
   using Commit = std::move_only_function<void(Expected<Unit>)>;
 
-  void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, RequestId request = {});
+  void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted = {});
   [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
   [[nodiscard]] Session* find_session(const SessionId& id);
@@ -242,6 +248,7 @@ class Router {
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
   [[nodiscard]] Expected<Unit> check_images(const ServedModel& served, std::size_t bytes) const;
+  void embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
   void read_images(RequestId id, const TenantId& tenant, GenerateRequest request);
   void read_images(ModelUse use, TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
   [[nodiscard]] static Expected<std::vector<ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,

@@ -67,8 +67,9 @@ class RouterModels : public ::testing::Test {
       quiet = worked ? 0 : quiet + 1;
     }
   }
-  std::shared_ptr<Sink> generate(const std::string& model, const std::string& session = "") {
+  std::shared_ptr<Sink> generate(const std::string& model, const std::string& session = "", bool is_background = false) {
     GenerateRequest request;
+    if (is_background) request.options.request_class = RequestClass::background;
     request.model = model;
     request.session = session;
     request.input.text = "hello";
@@ -121,6 +122,37 @@ TEST_F(RouterModels, AModelIsAskedForOnceAndWhoWaitsIsServed) {
   EXPECT_TRUE(other->eos);
   EXPECT_TRUE(generate("b")->eos);
   EXPECT_EQ(source_.wanted, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST_F(RouterModels, BackgroundRequestsForAHeldModelWaitAndOthersDoNot) {
+  generate("a");
+  on_loaded("a");
+  settle();
+  router_.hold_background("a", true);
+  const auto held = generate("a", "", true);
+  EXPECT_FALSE(held->eos || held->error);
+  EXPECT_TRUE(generate("a")->eos);
+  router_.hold_background("a", false);
+  settle();
+  EXPECT_TRUE(held->eos);
+
+  router_.hold_background("a", true);
+  const auto cancelled = generate("a", "", true);
+  cancel_last();
+  settle();
+  EXPECT_EQ(cancelled->eos.value().reason, FinishReason::cancelled);
+  const auto next = generate("a", "", true);
+  const auto usage = router_.usage().front();
+  EXPECT_EQ(usage.uses, 0) << "who waits does not use it";
+  EXPECT_EQ(usage.background_waiting, 1);
+  ASSERT_TRUE(router_.retire("a"));
+  free("a");
+  settle();
+  EXPECT_EQ(source_.wanted, (std::vector<std::string>{"a", "a"})) << "it is wanted still";
+  on_loaded("a");
+  router_.hold_background("a", false);
+  settle();
+  EXPECT_TRUE(next->eos);
 }
 
 TEST_F(RouterModels, AnUnknownModelIsRefusedAtOnce) {

@@ -53,12 +53,13 @@ void Router::open_texts(RequestId id, const TenantId& tenant, TextsRequest reque
   waiting_since_us_.set(to_us(unsent_.begin()->second));
   if (auto admitted = admit_texts(request); !admitted) return refuse_texts(id, admitted.error());
   if (const auto known = source_.resolve(name)) open.model = *known;
+  const Wanted wanted{.request = id, .is_background = options.request_class == RequestClass::background};
   models_.with(
       name,
       [this, id, request = std::move(request)](Expected<ModelUse> use) mutable {
         prepare_texts(id, std::move(request), std::move(use));
       },
-      id);
+      wanted);
 }
 
 Expected<Unit> Router::admit_texts(const TextsRequest& request) const {

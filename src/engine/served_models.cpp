@@ -41,30 +41,34 @@ ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder,
   return {.embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
 }
 
-ModelUse::ModelUse(const ServedModel& model, std::atomic<std::int64_t>& uses) : model_(&model), uses_(&uses) {
-  uses_->fetch_add(1);
+ModelUse::ModelUse(const ServedModel& model, ModelUses& uses, bool is_background)
+    : model_(&model), uses_(&uses), is_background_(is_background) {
+  uses_->all.fetch_add(1);
+  if (is_background_) uses_->background.fetch_add(1);
 }
 
 ModelUse::~ModelUse() {
-  if (uses_ != nullptr) uses_->fetch_sub(1);
+  if (uses_ == nullptr) return;
+  uses_->all.fetch_sub(1);
+  if (is_background_) uses_->background.fetch_sub(1);
 }
 
-void ServedModels::with(const std::string& name, Then then, RequestId request) {
+void ServedModels::with(const std::string& name, Then then, Wanted wanted) {
   const auto known = source_.resolve(name);
   if (!known) return then(std::unexpected(known.error()));
   Entry& entry = entry_of(*known);
-  if (entry.state == Entry::State::ready) {
+  if (entry.state == Entry::State::ready && !(wanted.is_background && entry.holds_background)) {
     entry.last_used = clock_.now();
-    return then(ModelUse(entry.model, entry.uses));
+    return then(ModelUse(entry.model, entry.uses, wanted.is_background));
   }
   if (entry.state == Entry::State::away && entry.error && clock_.now() < entry.retry_at) {
     return then(std::unexpected(*entry.error));
   }
-  entry.waiting.push_back({request, std::move(then)});
+  entry.waiting.push_back({wanted, std::move(then)});
   if (entry.state == Entry::State::away) ask_source_for(entry);
 }
 
-void ServedModels::with_chat(const std::string& name, Then then, RequestId request) {
+void ServedModels::with_chat(const std::string& name, Then then, Wanted wanted) {
   with(
       name,
       [then = std::move(then)](Expected<ModelUse> use) mutable {
@@ -74,14 +78,15 @@ void ServedModels::with_chat(const std::string& name, Then then, RequestId reque
                   std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", model.name,
                               capability_name(model.embedder->model().facts().capability))));
       },
-      request);
+      wanted);
 }
 
 void ServedModels::stop_waiting(const std::string& name, RequestId request) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
-  const std::size_t removed = std::erase_if(entry.waiting, [&](const Waiting& waiting) { return waiting.request == request; });
+  const std::size_t removed =
+      std::erase_if(entry.waiting, [&](const Waiting& waiting) { return waiting.wanted.request == request; });
   if (removed == 0 || !entry.waiting.empty() || entry.state != Entry::State::loading) return;
   entry.is_wanted = false;
   source_.cancel_load(name);
@@ -136,17 +141,24 @@ bool ServedModels::keep_lanes(const std::string& name, std::size_t count) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
-  if (entry.state != Entry::State::ready || entry.uses.load() > 0) return false;
+  if (entry.state != Entry::State::ready || entry.uses.all.load() > 0) return false;
   entry.model.lanes.resize(std::min(entry.model.lanes.size(), count));
   entry.model.embed_lanes.resize(std::min(entry.model.embed_lanes.size(), count));
   return true;
+}
+
+void ServedModels::hold_background(const std::string& name, bool holds) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) return;
+  found->second.holds_background = holds;
+  if (!holds && found->second.state == Entry::State::ready) answer_waiting(found->second);
 }
 
 bool ServedModels::retire(const std::string& name) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
-  if (entry.state != Entry::State::ready || entry.uses.load() > 0) return false;
+  if (entry.state != Entry::State::ready || entry.uses.all.load() > 0) return false;
   entry.state = Entry::State::leaving;
   entry.model = {.name = name};
   return true;
@@ -176,8 +188,11 @@ std::vector<ModelUsage> ServedModels::usage() const {
   std::vector<ModelUsage> usages;
   for (const auto& [name, entry] : entries_) {
     usages.push_back({.name = name,
-                      .uses = entry.uses.load(),
+                      .uses = entry.uses.all.load(),
                       .waiting = std::ssize(entry.waiting),
+                      .background_uses = entry.uses.background.load(),
+                      .background_waiting = std::ranges::count_if(
+                          entry.waiting, [](const Waiting& waiting) { return waiting.wanted.is_background; }),
                       .queued = queued_for(entry.model),
                       .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
                       .is_loaded = entry.state == Entry::State::ready});
@@ -199,11 +214,17 @@ void ServedModels::ask_source_for(Entry& entry) {
   source_.load(entry.model.name);
 }
 
+// Those that are held back wait on.
 void ServedModels::answer_waiting(Entry& entry) {
   entry.last_used = clock_.now();
+  const bool is_ready = entry.state == Entry::State::ready;
   for (Waiting& next : std::exchange(entry.waiting, {})) {
-    next.then(entry.state == Entry::State::ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses))
-                                                 : std::unexpected(*entry.error));
+    if (is_ready && entry.holds_background && next.wanted.is_background) {
+      entry.waiting.push_back(std::move(next));
+    } else {
+      next.then(is_ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses, next.wanted.is_background))
+                         : std::unexpected(*entry.error));
+    }
   }
 }
 

@@ -48,30 +48,45 @@ struct ServedModel {
 // One of embeddings or reranking.
 [[nodiscard]] ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
 
+// Who uses a model now.
+struct ModelUses {
+  std::atomic<std::int64_t> all{0};
+  std::atomic<std::int64_t> background{0};
+};
+
 // Keeps a loaded model from being retired. Moved along with what is done; may end on any thread.
 class ModelUse {
  public:
   ModelUse() = default;
   // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
-  [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept : model_(other.model_), uses_(std::exchange(other.uses_, nullptr)) {}
+  [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept
+      : model_(other.model_), uses_(std::exchange(other.uses_, nullptr)), is_background_(other.is_background_) {}
   ModelUse& operator=(ModelUse&& other) noexcept {
     std::swap(model_, other.model_);
     std::swap(uses_, other.uses_);
+    std::swap(is_background_, other.is_background_);
     return *this;
   }
   ~ModelUse();
 
   [[nodiscard]] bool is_empty() const { return uses_ == nullptr; }
-  [[nodiscard]] ModelUse again() const { return ModelUse(*model_, *uses_); }
+  [[nodiscard]] ModelUse again() const { return ModelUse(*model_, *uses_, is_background_); }
   [[nodiscard]] const ServedModel& operator*() const { return *model_; }
   [[nodiscard]] const ServedModel* operator->() const { return model_; }
 
  private:
   friend class ServedModels;
-  ModelUse(const ServedModel& model, std::atomic<std::int64_t>& uses);
+  ModelUse(const ServedModel& model, ModelUses& uses, bool is_background);
 
   const ServedModel* model_ = nullptr;
-  std::atomic<std::int64_t>* uses_ = nullptr;
+  ModelUses* uses_ = nullptr;
+  bool is_background_ = false;
+};
+
+// Who wants a model.
+struct Wanted {
+  RequestId request;  // zero: something that is no request
+  bool is_background = false;
 };
 
 class ServedModels {
@@ -82,11 +97,11 @@ class ServedModels {
   // Both outlive it.
   ServedModels(WorkerSource& source, const Clock& clock) : source_(source), clock_(clock) {}
 
-  // Runs `then` at once, or when the model that clients mean by `name` is loaded; not any more after stop_waiting() for
-  // `request`, where there is one.
-  void with(const std::string& name, Then then, RequestId request = {});
+  // Runs `then` at once, or when the model that clients mean by `name` is loaded, and for a background request is not held; not
+  // any more after stop_waiting() for the request.
+  void with(const std::string& name, Then then, Wanted wanted = {});
   // Likewise, of a model of chat.
-  void with_chat(const std::string& name, Then then, RequestId request = {});
+  void with_chat(const std::string& name, Then then, Wanted wanted = {});
   // The request ends. A load that nobody waits for any more ends too.
   void stop_waiting(const std::string& name, RequestId request);
   // Everybody who waits hears of it.
@@ -103,6 +118,8 @@ class ServedModels {
   void add_lanes(const std::string& name, std::span<Lane* const> lanes, std::span<EmbedLane* const> embed_lanes);
   // True: nobody uses the model, and from now on only its first `count` lanes are used. False: it is in use, or not loaded.
   [[nodiscard]] bool keep_lanes(const std::string& name, std::size_t count);
+  // From now on background requests for the model wait as if it were not there, so that it becomes free; or not any more.
+  void hold_background(const std::string& name, bool holds);
   // True: nobody uses the model, and from now on its lanes are not used any more; what wants it waits for set_retired(), and
   // then for another load. False: it is in use, or not loaded.
   [[nodiscard]] bool retire(const std::string& name);
@@ -118,17 +135,18 @@ class ServedModels {
 
  private:
   struct Waiting {
-    RequestId request;  // zero: for something that is no request
+    Wanted wanted;
     Then then;
   };
   struct Entry {
     enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
     ServedModel model;
-    std::atomic<std::int64_t> uses{0};
+    ModelUses uses;
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer
     std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
-    bool is_wanted = true;           // loading: somebody waits for it; false: the load is being ended
+    bool holds_background = false;
+    bool is_wanted = true;  // loading: somebody waits for it; false: the load is being ended
     std::vector<Waiting> waiting;
     TimePoint last_used{};
   };

@@ -121,14 +121,8 @@ Expected<ImagePtr> Vision::find(const std::string& id) {
     const auto found = known_.find(id);
     if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
   }
-  const ImageSource kept{.kind = ImageSource::Kind::path, .text = path_of(id)};
-  const std::string folder[] = {options_.folder};
-  auto file =
-      options_.folder.empty() ? fail(ErrorCode::io_short_write, "no images are kept") : capability::read_image(kept, folder);
-  if (!file || hash_of(*file) != id) {
-    return fail(ErrorCode::io_short_write, std::format("the image {} of the session cannot be read again: {}", id,
-                                                       file ? "it is damaged" : file.error().message));
-  }
+  auto file = read_kept_image(options_.folder, id);
+  if (!file) return std::unexpected(file.error());
   return add(std::move(*file));
 }
 
@@ -156,8 +150,10 @@ Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool k
     const auto image = vision.take(given.source);
     const auto kept = image && keeps ? vision.keep(**image) : Expected<Unit>(Unit{});
     if (!image || !kept) {
-      const Error& error = image ? kept.error() : image.error();
-      return fail(error.code, std::format("messages[{}]: {}", given.message, error.message));
+      Error error = image ? kept.error() : image.error();
+      if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);
+      error.field = given.field;
+      return std::unexpected(std::move(error));
     }
     of_messages[given.message].push_back({.at = given.at, .id = (*image)->id});
     images.push_back(*image);
@@ -167,6 +163,15 @@ Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool k
   }
   input.images.clear();
   return images;
+}
+
+Expected<Bytes> read_kept_image(const std::string& folder, const std::string& id) {
+  const ImageSource kept{.kind = ImageSource::Kind::path, .text = folder + "/" + id};
+  const std::string folders[] = {folder};
+  auto file = folder.empty() ? fail(ErrorCode::io_short_write, "no images are kept") : capability::read_image(kept, folders);
+  if (file && hash_of(*file) == id) return file;
+  return fail(ErrorCode::io_short_write, std::format("the image {} of the session cannot be read again: {}", id,
+                                                     file ? "it is damaged" : file.error().message));
 }
 
 void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted) {

@@ -49,7 +49,8 @@ using EncodedPtr = std::shared_ptr<const EncodedImage>;  // shared: by the cache
 struct VisionOptions {
   std::vector<std::string> allowed_dirs;  // of images that are named by a path
   std::uint64_t cache_bytes_max = 128ul << 20;
-  std::string folder;  // of the images of sessions; empty: none are kept
+  std::string folder;    // of the images of sessions; empty: none are kept
+  ImageUrlRules urls{};  // of images that are named by a URL
 };
 
 struct VisionStats {
@@ -125,8 +126,11 @@ class Vision {
 };
 
 // Takes the images of an input and writes them into its messages (capability/message_images.h). `keeps`: they are of a session.
-// Blocks on the disk. Errors: as take() and keep(), with the message.
+// Blocks on the disk. Errors: as take() and keep(), with the field.
 [[nodiscard]] Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps);
+
+// The file of an image that is kept there. Blocks on the disk. Errors: E_IO_001.
+[[nodiscard]] Expected<Bytes> read_kept_image(const std::string& folder, const std::string& id);
 
 // Removes the files of `folder` that are no image of `wanted`. For the start, before anything is kept.
 void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted);

@@ -41,10 +41,12 @@ struct LoadedWorkers {
 // What a source decides by.
 struct ModelUsage {
   std::string name;
-  std::int64_t uses = 0;     // requests and other things that need it now
-  std::int64_t waiting = 0;  // that want it and do not have it
-  std::int64_t queued = 0;   // requests that its workers have no place for yet
-  double idle_s = 0;         // since the last use
+  std::int64_t uses = 0;                // requests and other things that need it now
+  std::int64_t waiting = 0;             // that want it and do not have it
+  std::int64_t background_uses = 0;     // of `uses`, those of background requests
+  std::int64_t background_waiting = 0;  // of `waiting` likewise
+  std::int64_t queued = 0;              // requests that its workers have no place for yet
+  double idle_s = 0;                    // since the last use
   bool is_loaded = false;
 };
 
@@ -75,6 +77,9 @@ class WorkerHost {
   // A thread of the source's. Takes the model out of service, if nobody uses it, and returns when all of it is freed; what was
   // computed goes to the state store, as fast as that has room for it. False: it is in use, or not loaded.
   [[nodiscard]] virtual bool retire(const std::string& model) = 0;
+  // Any thread. From now on background requests for a model that is loaded wait, so that it becomes free; or they do not any
+  // more.
+  virtual void hold_background(const std::string& model, bool holds) = 0;
   // A thread of the source's. Of the models that somebody has wanted.
   [[nodiscard]] virtual std::vector<ModelUsage> usage() = 0;
 };

@@ -14,8 +14,9 @@ double value_of(const ModelView& model) {
   return to_ms(model.idle) / cost;
 }
 
+// Who is held back has been asked to become free.
 bool is_settled(const ModelView& model, const LadderOptions& options) {
-  return model.idle >= options.min_loaded && model.loaded_for >= options.min_loaded;
+  return (model.idle >= options.min_loaded || model.is_held) && model.loaded_for >= options.min_loaded;
 }
 
 class Planner {
@@ -30,7 +31,6 @@ class Planner {
     drop_warm();
     drop_contexts();
     unload();
-    swap_out();
     if (is_enough()) {
       leave_out_what_is_not_needed();
       return std::move(plan_);
@@ -41,7 +41,11 @@ class Planner {
       possible += model->warm_bytes + (model->is_pinned ? 0 : model->weight_bytes + model->context_bytes);
     }
     const std::uint64_t freed = plan_.bytes_freed;
-    return {.outcome = possible >= shortage_ ? Outcome::wait : Outcome::refuse, .steps = {}, .bytes_held = possible - freed};
+    const bool may_fit = possible >= shortage_;
+    return {.outcome = may_fit ? Outcome::wait : Outcome::refuse,
+            .steps = {},
+            .bytes_held = possible - freed,
+            .holds = may_fit ? holds(freed) : std::vector<std::string>()};
   }
 
  private:
@@ -85,15 +89,18 @@ class Planner {
     }
   }
 
-  void swap_out() {
-    if (options_.is_background) return;
+  // What only background requests use, where it is enough together with the `freed` bytes; else nobody is held back in vain.
+  [[nodiscard]] std::vector<std::string> holds(std::uint64_t freed) const {
+    std::vector<std::string> names;
+    if (options_.is_background) return names;
     for (const ModelView* model : order_) {
-      if (is_enough()) return;
       const bool is_all_background = model->sequences_active > 0 && model->sequences_active == model->sequences_background;
-      if (is_all_background && !model->is_pinned && !model->is_loading) {
-        add(StepKind::swap_out, *model, model->context_bytes);
-      }
+      if (!is_all_background || model->requests_waiting > 0 || model->is_pinned || model->is_loading) continue;
+      names.push_back(model->name);
+      freed += model->weight_bytes + model->context_bytes;
+      if (freed >= shortage_) return names;
     }
+    return {};
   }
 
   // A large step may have made the small ones before it superfluous.
@@ -122,8 +129,6 @@ std::string_view words_of(StepKind kind) {
       return "drop contexts of";
     case StepKind::unload:
       return "unload";
-    case StepKind::swap_out:
-      return "swap out background requests of";
   }
   return "";
 }

@@ -85,15 +85,32 @@ TEST(DegradeLadder, WhatIsUsedOrWasJustUsedIsWaitedFor) {
   }
 }
 
-TEST(DegradeLadder, BackgroundRequestsAreSwappedOutLast) {
+TEST(DegradeLadder, BackgroundRequestsAreHeldBackLast) {
+  using Names = std::vector<std::string>;
   std::vector<ModelView> models = {idle_model("busy", 100, 30), idle_model("idle", 100, 0)};
   models[0].sequences_active = 2;
   models[0].sequences_background = 2;
-  EXPECT_EQ(plan_relief(80, models, {}).steps, (Steps{{StepKind::unload, "idle", 100}}));
-  EXPECT_EQ(plan_relief(120, models, {}).steps, (Steps{{StepKind::unload, "idle", 100}, {StepKind::swap_out, "busy", 30}}));
-  EXPECT_EQ(plan_relief(120, models, {.is_background = true}).outcome, Outcome::wait);
-  models[0].sequences_background = 1;
+  EXPECT_EQ(plan_relief(80, models, {}).holds, Names{}) << "something idle is enough";
   EXPECT_EQ(plan_relief(120, models, {}).outcome, Outcome::wait);
+  EXPECT_EQ(plan_relief(120, models, {}).holds, Names{"busy"});
+  EXPECT_EQ(plan_relief(231, models, {}).holds, Names{}) << "it would be in vain";
+  EXPECT_EQ(plan_relief(120, models, {.is_background = true}).holds, Names{});
+  models[0].is_pinned = true;
+  EXPECT_EQ(plan_relief(120, models, {}).holds, Names{});
+  models[0].is_pinned = false;
+  models[0].sequences_background = 1;
+  EXPECT_EQ(plan_relief(120, models, {}).holds, Names{}) << "somebody waits for what it says";
+}
+
+TEST(DegradeLadder, WhoWasHeldBackGivesWayAtOnce) {
+  ModelView model = idle_model("held", 100, 30);
+  model.idle = {};
+  EXPECT_EQ(plan_relief(30, std::span(&model, 1), {.min_loaded = seconds(15)}).outcome, Outcome::wait);
+  model.is_held = true;
+  EXPECT_EQ(plan_relief(30, std::span(&model, 1), {.min_loaded = seconds(15)}).steps,
+            (Steps{{StepKind::drop_contexts, "held", 30}}));
+  model.loaded_for = seconds(14);
+  EXPECT_EQ(plan_relief(30, std::span(&model, 1), {.min_loaded = seconds(15)}).outcome, Outcome::wait) << "it has just come";
 }
 
 TEST(DegradeLadder, SaysWhatItDoes) {
@@ -124,6 +141,11 @@ TEST(DegradeLadder, KeepsItsPromisesForAnyModels) {
     const LadderOptions options{.is_background = random.next_below(2) == 0};
     const LadderPlan plan = plan_relief(shortage, models, options);
     ++outcomes[static_cast<std::size_t>(plan.outcome)];
+    for (const std::string& held : plan.holds) {
+      const ModelView& model = *std::ranges::find(models, held, &ModelView::name);
+      EXPECT_TRUE(!options.is_background && !model.is_pinned && model.sequences_active == model.sequences_background) << seed;
+      EXPECT_EQ(plan.outcome, Outcome::wait) << seed;
+    }
     std::uint64_t freed = 0;
     for (const LadderStep& step : plan.steps) {
       freed += step.bytes;
@@ -134,11 +156,7 @@ TEST(DegradeLadder, KeepsItsPromisesForAnyModels) {
       }
       EXPECT_FALSE(model.is_pinned || model.is_loading) << seed;
       EXPECT_EQ(step.bytes, model.context_bytes + (step.kind == StepKind::unload ? model.weight_bytes : 0)) << seed;
-      if (step.kind == StepKind::swap_out) {
-        EXPECT_TRUE(!options.is_background && model.sequences_active == model.sequences_background) << seed;
-      } else {
-        EXPECT_TRUE(model.is_idle() && model.idle >= options.min_loaded && model.loaded_for >= options.min_loaded) << seed;
-      }
+      EXPECT_TRUE(model.is_idle() && model.idle >= options.min_loaded && model.loaded_for >= options.min_loaded) << seed;
       // Whoever is unloaded is in no other step that takes the same bytes.
       EXPECT_EQ(1, std::ranges::count_if(
                        plan.steps,

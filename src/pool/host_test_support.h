@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,16 +65,31 @@ class FakeHost final : public engine::WorkerHost {
       usages.push_back({.name = model,
                         .uses = uses,
                         .waiting = queued_.contains(model) && !loaded_.contains(model) ? 1 : 0,
+                        .background_uses = background_.contains(model) ? uses : 0,
                         .idle_s = 1000,
                         .is_loaded = loaded_.contains(model)});
     }
     return usages;
   }
 
+  void hold_background(const std::string& model, bool holds) override {
+    const MutexLock lock(mutex_);
+    if (holds) {
+      held_.insert(model);
+    } else {
+      held_.erase(model);
+    }
+  }
+
   // Any thread.
-  void set_uses(const std::string& model, std::int64_t uses) {
+  void set_uses(const std::string& model, std::int64_t uses, bool are_background = false) {
     const MutexLock lock(mutex_);
     uses_[model] = uses;
+    if (are_background) background_.insert(model);
+  }
+  [[nodiscard]] bool is_held(const std::string& model) const {
+    const MutexLock lock(mutex_);
+    return held_.contains(model);
   }
   [[nodiscard]] bool has(const std::string& model) const {
     const MutexLock lock(mutex_);
@@ -107,6 +123,8 @@ class FakeHost final : public engine::WorkerHost {
   std::map<std::string, std::string> errors_ GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> queued_ GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> uses_ GUARDED_BY(mutex_);
+  std::set<std::string> background_ GUARDED_BY(mutex_);  // whose uses are background requests
+  std::set<std::string> held_ GUARDED_BY(mutex_);
 };
 
 }  // namespace uma::pool

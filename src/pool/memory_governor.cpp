@@ -191,10 +191,11 @@ std::int64_t PlaceUse::left() const {
 }
 
 std::string Decision::text() const {
-  const std::string done = plan.outcome == Outcome::fits   ? text_of(plan.steps)
-                           : plan.outcome == Outcome::wait ? std::format("it waits, for {} are in use or were used just now",
-                                                                         readable_bytes(plan.bytes_held))
-                                                           : std::string("refused: it would not fit if all else went");
+  std::string done = plan.outcome == Outcome::fits ? text_of(plan.steps)
+                     : plan.outcome == Outcome::wait
+                         ? std::format("it waits, for {} are in use or were used just now", readable_bytes(plan.bytes_held))
+                         : std::string("refused: it would not fit if all else went");
+  for (const std::string& held : plan.holds) done += std::format("; {} takes no new background requests", held);
   const std::string place = claim.place == kHostMemory ? "memory" : std::format("device {}", claim.place);
   return std::format("{}: {}: {}", place, numbers_of(claim, usable, reserved), done);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <format>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -169,7 +170,8 @@ std::vector<ModelInfo> ModelPool::list() const {
       info.has_chat_template = header->has_chat_template;
     }
     info.capability = model.capability;
-    info.reads_images = model.capability == Capability::vision;
+    info.reads_images = model.capability == Capability::vision || !model.projector_path.empty() ||
+                        (options_.default_has_projector && first && info.name == *first);
     info.aliases = model.card.aliases;
     info.problem = model.problem;
     if (!model.problem.empty()) info.state = ModelState::failed;
@@ -299,6 +301,31 @@ ModelPool::Resident ModelPool::take_resident(const std::string& model) {
   return taken;
 }
 
+// What one load holds back, until it is under way or has failed.
+class ModelPool::Holds {
+ public:
+  explicit Holds(ModelPool& pool) : pool_(pool) {}
+  ~Holds() { pool_.change_holds(models_, -1); }
+  Holds(const Holds&) = delete;
+  Holds& operator=(const Holds&) = delete;
+
+  void add(std::vector<std::string> models) {
+    std::erase_if(models, [this](const std::string& model) { return std::ranges::contains(models_, model); });
+    pool_.change_holds(models, 1);
+    std::ranges::move(models, std::back_inserter(models_));
+  }
+
+ private:
+  ModelPool& pool_;
+  std::vector<std::string> models_;
+};
+
+bool ModelPool::is_wanted_in_background(const std::string& model) const {
+  const auto usages = host_->usage();
+  const auto usage = std::ranges::find(usages, model, &engine::ModelUsage::name);
+  return usage != usages.end() && usage->waiting > 0 && usage->waiting == usage->background_waiting;
+}
+
 // Reserves what a load needs, after making room where that is necessary and possible; waits while it is not. Returns that of
 // the contexts; that of the weights is with the resident. `weights` are those that were kept, if they still are when the load
 // begins. Errors: E_MODEL_002 with the numbers.
@@ -319,6 +346,7 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
     return contexts;
   };
   bool is_told = false;
+  Holds holds(*this);
   for (;;) {
     std::uint64_t seen = 0;
     Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts};
@@ -347,7 +375,7 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
         warm_.update(under_way_bytes());
         return contexts;
       }
-      const LadderOptions ladder{.min_loaded = options_.min_loaded};
+      const LadderOptions ladder{.min_loaded = options_.min_loaded, .is_background = is_wanted_in_background(model)};
       const std::vector<ModelView> now = views(model);
       LadderPlan plan = plan_relief(governor_.shortage(whole), now, ladder);
       // Waiting is decided, and written down, once.
@@ -364,6 +392,7 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
         const bool done = std::ranges::all_of(plan.steps, [this](const LadderStep& step) { return take(step); });
         if (done) continue;
       }
+      holds.add(plan.holds);
       weights.reset();  // whoever needs memory more may have it meanwhile
     }
     if (!std::exchange(is_told, true)) host_->on_load_queued(model, whole.bytes);
@@ -503,8 +532,10 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
     }
     const engine::ModelUsage& usage = usages[name];
     view.is_loading = resident.is_loading;
+    view.is_held = holds_.contains(name);
     view.sequences_active = static_cast<std::int32_t>(usage.uses);
-    view.requests_waiting = static_cast<std::int32_t>(usage.waiting);
+    view.sequences_background = static_cast<std::int32_t>(usage.background_uses);
+    view.requests_waiting = static_cast<std::int32_t>(usage.waiting - (view.is_held ? usage.background_waiting : 0));
     view.idle = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(usage.idle_s));
     view.loaded_for = clock_.now() - resident.loaded_at;
     view.load_ms = resident.load_ms;
@@ -522,6 +553,18 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
   return all;
 }
 
+// New background requests for these models wait while at least one load holds them.
+void ModelPool::change_holds(const std::vector<std::string>& models, std::int32_t change) {
+  for (const std::string& model : models) {
+    const MutexLock lock(mutex_);
+    std::int32_t& count = holds_[model];
+    const bool was_held = std::exchange(count, count + change) > 0;
+    const bool is_held = count > 0;
+    if (!is_held) holds_.erase(model);
+    if (was_held != is_held) host_->hold_background(model, is_held);
+  }
+}
+
 // False: it turned out that it cannot be done now.
 bool ModelPool::take(const LadderStep& step) {
   switch (step.kind) {
@@ -531,8 +574,6 @@ bool ModelPool::take(const LadderStep& step) {
       return unload_now(step.model, true);
     case StepKind::unload:
       return unload_now(step.model, false);
-    case StepKind::swap_out:
-      break;  // not planned: no view has background sequences
   }
   return false;
 }

@@ -30,7 +30,8 @@
 namespace uma::pool {
 
 struct PoolOptions {
-  std::string default_model;  // that who names none means; empty: the first one registered
+  std::string default_model;           // that who names none means; empty: the first one registered
+  bool default_has_projector = false;  // one that `prepare` knows and the registry does not
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // LadderOptions
@@ -104,6 +105,7 @@ class ModelPool final : public engine::WorkerSource {
     Need foretold;
     Need taken;
   };
+  class Holds;
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
@@ -114,6 +116,8 @@ class ModelPool final : public engine::WorkerSource {
                                               std::shared_ptr<const llm::Model>& weights, Load& load);
   [[nodiscard]] Resident take_resident(const std::string& model);
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
+  [[nodiscard]] bool is_wanted_in_background(const std::string& model) const;
+  void change_holds(const std::vector<std::string>& models, std::int32_t change);
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
   void grow(const std::string& model);
@@ -141,6 +145,8 @@ class ModelPool final : public engine::WorkerSource {
   std::map<std::string, Resident> residents_ GUARDED_BY(mutex_);
   std::map<std::string, Measured> measured_ GUARDED_BY(mutex_);
   std::vector<UnloadRequest> unloads_ GUARDED_BY(mutex_);
+  std::map<std::string, std::int32_t> holds_
+      GUARDED_BY(mutex_);  // models that take no new background requests: for how many loads
   std::map<std::string, TimePoint> queues_ GUARDED_BY(mutex_);  // models whose workers had requests waiting: since when
   std::thread maintenance_;
   Counter loads_total_;

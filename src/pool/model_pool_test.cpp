@@ -192,6 +192,27 @@ TEST_F(ModelPoolTest, TwoThatWaitWithKeptWeightsDoNotHoldEachOther) {
   EXPECT_LE(reserved(), memory_.load());
 }
 
+TEST_F(ModelPoolTest, BackgroundRequestsAreHeldBackForALoadThatWaits) {
+  add("a");
+  add("b");
+  add("c");
+  start();
+  load_and_wait("b");
+  load_and_wait("c");
+  memory_ = reserved() + (weights("b") + contexts("b")) / 2;
+  host_.set_uses("b", 2, true);
+  host_.set_uses("c", 1);
+  load("a");
+  until([&] { return host_.is_held("b"); }, "b takes no new background requests");
+  EXPECT_FALSE(host_.is_held("c")) << "somebody waits for what it says";
+  EXPECT_FALSE(host_.has("a"));
+  host_.set_uses("b", 0);
+  until([&] { return host_.has("a"); }, "a has the place of b");
+  EXPECT_FALSE(host_.has("b"));
+  EXPECT_TRUE(host_.has("c"));
+  until([&] { return !host_.is_held("b"); }, "b may come back");
+}
+
 TEST_F(ModelPoolTest, UnusedMemoryOfStatesGivesWayToALoadWithoutAWord) {
   add("a");
   host_.stored_max = std::uint64_t{1} << 40;

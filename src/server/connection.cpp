@@ -1,5 +1,6 @@
 #include "server/connection.h"
 
+#include <algorithm>
 #include <chrono>
 #include <poll.h>
 #include <string_view>
@@ -92,7 +93,11 @@ void Connection::read_some() {
 // the daemon collect more of them.
 void Connection::start_whole_frames() {
   while (!outbox_->is_full()) {
-    const auto frame = reader_.next();
+    auto frame = reader_.next();
+    if (!frame && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images)) {
+      reader_.raise_limit(kConversationBytesMax);  // images are in it
+      frame = reader_.next();
+    }
     if (!frame) {
       refuse_stream(frame.error());
       return;

@@ -2,6 +2,7 @@
 #include <format>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "server/http_connection.h"
 #include "server/http_routes.h"
+#include "wire/image_fields.h"
 #include "wire/response_encoder.h"
 #include "wire/responses_codec.h"
 
@@ -49,6 +51,39 @@ auto ask_for_session(HttpConnection& connection, std::string session) {
   return connection.ask<SessionDetail>([&connection, session = std::move(session)](Reply<SessionDetail> reply) mutable {
     connection.service().get_session(connection.tenant(), std::move(session), std::move(reply));
   });
+}
+
+// Reads the images that the items show, as many as a request can have brought.
+HttpConnection::Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items) {
+  constexpr std::size_t kBytesMax = kConversationBytesMax;
+  std::vector<std::string> ids;
+  for (const wire::Item& item : items) {
+    for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
+  }
+  if (ids.empty()) co_return;
+  const auto files = co_await connection.ask<std::vector<Bytes>>(
+      [&](Reply<std::vector<Bytes>> reply) { connection.service().read_images(std::move(ids), kBytesMax, std::move(reply)); });
+  if (!files || !*files) co_return;
+  auto file = (*files)->begin();
+  for (wire::Item& item : items) {
+    for (wire::ItemImage& image : item.images) {
+      if (!file->empty()) image.url = wire::data_uri(*file);
+      ++file;
+    }
+  }
+}
+
+// Answers with a part of a list: page_of(value) is it.
+template <class T, class PageT>
+Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
+                         PageT page_of) {
+  if (!value || !*value) {
+    co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
+  }
+  auto page = page_of(**value);
+  if (!page) co_return co_await connection.respond_rejected(page.error(), request);
+  co_await read_images(connection, page->items);
+  co_return co_await connection.respond(200, "application/json", wire::item_page_json(*page), request.keep_alive);
 }
 
 }  // namespace
@@ -102,8 +137,8 @@ Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest&
   const auto page = wire::decode_page(request.query);
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_response(connection, std::move(*id));
-  co_return co_await connection.respond_with(std::move(detail), request,
-                                             [&](const ResponseDetail& made) { return wire::input_items_json(made, *page); });
+  co_return co_await respond_with_page(connection, std::move(detail), request,
+                                       [&](const ResponseDetail& made) { return wire::input_items(made, *page); });
 }
 
 Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
@@ -151,14 +186,13 @@ Answer handlers::delete_conversation(HttpConnection& connection, const HttpReque
 Answer handlers::create_conversation_items(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
-  const auto items = wire::decode_items(request.body);
-  if (!items) co_return co_await connection.respond_rejected(items.error(), request);
+  const auto input = wire::decode_items(request.body);
+  if (!input) co_return co_await connection.respond_rejected(input.error(), request);
   auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
-    connection.service().append_input(
-        connection.tenant(), {.session = std::move(*session), .input = {.text = "", .messages = *items}}, std::move(reply));
+    connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(appended), request,
-                                             [&](const SessionInfo& info) { return wire::appended_items_json(info, *items); });
+                                             [&](const SessionInfo& info) { return wire::appended_items_json(info, *input); });
 }
 
 Answer handlers::list_conversation_items(HttpConnection& connection, const HttpRequest& request) {
@@ -167,17 +201,19 @@ Answer handlers::list_conversation_items(HttpConnection& connection, const HttpR
   const auto page = wire::decode_page(request.query);
   if (!page) co_return co_await connection.respond_rejected(page.error(), request);
   auto detail = co_await ask_for_session(connection, std::move(*session));
-  co_return co_await connection.respond_with(
-      std::move(detail), request, [&](const SessionDetail& said) { return wire::conversation_items_json(said, *page); });
+  co_return co_await respond_with_page(connection, std::move(detail), request,
+                                       [&](const SessionDetail& said) { return wire::conversation_items(said, *page); });
 }
 
 Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {
   auto session = wire::parse_conversation_id(request.ids.front());
   if (!session) co_return co_await respond_unknown(connection, request, "conversation");
   auto detail = co_await ask_for_session(connection, std::move(*session));
-  co_return co_await connection.respond_with(std::move(detail), request, [&](const SessionDetail& said) {
-    return wire::conversation_item_json(said, request.ids.back());
-  });
+  if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  auto item = wire::conversation_item(**detail, request.ids.back());
+  if (!item) co_return co_await connection.respond_rejected(item.error(), request);
+  co_await read_images(connection, std::span(&*item, 1));
+  co_return co_await connection.respond(200, "application/json", wire::item_json(*item), request.keep_alive);
 }
 
 Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {

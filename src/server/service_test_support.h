@@ -157,10 +157,20 @@ class FakeService final : public Service {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
+  std::atomic<bool> reads_images{false};
   // A vector of two numbers for each image.
   void embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
     if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
     reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
+  }
+  // A file that says whose it is, while there is room.
+  void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override {
+    std::vector<Bytes> files;
+    for (const std::string& id : ids) {
+      const auto name = std::as_bytes(std::span(id));
+      files.emplace_back(name.begin(), name.size() <= bytes_max ? name.end() : name.begin());
+    }
+    reply(std::move(files));
   }
   void load_model(std::string model, Reply<Unit> reply) override {
     if (model != "fake") return reply(fail(ErrorCode::model_unknown, "no such model"));
@@ -172,6 +182,7 @@ class FakeService final : public Service {
     ModelInfo model;
     model.name = "fake";
     model.state = ModelState::loading;
+    model.reads_images = reads_images.load();
     return {model};
   }
   MetricsSnapshot metrics() const override {

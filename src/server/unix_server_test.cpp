@@ -135,6 +135,17 @@ TEST_F(UnixServerTest, TooLongAFrameIsAnsweredAlsoWhenItsBodyComes) {
   EXPECT_TRUE(client.has_ended());
 }
 
+TEST_F(UnixServerTest, AFrameWithImagesMayBeLonger) {
+  service_.reads_images.store(true);
+  start({.limits = {.max_frame_bytes = 1000}});
+  TestClient client(path());
+  client.send_json(R"({"id":"i","type":"embed_image","data":")" + std::string(2'000'000, 'A') + "\"}");
+  EXPECT_EQ(client.receive_field("event"), "embedding");
+  client.send_bytes(std::string_view("\x01\0\0\x01", 4));  // 16 MiB and one byte are announced
+  EXPECT_EQ(client.receive_field("code"), "E_PROTO_002");
+  EXPECT_TRUE(client.has_ended());
+}
+
 // --- generations
 
 TEST_F(UnixServerTest, StreamsTheEventsOfAGeneration) {

@@ -1,6 +1,7 @@
 // Frames of the Unix socket: uint32 little-endian length of the body, then the body (docs/PROTOCOL.md).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -19,15 +20,18 @@ class FrameReader {
  public:
   explicit FrameReader(std::size_t frame_bytes_max) : frame_bytes_max_(frame_bytes_max) {}
 
+  // Longer frames are accepted from now on; one that was refused is the next.
+  void raise_limit(std::size_t frame_bytes_max) { frame_bytes_max_ = std::max(frame_bytes_max_, frame_bytes_max); }
+
   void append(std::string_view bytes);
 
   // The body of the next whole frame, valid until the next call; nothing when more bytes are needed. Error
   // proto_frame as soon as a length above the limit is announced: the stream cannot be read any further, and every later call
-  // returns the same error.
+  // returns the same error, unless the limit is raised.
   [[nodiscard]] Expected<std::optional<std::string_view>> next();
 
  private:
-  const std::size_t frame_bytes_max_;
+  std::size_t frame_bytes_max_;
   std::string buffer_;
   std::size_t consumed_ = 0;  // bytes at the start of buffer_ that were handed out
 };

@@ -93,6 +93,18 @@ TEST(FrameReader, RefusesTooLongAFrameFromItsHeaderAlone) {
   EXPECT_FALSE(reader.next().has_value()) << "a refused stream stays refused";
 }
 
+TEST(FrameReader, TakesWhatItRefusedWhenTheLimitIsRaised) {
+  FrameReader reader(16);
+  const std::string body(17, 'x');
+  reader.append(frame(body));
+  ASSERT_FALSE(reader.next().has_value());
+  reader.raise_limit(17);
+  EXPECT_EQ(take_frames(reader), std::vector<std::string>{body});
+  reader.raise_limit(3);
+  reader.append(frame(body));
+  EXPECT_EQ(take_frames(reader), std::vector<std::string>{body}) << "it never falls";
+}
+
 TEST(FrameReader, AcceptsAFrameOfExactlyTheLimit) {
   FrameReader reader(16);
   reader.append(frame(std::string(16, 'x')));

@@ -53,8 +53,9 @@ std::string content_field(FieldReader& message, bool is_users, std::size_t index
       continue;
     }
     std::optional<ImageSource> image;
+    const std::string field = std::format("{}content[{}]", message.path(), i);
     if (object != nullptr && is_users) {
-      FieldReader part(*object, std::format("{}content[{}].", message.path(), i));
+      FieldReader part(*object, field + ".");
       image = image_part(part);
       if (!part.ok()) message.fail_as(part);
     }
@@ -63,7 +64,7 @@ std::string content_field(FieldReader& message, bool is_users, std::size_t index
                                     R"( and, of a user, {"type": "image_url", "image_url": {"url": ...}})");
       return "";
     }
-    images.push_back({.message = index, .at = text.size(), .source = std::move(*image)});
+    images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
   }
   return text;
 }

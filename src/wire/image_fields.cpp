@@ -2,10 +2,12 @@
 
 #include <array>
 #include <charconv>
+#include <cstring>
 #include <format>
 #include <string_view>
 #include <utility>
 
+#include "base/base64.h"
 #include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
@@ -27,6 +29,26 @@ ImageSource image_of_url(std::string url) {
   if (url.starts_with("data:")) return {.kind = ImageSource::Kind::data, .text = std::move(url)};
   if (url.starts_with(kFile)) return {.kind = ImageSource::Kind::path, .text = url.substr(kFile.size())};
   return {.kind = ImageSource::Kind::url, .text = std::move(url)};
+}
+
+std::string url_of_image(const ImageSource& image) {
+  return image.kind == ImageSource::Kind::path ? "file://" + image.text : image.text;
+}
+
+std::string_view image_type(std::span<const std::byte> file) {
+  const auto begins_with = [&](std::string_view magic) {
+    return file.size() >= magic.size() && std::memcmp(file.data(), magic.data(), magic.size()) == 0;
+  };
+  if (begins_with("\x89PNG")) return "image/png";
+  if (begins_with("\xFF\xD8\xFF")) return "image/jpeg";
+  if (begins_with("GIF8")) return "image/gif";
+  return begins_with("BM") ? "image/bmp" : "";
+}
+
+std::string data_uri(std::span<const std::byte> file) {
+  std::string uri = std::format("data:{};base64,", image_type(file));
+  append_base64(uri, file);
+  return uri;
 }
 
 ImageSource image_field(FieldReader& fields) {

@@ -1,5 +1,6 @@
 #include "wire/response_writer.h"
 
+#include <algorithm>
 #include <format>
 #include <utility>
 
@@ -70,6 +71,23 @@ json::object extra_of(const ChatMessage& message) {
   return extra.is_object() ? std::move(extra.get_object()) : json::object();
 }
 
+// Of a message whose content has so many bytes; as capability/message_images.h writes them.
+std::vector<ItemImage> images_of(const json::object& extra, std::size_t content_bytes) {
+  std::vector<ItemImage> images;
+  const json::value* value = extra.if_contains("images");
+  const json::array* array = value == nullptr ? nullptr : value->if_array();
+  if (array == nullptr) return images;
+  for (const json::value& given : *array) {
+    const json::object* image = given.if_object();
+    const json::value* at = image == nullptr ? nullptr : image->if_contains("at");
+    const std::size_t least = images.empty() ? 0 : images.back().at;
+    if (at == nullptr || !at->is_int64() || std::cmp_less(at->get_int64(), least)) return {};
+    images.push_back(
+        {.at = std::min(static_cast<std::size_t>(at->get_int64()), content_bytes), .id = text_of(*image, "sha256")});
+  }
+  return images;
+}
+
 void add_calls(std::vector<Item>& items, const json::object& extra, std::string_view session, MessagePosition place) {
   const json::value* value = extra.if_contains("tool_calls");
   const json::array* calls = value == nullptr ? nullptr : value->if_array();
@@ -138,13 +156,16 @@ void add_items(std::vector<Item>& items, const ChatMessage& message, std::string
   Item said{.kind = Item::Kind::message,
             .id = item_id(Item::Kind::message, session, place),
             .text = message.content,
-            .role = message.role};
+            .role = message.role,
+            .images = images_of(extra, message.content.size())};
   if (!message.content.empty()) items.push_back(said);
   add_calls(items, extra, session, place);
   if (items.size() == before) items.push_back(std::move(said));  // somebody said nothing
 }
 
-void append_content_part(std::string& out, const Item& item) {
+namespace {
+
+void append_text_part(std::string& out, const Item& item, std::string_view text) {
   ObjectWriter part(out);
   if (item.kind == Item::Kind::reasoning) {
     part.field("type", "reasoning_text");
@@ -155,8 +176,50 @@ void append_content_part(std::string& out, const Item& item) {
   } else {
     part.field("type", "input_text");
   }
-  part.field("text", item.text);
+  part.field("text", text);
   part.close();
+}
+
+void append_image_part(std::string& out, const ItemImage& image) {
+  ObjectWriter part(out);
+  part.field("type", "input_image");
+  part.field("detail", "auto");
+  part.null_field("file_id");
+  if (image.url.empty()) {
+    part.null_field("image_url");
+  } else {
+    part.field("image_url", image.url);
+  }
+  part.close();
+}
+
+// Its text, and its images where they stand in it.
+void append_content(std::string& out, const Item& item) {
+  const std::string_view text = item.text;
+  std::size_t begin = 0;
+  bool is_first = true;
+  const auto separate = [&] {
+    if (!std::exchange(is_first, false)) out += ',';
+  };
+  const auto append_text_until = [&](std::size_t end) {
+    if (begin == end) return;
+    separate();
+    append_text_part(out, item, text.substr(begin, end - begin));
+    begin = end;
+  };
+  for (const ItemImage& image : item.images) {
+    append_text_until(image.at);
+    separate();
+    append_image_part(out, image);
+  }
+  append_text_until(text.size());
+  if (is_first) append_text_part(out, item, "");  // somebody said nothing
+}
+
+}  // namespace
+
+void append_content_part(std::string& out, const Item& item) {
+  append_text_part(out, item, item.text);
 }
 
 void append_item(std::string& out, const Item& item, ItemStatus status) {
@@ -175,7 +238,7 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
       }
       std::string& content = object.begin("content");
       content += '[';
-      if (has_content) append_content_part(content, item);
+      if (has_content) append_content(content, item);
       content += ']';
       break;
     }

@@ -5,6 +5,7 @@
 //   msg_ what was said    rs_ what was thought first    fc_ a call of a tool    fco_ what it gave
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -19,14 +20,22 @@
 
 namespace uma::wire {
 
+// In a user's message.
+struct ItemImage {
+  std::size_t at = 0;  // it stands before this byte of the text
+  std::string id{};    // SHA-256 of its file, in hexadecimal digits
+  std::string url{};   // as the client is to see it; empty: it is not shown
+};
+
 struct Item {
   enum class Kind : std::uint8_t { message, reasoning, call, call_output };
   Kind kind = Kind::message;
   std::string id;
-  std::string text;       // of a call its arguments
-  std::string role{};     // message
-  std::string call_id{};  // call, call_output
-  std::string name{};     // call
+  std::string text;                 // of a call its arguments
+  std::string role{};               // message
+  std::string call_id{};            // call, call_output
+  std::string name{};               // call
+  std::vector<ItemImage> images{};  // message; in order
 };
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };

@@ -13,6 +13,7 @@
 
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
+#include "wire/image_fields.h"
 #include "wire/json_writer.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
@@ -63,30 +64,76 @@ std::string role_field(FieldReader& item) {
   return role;
 }
 
-// What parts of these types say; nothing where one is of another type.
+constexpr std::array<std::string_view, 3> kTextParts = {"input_text", "output_text", "text"};
+
+// What a part of one of these types says; nothing where it is of another one.
+std::optional<std::string> text_of_part(FieldReader& item, std::string_view name, const json::object& part,
+                                        std::span<const std::string_view> types) {
+  const json::value* type = part.if_contains("type");
+  const json::value* text = part.if_contains("text");
+  const json::string* type_name = type == nullptr ? nullptr : type->if_string();
+  const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
+  if (!is_text || text == nullptr) return std::nullopt;
+  return item.checked_text(name, *text, {}).value_or("");
+}
+
+// What parts of these types say together; nothing where one is of another type.
 std::optional<std::string> text_of_parts(FieldReader& item, std::string_view name, const json::array& parts,
                                          std::span<const std::string_view> types) {
   std::string text;
   for (const json::value& part : parts) {
     const json::object* object = part.if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
-    const json::string* type_name = type == nullptr ? nullptr : type->if_string();
-    const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
-    if (!is_text || part_text == nullptr) return std::nullopt;
-    text += item.checked_text(name, *part_text, {}).value_or("");
+    const auto said = object == nullptr ? std::nullopt : text_of_part(item, name, *object, types);
+    if (!said) return std::nullopt;
+    text += *said;
   }
   return text;
 }
 
 // A string, or parts of text.
 std::string text_field(FieldReader& item, std::string_view name) {
-  constexpr std::array<std::string_view, 3> kTypes = {"input_text", "output_text", "text"};
   const json::value* content = item.find(name);
   if (content == nullptr || !content->is_array()) return item.required_text(name);
-  auto text = text_of_parts(item, name, content->get_array(), kTypes);
+  auto text = text_of_parts(item, name, content->get_array(), kTextParts);
   if (!text) item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
   return std::move(text).value_or("");
+}
+
+// The image of {"type": "input_image", "image_url": ...}; nothing where the part is another one.
+std::optional<ImageSource> image_part(FieldReader& part) {
+  if (part.text("type") != "input_image") return std::nullopt;
+  if (part.find("file_id") != nullptr) {
+    part.fail_field("file_id", "is not served, there is no store of files: send the image as a data: URI in image_url");
+  }
+  return image_of_url(part.required_text("image_url", {.min = 1}));
+}
+
+// A string, or parts of text and, of a user, images, which are added to `images`; those of the message `index`.
+std::string content_field(FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+  const json::value* content = item.find("content");
+  if (content == nullptr || !content->is_array()) return item.required_text("content");
+  std::string text;
+  for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
+    const json::object* object = content->get_array()[i].if_object();
+    if (object != nullptr && is_users) {
+      const std::string field = std::format("{}content[{}]", item.path(), i);
+      FieldReader part(*object, field + ".");
+      auto image = image_part(part);
+      if (!part.ok()) item.fail_as(part);
+      if (image) {
+        images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
+        continue;
+      }
+    }
+    const auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
+    if (!said) {
+      item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...})"
+                                 R"( and, of a user, {"type": "input_image", "image_url": ...})");
+      return "";
+    }
+    text += *said;
+  }
+  return text;
 }
 
 // What a thought says itself. Its summary, and what another server has encrypted, say nothing to the model.
@@ -99,9 +146,12 @@ std::string reasoning_field(FieldReader& item) {
   return std::move(text).value_or("");
 }
 
-// Makes messages of items. What an assistant thinks, says and calls, one after the other, is one message.
+// Makes messages of items. What an assistant thinks, says and calls, one after the other, is one message. Images of users go to
+// `images`.
 class MessageReader {
  public:
+  explicit MessageReader(std::vector<InputImage>& images) : images_(images) {}
+
   void read(FieldReader& item) {
     const std::string type = item.text("type").value_or("message");
     if (type == "message") {
@@ -137,7 +187,9 @@ class MessageReader {
 
   void read_message(FieldReader& item) {
     std::string role = role_field(item);
-    std::string content = text_field(item, "content");
+    // A user's message comes behind the reply that goes on until here.
+    const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
+    std::string content = content_field(item, role == "user", index, images_);
     if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
       reply_->content = std::move(content);
       return;
@@ -182,12 +234,13 @@ class MessageReader {
     reply_.reset();
   }
 
+  std::vector<InputImage>& images_;
   std::vector<ChatMessage> messages_;
   std::optional<Reply> reply_;  // that the next item may belong to
 };
 
-std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name) {
-  MessageReader reader;
+std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name, std::vector<InputImage>& images) {
+  MessageReader reader(images);
   const json::array* items = fields.array(name);
   if (items == nullptr) return {};
   for (std::size_t i = 0; i < items->size() && fields.ok(); ++i) {
@@ -202,10 +255,13 @@ std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name)
   }
   std::vector<ChatMessage> messages = reader.take();
   if (messages.empty() && !items->empty()) fields.fail_field(name, "says nothing: of thoughts only the text itself is read");
+  if (images.size() > kImagesPerRequestMax) {
+    fields.fail_field(name, std::format("holds {} images, at most {} are taken", images.size(), kImagesPerRequestMax));
+  }
   return messages;
 }
 
-std::vector<ChatMessage> input_field(FieldReader& fields) {
+std::vector<ChatMessage> input_field(FieldReader& fields, std::vector<InputImage>& images) {
   const json::value* input = fields.find("input");
   if (input == nullptr) {
     fields.fail_field("input", "is required");
@@ -213,7 +269,7 @@ std::vector<ChatMessage> input_field(FieldReader& fields) {
   }
   if (!input->is_array()) return {{"user", fields.text("input", {.min = 1}).value_or("")}};
   if (input->get_array().empty()) fields.fail_field("input", "must hold at least one item");
-  return items_field(fields, "input");
+  return items_field(fields, "input", images);
 }
 
 // As an object of ours: the names and values are checked strings. "{}" where it is absent.
@@ -386,7 +442,7 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   ResponseCall call;
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
-  generate.input.messages = input_field(fields);
+  generate.input.messages = input_field(fields, generate.input.images);
 
   ResponseRequest response;
   response.id = std::move(id);
@@ -424,6 +480,7 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   if (generate.session.empty() && !response.is_kept) {
     if (response.instructions) {
       generate.input.messages.insert(generate.input.messages.begin(), {"system", *response.instructions});
+      for (InputImage& image : generate.input.images) ++image.message;
     }
     return call;
   }
@@ -486,7 +543,7 @@ void append_list(std::string& out, std::span<const Item> items, bool has_more) {
   list.close();
 }
 
-std::expected<std::string, RejectedBody> page_json(std::vector<Item> items, const ListPage& page) {
+std::expected<ItemPage, RejectedBody> page_of(std::vector<Item> items, const ListPage& page) {
   if (!page.is_ascending) std::ranges::reverse(items);
   auto first = items.begin();
   if (!page.after.empty()) {
@@ -497,9 +554,8 @@ std::expected<std::string, RejectedBody> page_json(std::vector<Item> items, cons
     ++first;
   }
   const auto left = static_cast<std::size_t>(items.end() - first);
-  std::string out;
-  append_list(out, std::span(first, std::min(left, page.limit)), left > page.limit);
-  return out;
+  const auto end = first + static_cast<std::ptrdiff_t>(std::min(left, page.limit));
+  return ItemPage{.items = {std::move_iterator(first), std::move_iterator(end)}, .has_more = left > page.limit};
 }
 
 }  // namespace
@@ -538,7 +594,9 @@ std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::strin
   return decode_body<CreateSessionRequest>(body.empty() ? "{}" : body, [](FieldReader& fields) {
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
-    request.messages = items_field(fields, "items");
+    std::vector<InputImage> images;
+    request.messages = items_field(fields, "items", images);
+    if (!images.empty()) fields.fail_field("items", "has images: add them to the conversation once it is there");
     request.metadata = metadata_field(fields);
     return request;
   });
@@ -551,11 +609,12 @@ std::expected<std::string, RejectedBody> decode_metadata(std::string_view body) 
   });
 }
 
-std::expected<std::vector<ChatMessage>, RejectedBody> decode_items(std::string_view body) {
-  return decode_body<std::vector<ChatMessage>>(body, [](FieldReader& fields) {
-    std::vector<ChatMessage> items = items_field(fields, "items");
-    if (items.empty()) fields.fail_field("items", "must hold at least one item");
-    return items;
+std::expected<Input, RejectedBody> decode_items(std::string_view body) {
+  return decode_body<Input>(body, [](FieldReader& fields) {
+    Input input;
+    input.messages = items_field(fields, "items", input.images);
+    if (input.empty()) fields.fail_field("items", "must hold at least one item");
+    return input;
   });
 }
 
@@ -605,8 +664,20 @@ std::string response_json(const ResponseDetail& detail) {
   return out;
 }
 
-std::expected<std::string, RejectedBody> input_items_json(const ResponseDetail& detail, const ListPage& page) {
-  return page_json(items_of(detail.session, detail.session.messages.size() - 1), page);  // without the reply
+std::string item_page_json(const ItemPage& page) {
+  std::string out;
+  append_list(out, page.items, page.has_more);
+  return out;
+}
+
+std::string item_json(const Item& item) {
+  std::string out;
+  append_item(out, item, ItemStatus::completed);
+  return out;
+}
+
+std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page) {
+  return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // without the reply
 }
 
 std::string conversation_json(const SessionDetail& conversation) {
@@ -620,17 +691,15 @@ std::string conversation_json(const SessionDetail& conversation) {
   return out;
 }
 
-std::expected<std::string, RejectedBody> conversation_items_json(const SessionDetail& conversation, const ListPage& page) {
-  return page_json(items_of(conversation), page);
+std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page) {
+  return page_of(items_of(conversation), page);
 }
 
-std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation, std::string_view id) {
-  const std::vector<Item> items = items_of(conversation);
+std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id) {
+  std::vector<Item> items = items_of(conversation);
   const auto found = std::ranges::find(items, id, &Item::id);
   if (found == items.end()) return std::unexpected(unknown_item());
-  std::string out;
-  append_item(out, *found, ItemStatus::completed);
-  return out;
+  return std::move(*found);
 }
 
 std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation, std::string_view item) {
@@ -656,13 +725,16 @@ std::expected<MessagePosition, RejectedBody> removable_message(const SessionDeta
       ""});
 }
 
-std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> messages) {
+std::string appended_items_json(const SessionInfo& conversation, const Input& input) {
   MessagePosition place{.turn = conversation.turns,
-                        .number = conversation.pending_messages - static_cast<std::int32_t>(messages.size())};
+                        .number = conversation.pending_messages - static_cast<std::int32_t>(input.messages.size())};
   std::vector<Item> items;
-  for (const ChatMessage& message : messages) {
-    add_items(items, message, conversation.id.value, place);
+  for (std::size_t i = 0; i < input.messages.size(); ++i) {
+    add_items(items, input.messages[i], conversation.id.value, place);
     ++place.number;
+    for (const InputImage& image : input.images) {
+      if (image.message == i) items.back().images.push_back({.at = image.at, .id = "", .url = url_of_image(image.source)});
+    }
   }
   std::string out;
   append_list(out, items, false);

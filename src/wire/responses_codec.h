@@ -18,6 +18,7 @@
 #include "core/request.h"
 #include "core/session_info.h"
 #include "wire/json_body.h"
+#include "wire/response_writer.h"
 
 namespace uma::wire {
 
@@ -47,7 +48,7 @@ struct ResponseCall {
 // What a conversation keeps of {"metadata": {…}}: CreateSessionRequest::metadata.
 [[nodiscard]] std::expected<std::string, RejectedBody> decode_metadata(std::string_view body);
 // {"items": […]}
-[[nodiscard]] std::expected<std::vector<ChatMessage>, RejectedBody> decode_items(std::string_view body);
+[[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
 
 // Which part of a list is wanted.
 struct ListPage {
@@ -61,21 +62,27 @@ struct ListPage {
 // --- Answers
 
 [[nodiscard]] std::string response_json(const ResponseDetail& detail);
+// A part of a list. Its images have their addresses from the caller (ItemImage::url).
+struct ItemPage {
+  std::vector<Item> items;
+  bool has_more = false;
+};
+[[nodiscard]] std::string item_page_json(const ItemPage& page);
+[[nodiscard]] std::string item_json(const Item& item);
+
 // The items that it was made from, from the beginning of the conversation.
-[[nodiscard]] std::expected<std::string, RejectedBody> input_items_json(const ResponseDetail& detail, const ListPage& page);
+[[nodiscard]] std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page);
 
 [[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
-[[nodiscard]] std::expected<std::string, RejectedBody> conversation_items_json(const SessionDetail& conversation,
-                                                                               const ListPage& page);
+[[nodiscard]] std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page);
 // Of an id that is none of its items: E_SESSION_001.
-[[nodiscard]] std::expected<std::string, RejectedBody> conversation_item_json(const SessionDetail& conversation,
-                                                                              std::string_view id);
+[[nodiscard]] std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id);
 // The message that goes when this item is taken out. Only what is said last can be: the chain stays as it was computed.
 // E_PROTO_003 for the others, and for one of several items of a message; but thoughts go with what they led to.
 [[nodiscard]] std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation,
                                                                              std::string_view item);
 // Those that were just appended to `conversation`, which is as it is since.
-[[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, std::span<const ChatMessage> items);
+[[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, const Input& items);
 
 // `object` names what it was.
 [[nodiscard]] std::string deleted_json(std::string_view id, std::string_view object);

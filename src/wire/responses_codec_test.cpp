@@ -254,7 +254,12 @@ TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
            {"[\"a\"]", "input[0]"},
            {R"([{"role":"user","content":"a"},{"role":"king","content":"a"}])", "input[1].role"},
            {R"([{"role":"user"}])", "input[0].content"},
-           {R"([{"role":"user","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
+           {R"([{"role":"user","content":[{"type":"input_image"}]}])", "input[0].content[0].image_url"},
+           {R"([{"role":"user","content":[{"type":"input_image","image_url":{"url":"x"}}]}])", "input[0].content[0].image_url"},
+           {R"([{"role":"user","content":[{"type":"input_image","file_id":"file-1"}]}])", "input[0].content[0].file_id"},
+           {R"([{"role":"user","content":[{"type":"input_file","file_id":"file-1"}]}])", "input[0].content"},
+           {R"([{"role":"system","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
+           {R"([{"role":"assistant","content":[{"type":"input_image","image_url":"x"}]}])", "input[0].content"},
            {R"([{"type":"function_call_output","output":"b"}])", "input[0].call_id"},
            {R"([{"type":"function_call_output","call_id":"a"}])", "input[0].output"},
            {R"([{"type":"function_call_output","call_id":"a","output":[{"type":"input_image"}]}])", "input[0].output"},
@@ -613,7 +618,7 @@ TEST(ResponsesCodec, AKeptResponseIsWrittenFromItsSession) {
   EXPECT_EQ(response.at("output").at(0).at("content").at(0).at("text"), "d");
   EXPECT_EQ(response.at("usage").at("total_tokens"), 15);
 
-  const json::value items = json::parse(input_items_json(detail, {.is_ascending = true}).value());
+  const json::value items = json::parse(item_page_json(input_items(detail, {.is_ascending = true}).value()));
   ASSERT_EQ(items.at("data").as_array().size(), 3u) << "without instructions and reply";
   EXPECT_EQ(items.at("data").at(0).at("id"), json::value("msg_" + kSession + "_2_0"));
   EXPECT_EQ(items.at("data").at(1).at("content").at(0).at("type"), "output_text");
@@ -632,7 +637,7 @@ TEST(ResponsesCodec, ItemsCanBeGivenBack) {
                       {"assistant", "It rains.", R"({"reasoning_content":"so"})"},
                       {"assistant", ""}};
   session.turns_begin = {0, 2};
-  const json::value list = json::parse(conversation_items_json(session, {.is_ascending = true}).value());
+  const json::value list = json::parse(item_page_json(conversation_items(session, {.is_ascending = true}).value()));
   std::vector<std::string> ids;
   for (const json::value& item : list.at("data").as_array()) {
     ids.emplace_back(item.at("id").as_string().subview(0, item.at("id").as_string().find('_')));
@@ -643,6 +648,75 @@ TEST(ResponsesCodec, ItemsCanBeGivenBack) {
   EXPECT_EQ(list.at("data").at(3).at("output"), "wet");
   const ResponseCall call = decoded(R"({"store":false,"input":)" + json::serialize(list.at("data")) + "}");
   EXPECT_EQ(call.generate.input.messages, session.messages);
+}
+
+// Nothing of a part is lost but where texts end.
+TEST(ResponsesCodec, ImagesStandAmongTheTextOfAUser) {
+  const ResponseCall call = decoded(
+      R"({"store":false,"instructions":"Look.","input":[{"type":"reasoning","content":[{"type":"reasoning_text","text":"hm"}]},)"
+      R"({"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"},)"
+      R"({"type":"input_image","detail":"low","image_url":"data:image/png;base64,AA=="},)"
+      R"({"type":"input_image","image_url":"https://host/c.png","file_id":null},{"type":"input_text","text":"d"}]}]})");
+  const Input& input = call.generate.input;
+  ASSERT_EQ(input.messages.size(), 3u);
+  EXPECT_EQ(input.messages[2], (ChatMessage{"user", "abd"}));
+  ASSERT_EQ(input.images.size(), 2u);
+  EXPECT_EQ(input.images[0].message, 2u) << "behind the instructions and the thought";
+  EXPECT_EQ(input.images[1].message, 2u);
+  EXPECT_EQ(input.images[0].at, 2u);
+  EXPECT_EQ(input.images[1].at, 2u);
+  EXPECT_EQ(input.images[0].field, "input[1].content[2]");
+  EXPECT_EQ(input.images[0].source.kind, ImageSource::Kind::data);
+  EXPECT_EQ(input.images[1].source.kind, ImageSource::Kind::url);
+  EXPECT_TRUE(decoded(R"({"input":[{"role":"user","content":[{"type":"input_image","image_url":"data:,"}]}]})")
+                  .generate.input.messages[0]
+                  .content.empty());
+
+  std::string many = R"({"input":[{"role":"user","content":[)";
+  for (int i = 0; i < 65; ++i) many += std::format(R"({}{{"type":"input_image","image_url":"data:,"}})", i == 0 ? "" : ",");
+  EXPECT_EQ(rejected(many + "]}]}"), std::pair(ErrorCode::proto_field, std::string("input")));
+  EXPECT_EQ(decode_conversation(R"({"items":[{"role":"user","content":[{"type":"input_image","image_url":"data:,"}]}]})")
+                .error()
+                .field,
+            "items");
+}
+
+TEST(ResponsesCodec, ImagesAreListedWhereTheyStood) {
+  SessionDetail session;
+  session.info.id.value = kSession;
+  const std::string first(64, 'a');
+  const std::string second(64, 'b');
+  const std::string extra = R"({"images":[{"at":0,"sha256":")" + first + R"("},{"at":2,"sha256":")" + second +
+                            R"("},{"at":3,"sha256":")" + first + "\"}]}";
+  session.messages = {
+      {"user", "abc", extra}, {"assistant", "d"}, {"user", "", extra}, {"user", "x", R"({"images":[{"at":-1}]})"}};
+  session.turns_begin = {0};
+  ItemPage page = conversation_items(session, {.is_ascending = true}).value();
+  ASSERT_EQ(page.items.size(), 4u);
+  ASSERT_EQ(page.items[0].images.size(), 3u);
+  EXPECT_EQ(page.items[0].images[1].id, second);
+  page.items[0].images[1].url = "data:image/png;base64,AA==";
+  const json::value list = json::parse(item_page_json(page));
+  const auto parts = [&](std::size_t item) {
+    std::string all;
+    for (const json::value& part : list.at("data").at(item).at("content").as_array()) {
+      const json::value* text = part.as_object().if_contains("text");
+      all += text != nullptr ? std::string_view(text->as_string()) : part.at("image_url").is_null() ? "-" : "+";
+      EXPECT_EQ(part.at("type"), text != nullptr ? (item == 1 ? "output_text" : "input_text") : "input_image");
+    }
+    return all;
+  };
+  EXPECT_EQ(parts(0), "-ab+c-");
+  EXPECT_EQ(parts(1), "d");
+  EXPECT_EQ(parts(2), "---") << "an image stands at the end at the latest";
+  EXPECT_EQ(parts(3), "x") << "what no door wrote";
+  EXPECT_EQ(list.at("data").at(0).at("content").at(2).at("image_url"), "data:image/png;base64,AA==");
+
+  const Input input = decode_items(R"({"items":[{"role":"user","content":[{"type":"input_text","text":"a"},)"
+                                   R"({"type":"input_image","image_url":"data:image/png;base64,AA=="}]}]})")
+                          .value();
+  const json::value added = json::parse(appended_items_json(session.info, input));
+  EXPECT_EQ(added.at("data").at(0).at("content").at(1).at("image_url"), "data:image/png;base64,AA==") << "as it came";
 }
 
 TEST(ResponsesCodec, OnlyTheLastItemCanBeTakenOut) {
@@ -663,8 +737,8 @@ TEST(ResponsesCodec, OnlyTheLastItemCanBeTakenOut) {
   session.pending_messages = {{"user", "e"}, {"user", "f"}};
   EXPECT_EQ(removable_message(session, "msg_" + id + "_4_1").value(), (MessagePosition{4, 1}));
   EXPECT_EQ(removable_message(session, "msg_" + id + "_4_0").error().error.code, ErrorCode::proto_field);
-  EXPECT_EQ(json::parse(conversation_item_json(session, "msg_" + id + "_4_0").value()).at("role"), "user");
-  EXPECT_EQ(conversation_item_json(session, "msg_" + id + "_4_7").error().error.code, ErrorCode::session_unknown);
+  EXPECT_EQ(json::parse(item_json(conversation_item(session, "msg_" + id + "_4_0").value())).at("role"), "user");
+  EXPECT_EQ(conversation_item(session, "msg_" + id + "_4_7").error().error.code, ErrorCode::session_unknown);
   EXPECT_EQ(removable_message(SessionDetail(), "x").error().error.code, ErrorCode::session_unknown);
 }
 
@@ -672,7 +746,7 @@ TEST(ResponsesCodec, ItemsComeInPages) {
   SessionDetail session = some_session();
   session.pending_messages = {{"user", "e"}};
   const auto texts = [&](const ListPage& page) {
-    const json::value list = json::parse(conversation_items_json(session, page).value());
+    const json::value list = json::parse(item_page_json(conversation_items(session, page).value()));
     std::string all;
     for (const json::value& item : list.at("data").as_array()) all += item.at("content").at(0).at("text").as_string();
     return all + (list.at("has_more").as_bool() ? "+" : "");
@@ -683,7 +757,7 @@ TEST(ResponsesCodec, ItemsComeInPages) {
   EXPECT_EQ(texts({.limit = 2, .after = item + "_3_1"}), "cb+");
   EXPECT_EQ(texts({.limit = 3, .is_ascending = true, .after = item + "_3_0"}), "de");
   EXPECT_EQ(texts({.after = item + "_2_0"}), "");
-  EXPECT_EQ(conversation_items_json(session, {.after = "msg_x"}).error().field, "after");
+  EXPECT_EQ(conversation_items(session, {.after = "msg_x"}).error().field, "after");
   const json::value conversation = json::parse(conversation_json(session));
   EXPECT_EQ(conversation.at("id"), json::value(kConversation));
   EXPECT_EQ(conversation.at("metadata").at("k"), "v");
@@ -691,9 +765,9 @@ TEST(ResponsesCodec, ItemsComeInPages) {
   SessionInfo info = session.info;
   info.turns = 4;
   info.pending_messages = 1;
-  const json::value added = json::parse(appended_items_json(info, session.pending_messages));
+  const json::value added = json::parse(appended_items_json(info, {.text = "", .messages = session.pending_messages}));
   EXPECT_EQ(added.at("first_id"), json::value(item + "_4_0")) << "as in the list";
-  EXPECT_EQ(json::parse(conversation_items_json(session, {}).value()).at("first_id"), json::value(item + "_4_0"));
+  EXPECT_EQ(conversation_items(session, {})->items.front().id, item + "_4_0");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import tempfile
+import threading
 import time
 import unittest
 
@@ -206,6 +207,31 @@ class Short(ModelsTest):
         self.assertGreater(numbers["memory_decisions_total"], 0)
         for name in NAMES:
             self.assertEqual(turns[name], self.client.session(sessions[name])["turns"])
+
+    def test_background_work_without_end_gives_way_to_a_person(self):
+        ended = threading.Event()
+        replies = []
+
+        def work(name):
+            with uma.Client(self.daemon.socket_path) as client:
+                while not ended.is_set():
+                    reply = client.generate("on and ", model=name, max_tokens=20, **{"class": "background"})
+                    replies.append((name, reply.last["event"]))
+
+        # Of each two at a time, so that neither is ever idle by itself.
+        workers = [threading.Thread(target=work, args=(name,)) for name in ("a", "a", "b", "b")]
+        for worker in workers:
+            worker.start()
+        try:
+            uma.until(lambda: {"a", "b"} == {name for name, _ in replies}, "both are at work")
+            self.assertEqual("eos", self.client.generate("hello", model="c", max_tokens=5).last["event"])
+            before = len(replies)
+            uma.until(lambda: {"a", "b"} == {name for name, _ in replies[before:]}, "the work goes on")
+        finally:
+            ended.set()
+            for worker in workers:
+                worker.join()
+        self.assertEqual({"eos"}, {event for _, event in replies})
 
     def test_what_can_never_fit_is_refused_with_the_numbers(self):
         small = uma.Daemon(self.folder / "a.gguf", config="n_ctx: 2048\npool: {memory_bytes_max: 1M}\n")

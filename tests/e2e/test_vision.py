@@ -2,25 +2,32 @@
 
 import base64
 import http.client
+import http.server
 import json
 import math
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
+import socket
+import ssl
 import struct
 import subprocess
 import tempfile
+import threading
 import unittest
+import urllib.request
 import zlib
 
-from uma import MODELS, WAIT_S, Daemon, DaemonTest, run_umad
+from uma import MODELS, TINY, UMAD, WAIT_S, Daemon, DaemonTest, run_umad
 
 MODEL = MODELS / "babyllama105-ext-f32.gguf"
 PROJECTOR = MODELS / "mmproj-tinygemma3.gguf"
 GRAD = MODELS / "grad32.png"
 RED = MODELS / "red32.png"
+CLI = UMAD.with_name("uma-cli")
 MTMD_CLI = shutil.which("llama-mtmd-cli")
 FLAGS = ("--mmproj", PROJECTOR, "--n-ctx", "8192", "--slots", "4", "--threads", "1")
 
@@ -49,6 +56,12 @@ def png(width, height, rows):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def noise():
+    """A PNG file of 2.4 MB, whatever packs it."""
+    chance = random.Random(7)
+    return png(900, 900, b"".join(b"\0" + chance.randbytes(2700) for _ in range(900)))
 
 
 def hostile_images():
@@ -148,7 +161,7 @@ class Vision(DaemonTest):
                 self.assert_error(self.client.call(type="embed_image", path=path), "E_PROTO_003", "allowed_dirs")
         for url in ("http://127.0.0.1:1/a.png", "https://example.org/a.png", "ftp://a/b", "gopher://x"):
             with self.subTest(url):
-                self.assert_error(self.client.call(type="embed_image", url=url), "E_PROTO_003", "URL")
+                self.assert_error(self.client.call(type="embed_image", url=url), "E_PROTO_003", "vision.urls")
 
     def test_the_model_says_that_it_reads_images(self):
         self.assertTrue(self.client.models()[0]["reads_images"])
@@ -206,13 +219,156 @@ class Vision(DaemonTest):
         self.assert_error(self.client.generate(messages=[{"role": "user", "content": image * 65}]), "E_PROTO_003", "64")
         session = self.client.create_session(mode="text")
         self.assert_error(self.client.generate(session_id=session, messages=[question(GRAD)]), "E_PROTO_003", "mode text")
-        shifting = self.client.create_session(mode="chat", on_full="shift")
-        self.assert_error(self.client.generate(session_id=shifting, messages=[question(GRAD)]), "E_PROTO_003", "on_full")
 
-    def test_a_session_with_an_image_is_not_exported(self):
-        session = self.client.create_session(mode="chat")
-        self.client.generate(session_id=session, messages=[question(GRAD)], max_tokens=4)
-        self.assert_error(self.client.call(type="export_session", session_id=session), "E_MODEL_003", "images")
+    def test_a_full_context_goes_on_without_the_oldest_images(self):
+        session = self.client.create_session(mode="chat", on_full="shift", system="Be brief.")
+        dropped = 0
+        for turn in range(10):
+            reply = self.client.generate(session_id=session, messages=[question((GRAD, RED)[turn % 2])], max_tokens=8)
+            self.assertEqual("eos", reply.last["event"], reply.last)
+            dropped += reply.usage["dropped_turns"]
+        self.assertGreater(dropped, 0)
+        shown = self.client.session(session)
+        self.assertEqual(dropped, shown["dropped_turns"])
+        self.assertEqual("system", shown["messages"][0]["role"])
+        self.assertEqual(10 - dropped, sum(len(message.get("images", [])) for message in shown["messages"]))
+
+    def test_a_frame_with_an_image_may_be_longer_than_others(self):
+        large = base64.b64encode(noise()).decode()
+        self.assertGreater(len(large), 2 << 20)
+        self.assertEqual(128, len(self.embed(data=large)[0]))
+        self.client.send_bytes(struct.pack("<I", (16 << 20) + 1))
+        self.assertEqual("E_PROTO_002", self.client.receive()["code"])
+
+    # Responses
+
+    def respond(self, *content, **fields):
+        status, answer = self.post("/v1/responses", {
+            "input": [{"role": "user", "content": list(content)}], "max_output_tokens": 24, "temperature": 0, **fields})
+        self.assertEqual(200, status, answer)
+        return answer
+
+    def get(self, path):
+        port = int(re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
+            return json.loads(answer.read())
+
+    def test_responses_read_images_and_go_on_with_them(self):
+        text = {"type": "input_text", "text": "What is this?"}
+        grad, red = ({"type": "input_image", "image_url": data_uri(path)} for path in (GRAD, RED))
+        first = self.respond(grad, text)
+        self.assertEqual(self.ask(GRAD).text, first["output"][0]["content"][0]["text"])
+        self.assertEqual(self.ask(GRAD).text, self.respond(grad, text, store=False)["output"][0]["content"][0]["text"])
+        before = self.client.metrics()["images_encoded_total"]
+        second = self.respond({"type": "input_text", "text": "And"}, red, {"type": "input_text", "text": "this?"},
+                              previous_response_id=first["id"])
+        self.assertGreater(second["usage"]["input_tokens_details"]["cached_tokens"], 256)
+        self.assertLessEqual(self.client.metrics()["images_encoded_total"], before + 1)
+        items = self.get(f"/v1/responses/{second['id']}/input_items?order=asc")["data"]
+        self.assertEqual([["input_image", "input_text"], ["output_text"], ["input_text", "input_image", "input_text"]],
+                         [[part["type"] for part in item["content"]] for item in items])
+        self.assertEqual(data_uri(GRAD), items[0]["content"][0]["image_url"])
+        self.assertEqual(data_uri(RED), items[2]["content"][1]["image_url"])
+        # What is listed can be sent.
+        again = self.post("/v1/responses", {"input": items, "store": False, "max_output_tokens": 24, "temperature": 0})
+        self.assertEqual(second["output"][0]["content"][0]["text"], again[1]["output"][0]["content"][0]["text"], again)
+
+    def test_conversations_have_images_among_their_items(self):
+        conversation = self.post("/v1/conversations", {})[1]["id"]
+        item = {"role": "user", "content": [{"type": "input_image", "image_url": data_uri(GRAD)}, {"type": "input_text", "text": "Look."}]}
+        status, added = self.post(f"/v1/conversations/{conversation}/items", {"items": [item]})
+        self.assertEqual(200, status, added)
+        self.assertEqual(data_uri(GRAD), added["data"][0]["content"][0]["image_url"])
+        kept = self.get(f"/v1/conversations/{conversation}/items/{added['data'][0]['id']}")
+        self.assertEqual(added["data"][0]["content"], kept["content"])
+        answer = self.respond({"type": "input_text", "text": "What is this?"}, conversation=conversation)
+        self.assertGreater(answer["usage"]["input_tokens"], 256)
+        status, refused = self.post("/v1/conversations", {"items": [item]})
+        self.assertEqual((400, "items"), (status, refused["error"]["param"]))
+
+    def test_images_of_responses_that_are_wrong(self):
+        for part, param in (({"type": "input_image"}, "input[0].content[0].image_url"),
+                            ({"type": "input_image", "file_id": "file-1"}, "input[0].content[0].file_id"),
+                            ({"type": "input_image", "image_url": "data:image/png;base64,aGVsbG8="}, "input[0].content[0]"),
+                            ({"type": "input_image", "image_url": "https://example.org/a.png"}, "input[0].content[0]")):
+            with self.subTest(part):
+                status, answer = self.post("/v1/responses", {"input": [{"role": "user", "content": [part]}]})
+                self.assertEqual((400, "E_PROTO_003", param), (status, answer["error"]["code"], answer["error"]["param"]), answer)
+
+    # The command line
+
+    def cli(self, *arguments):
+        return subprocess.run([str(CLI), *map(str, arguments), "--socket", str(self.daemon.socket_path)],
+                              capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=False)
+
+    def test_the_command_line_shows_images(self):
+        text = self.ask(GRAD).text.strip()
+        asked = self.cli("--prompt", "What is this?", "--image", GRAD, "--max-tokens", 24)
+        self.assertEqual((0, text), (asked.returncode, asked.stdout.strip()), asked.stderr)
+        described = self.cli("describe", GRAD, "--query", "What is this?", "--max-tokens", 24)
+        self.assertEqual((0, text), (described.returncode, described.stdout.strip()), described.stderr)
+        both = self.cli("--prompt", "Which?", "--max-tokens", 4, "--usage", "--image", GRAD, RED)
+        self.assertEqual(0, both.returncode, both.stderr)
+        self.assertGreater(int(re.match(r"(\d+) prompt tokens", both.stderr).group(1)), 512)
+        embedded = self.cli("embed", "--image", GRAD, RED)
+        lines = [json.loads(line) for line in embedded.stdout.splitlines()]
+        self.assertEqual([str(GRAD), str(RED)], [line["image"] for line in lines], embedded.stderr)
+        self.assertEqual(self.embed(data=data_of(RED))[0], lines[1]["embedding"])
+        talked = subprocess.run([str(CLI), "chat", "--max-tokens", "24", "--image", str(GRAD), "--socket",
+                                 str(self.daemon.socket_path)], capture_output=True, text=True, timeout=WAIT_S,
+                                input="What is this?\n", check=False)
+        self.assertEqual((0, text), (talked.returncode, talked.stdout.strip()), talked.stderr)
+
+    def test_the_command_line_says_what_is_wrong_with_an_image(self):
+        notes = self.pictures / "notes.txt"
+        notes.write_text("hello")
+        large = self.pictures / "large.bmp"
+        large.write_bytes(b"BM" + bytes(12 << 20))
+        damaged = self.pictures / "damaged.png"
+        damaged.write_bytes(hostile_images()["damaged"])
+        elsewhere = self.daemon.folder / "large.bmp"
+        shutil.copy(large, elsewhere)
+        for arguments, status, said in (
+                (("describe", "/absent.png"), 1, "No such file"),
+                (("describe", notes), 1, "none of PNG"),
+                (("--prompt", "x", "--image", notes), 1, "none of PNG"),
+                (("embed", "--image", self.pictures), 1, "is no file"),
+                (("describe", damaged), 2, "damaged"),
+                (("describe", large), 2, "cannot be read"),
+                (("describe", elsewhere), 2, "vision.allowed_dirs"),
+                (("describe", "http://127.0.0.1:1/a.png"), 2, "vision.urls")):
+            with self.subTest(arguments):
+                ended = self.cli(*arguments)
+                self.assertEqual(status, ended.returncode, ended.stderr)
+                self.assertIn(said, ended.stderr)
+                self.assertEqual("", ended.stdout)
+
+    def test_a_session_with_an_image_travels_as_a_file(self):
+        with Daemon(MODEL, *FLAGS, config=SAME_BITS) as first, Daemon(MODEL, *FLAGS, config=SAME_BITS) as second, \
+                Daemon(MODEL, "--n-ctx", "4096") as blind, tempfile.TemporaryDirectory() as folder:
+            def cli(daemon, *arguments):
+                return subprocess.run([str(CLI), "sessions", *map(str, arguments), "--socket", str(daemon.socket_path)],
+                                      capture_output=True, text=True, timeout=WAIT_S, stdin=subprocess.DEVNULL, check=False)
+            with first.client() as client, second.client() as other:
+                session = client.create_session(mode="chat", name="seen")
+                client.generate(session_id=session, messages=[question(GRAD)], max_tokens=8)
+                for kv in ((), ("--kv",)):
+                    name = f"copy{len(kv)}"
+                    saved = cli(first, "export", "seen", f"{folder}/{name}", *kv)
+                    self.assertEqual(0, saved.returncode, saved.stderr)
+                    loaded = cli(second, "import", f"{folder}/{name}", "--name", name)
+                    self.assertEqual(0, loaded.returncode, loaded.stderr)
+                    before = other.metrics()["images_encoded_total"]
+                    reply = other.generate(session_id=name, messages=[{"role": "user", "content": "And now?"}], max_tokens=16)
+                    self.assertEqual("warm" if kv else "none", reply.usage["tier"], reply.last)
+                    self.assertEqual(before if kv else before + 1, other.metrics()["images_encoded_total"])
+                    texts = [reply.text]
+                    twin = client.call(type="fork_session", session_id=session)["session_id"]
+                    texts.append(client.generate(session_id=twin, messages=[{"role": "user", "content": "And now?"}], max_tokens=16).text)
+                    self.assertEqual(texts[0], texts[1])
+                    refused = cli(blind, "import", f"{folder}/{name}")
+                    self.assertEqual(2, refused.returncode)
+                    self.assertIn("reads none", refused.stderr)
 
 
 @needs_projector
@@ -306,6 +462,220 @@ class VisionLives(unittest.TestCase):
             self.restart(daemon, signal.SIGTERM)
             with daemon.client() as client:
                 self.talk(client, session, "And now?")
+
+
+class PictureServer:
+    """Answers with pictures, and with what a hostile server does; counts who came. With a certificate it speaks TLS."""
+
+    def __init__(self, answers, certificate=None):
+        outer = self
+        self.paths = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.paths.append(self.path)
+                answers.get(self.path, lambda handler: handler.send_error(404))(self)
+
+            def log_message(self, *_):
+                pass
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # the daemon has left, as it may
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.host = f"127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def whole(data, kind="image/png"):
+    def answer(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Type", kind)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.end_headers()
+        handler.wfile.write(data)
+    return answer
+
+
+def redirect(location):
+    def answer(handler):
+        handler.send_response(302)
+        handler.send_header("Location", location)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+    return answer
+
+
+@needs_projector
+class Urls(DaemonTest):
+    """Images by their URLs, where the configuration names the host: here a server on the loopback that it names, and one that it
+    does not."""
+
+    model = MODEL
+    flags = (*FLAGS, "--http", "127.0.0.1:0")
+
+    @classmethod
+    def setUpClass(cls):
+        cls.hidden = PictureServer({"/grad.png": whole(GRAD.read_bytes())})
+        cls.addClassCleanup(cls.hidden.close)
+        cls.held = threading.Event()
+        cls.gone = threading.Event()
+        cls.server = PictureServer({
+            "/grad.png": whole(GRAD.read_bytes()), "/red.png": whole(RED.read_bytes(), "text/html"),
+            "/text.png": whole(b"hello"), "/large.png": whole(noise()),
+            "/there": redirect("/grad.png"), "/hidden": redirect(f"http://{cls.hidden.host}/grad.png"),
+            "/loop": redirect("/loop"), "/silent": cls.keep_silent})
+        cls.addClassCleanup(cls.server.close)
+        cls.config = f"vision: {{urls: on, url_hosts: ['{cls.server.host}'], url_bytes_max: 1M, url_timeout: 20s}}\n"
+        super().setUpClass()
+
+    @classmethod
+    def keep_silent(cls, handler):
+        cls.held.set()
+        handler.connection.settimeout(WAIT_S)
+        if not handler.rfile.read(1):
+            cls.gone.set()
+
+    def url(self, path):
+        return f"http://{self.server.host}{path}"
+
+    def ask(self, url, **fields):
+        return self.client.generate(max_tokens=24, messages=[{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is this?"}]}], **fields)
+
+    def test_an_image_by_its_url_is_that_image(self):
+        wanted = self.ask(data_uri(GRAD)).text
+        for path in ("/grad.png", "/there"):
+            reply = self.ask(self.url(path))
+            self.assertEqual("eos", reply.last["event"], reply.last)
+            self.assertEqual(wanted, reply.text)
+        grad, red = self.client.call(type="embed_image", images=[{"url": self.url("/grad.png")}, {"url": self.url("/red.png")}])["embeddings"]
+        self.assertEqual(self.client.call(type="embed_image", data=data_of(GRAD))["embeddings"], [grad])
+        self.assertEqual(self.client.call(type="embed_image", data=data_of(RED))["embeddings"], [red])
+        session = self.client.create_session(mode="chat")
+        appended = self.client.append(session, messages=[{"role": "user", "content": [
+            {"type": "image", "url": self.url("/grad.png")}, {"type": "text", "text": "What is this?"}]}])
+        self.assertEqual("ack", appended["event"], appended)
+        self.assertEqual(wanted, self.client.generate_stream(session, max_tokens=24).text)
+
+    def test_what_may_not_be_fetched_is_not(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            for url, said in ((self.url("/absent"), "404"), (self.url("/text.png"), "none of PNG"), (self.url("/large.png"), "1048576"),
+                              (self.url("/loop"), "redirects"), (self.url("/hidden"), ""),
+                              (f"http://{self.hidden.host}/grad.png", ""), (f"http://localhost:{port}/", ""),
+                              (f"http://127.0.0.1:{port}/", ""), ("http://localhost/a.png", "public"), ("http://127.1/a.png", ""),
+                              ("https://[::1]/a.png", "public"), ("http://169.254.169.254/latest/meta-data/", "public"),
+                              ("http://10.1.2.3/", "public"), (f"http://me:secret@{self.server.host}/grad.png", "password"),
+                              ("ftp://127.0.0.1/a.png", "http"), ("http://", "host")):
+                with self.subTest(url):
+                    answer = self.ask(url)
+                    self.assert_error(answer, "E_PROTO_003", "messages[0].content[0]", said)
+                    self.assertNotIn("secret", answer.message)
+                    self.assert_error(self.client.call(type="embed_image", url=url), "E_PROTO_003")
+            other.settimeout(0)
+            with self.assertRaises(BlockingIOError):
+                other.accept()
+        self.assertEqual([], self.hidden.paths)
+
+    def test_a_request_that_ends_takes_its_fetch_with_it(self):
+        for end in ("cancel", "leave", "timeout"):
+            with self.subTest(end):
+                self.held.clear()
+                self.gone.clear()
+                client = self.another_client()
+                fields = {"timeout_ms": 100} if end == "timeout" else {}
+                request = client.start(type="generate", messages=[{"role": "user", "content": [
+                    {"type": "image_url", "image_url": {"url": self.url("/silent")}}]}], **fields)
+                self.assertTrue(self.held.wait(WAIT_S))
+                if end == "cancel":
+                    self.assertTrue(client.call(type="cancel", target=request)["cancelled"])
+                if end == "leave":
+                    client.close()
+                else:
+                    self.assertIn(client.finish(request).last["event"], ("eos", "error"))
+                self.assertTrue(self.gone.wait(WAIT_S), "the connection to the server is closed")
+        self.wait_idle()
+
+    def test_a_slow_server_holds_up_nobody(self):
+        self.held.clear()
+        slow = self.client.start(type="embed_image", url=self.url("/silent"), deadline_ms=500)
+        self.assertTrue(self.held.wait(WAIT_S))
+        other = self.another_client()
+        self.assertEqual("embedding", other.call(type="embed_image", data=data_of(GRAD))["event"])
+        self.assertEqual("embedding", other.call(type="embed_image", url=self.url("/grad.png"))["event"])
+        self.assert_error(self.client.finish(slow), "E_LIMIT_003")
+
+
+@needs_projector
+@unittest.skipUnless(shutil.which("openssl"), "openssl is absent")
+class SecureUrls(unittest.TestCase):
+    def test_a_certificate_must_be_known_and_of_the_host(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def certify(name, subject):
+                key, certificate, both = (f"{folder}/{name}.{end}" for end in ("key", "crt", "pem"))
+                subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout",
+                                key, "-out", certificate, "-days", "2", "-subj", "/CN=test", "-addext", f"subjectAltName={subject}"],
+                               check=True, capture_output=True, timeout=WAIT_S)
+                pathlib.Path(both).write_text(pathlib.Path(key).read_text() + pathlib.Path(certificate).read_text())
+                return certificate, both
+            good, other = certify("good", "IP:127.0.0.1"), certify("other", "DNS:elsewhere.example")
+            right, wrong = (PictureServer({"/grad.png": whole(GRAD.read_bytes())}, both) for _, both in (good, other))
+            self.addCleanup(right.close)
+            self.addCleanup(wrong.close)
+            trusted = pathlib.Path(folder) / "trusted.pem"
+            trusted.write_text(pathlib.Path(good[0]).read_text() + pathlib.Path(other[0]).read_text())
+            config = f"vision: {{url_hosts: ['{right.host}', '{wrong.host}']}}\n"
+            for environment, ends in (({"SSL_CERT_FILE": str(trusted)}, ("embedding", "error")), ({}, ("error", "error"))):
+                with Daemon(MODEL, *FLAGS, config=config, environment=environment) as daemon, daemon.client() as client:
+                    for server, event in zip((right, wrong), ends):
+                        answer = client.call(type="embed_image", url=f"https://{server.host}/grad.png")
+                        self.assertEqual(event, answer["event"], answer)
+                        if event == "error":
+                            self.assertIn("not who it should be", answer["message"])
+
+
+@needs_projector
+class Unloaded(unittest.TestCase):
+    """A large image for a model that is not loaded yet: what it is is known from its file, its card and its neighbours."""
+
+    LARGE = staticmethod(lambda: base64.b64encode(noise()).decode())
+
+    def check(self, folder, name, **files):
+        models = pathlib.Path(folder) / "models"
+        models.mkdir()
+        for target, source in files.items():
+            shutil.copy(source, models / target.replace("__", "."))
+        config = f"models: {folder}/models.yaml\nmodels_dirs: [{models}]\n"
+        with Daemon(TINY, "--http", "127.0.0.1:0", "--n-ctx", "4096", config=config) as daemon, daemon.client() as client:
+            listed = {model["name"]: model for model in client.models()}
+            self.assertEqual(("unloaded", True), (listed[name]["state"], listed[name]["reads_images"]))
+            port = int(re.search(r"http://127\.0\.0\.1:(\d+)/v1", daemon.log()).group(1))
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+            connection.request("POST", "/v1/responses", json.dumps({"model": name, "max_output_tokens": 4, "input": [{"role": "user", "content": [
+                {"type": "input_image", "image_url": f"data:image/png;base64,{self.LARGE()}"}]}]}))
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+            self.assertEqual(200, answer.status, body)
+            self.assertGreater(body["usage"]["input_tokens"], 256)
+            connection.close()
+            self.assertTrue({model["name"]: model for model in client.models()}[name]["reads_images"])
+
+    def test_its_card_names_the_projector(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "models.yaml").write_text("sees:\n  path: models/body.gguf\n  projector: models/eyes.gguf\n")
+            self.check(folder, "sees", body__gguf=MODEL, eyes__gguf=PROJECTOR)
+
+    def test_the_projector_lies_beside_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "models.yaml").write_text("")
+            self.check(folder, "body", body__gguf=MODEL, **{"mmproj-body__gguf": PROJECTOR})
 
 
 class NoProjector(DaemonTest):

@@ -38,6 +38,17 @@ void check_messages(const std::vector<ChatMessage>& messages) {
   }
 }
 
+// Images stand in messages of users, in order.
+void check_images(const Input& input) {
+  std::size_t last = 0;
+  for (const InputImage& image : input.images) {
+    UMA_CHECK(image.message >= last && image.message < input.messages.size());
+    last = image.message;
+    UMA_CHECK(image.at <= input.messages[last].content.size() && input.messages[last].role == "user");
+    check_text(image.source.text);
+  }
+}
+
 // What is wrong can be said.
 template <class T>
 bool is_accepted(const std::expected<T, wire::RejectedBody>& decoded) {
@@ -52,6 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto call = wire::decode_response(body, "0123456789abcdef"); is_accepted(call)) {
     check_object(call->request + "}");
     check_messages(call->generate.input.messages);
+    check_images(call->generate.input);
     UMA_CHECK(call->generate.session.empty() || call->generate.response.has_value());
     if (call->generate.response && call->generate.response->instructions) check_text(*call->generate.response->instructions);
   }
@@ -61,7 +73,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (const auto items = wire::decode_items(body); is_accepted(items)) {
     UMA_CHECK(!items->empty());
-    check_messages(*items);
+    check_messages(items->messages);
+    check_images(*items);
     check_object(wire::appended_items_json({}, *items));
   }
   for (const auto kind : {wire::CompletionKind::chat, wire::CompletionKind::text}) {

@@ -1,0 +1,197 @@
+#include "uma-cli/images.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/json/serialize.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/base64.h"
+#include "uma-cli/embed.h"
+#include "uma-cli/fake_daemon.h"
+#include "uma-cli/fields.h"
+#include "uma-cli/one_shot.h"
+
+namespace uma::cli {
+namespace {
+
+namespace fs = std::filesystem;
+namespace json = boost::json;
+using testing::HasSubstr;
+
+const std::string kPng = "\x89PNG\r\n\x1a\nrest";
+
+std::string base64(std::string_view text) {
+  std::string out;
+  append_base64(out, std::as_bytes(std::span(text)));
+  return out;
+}
+
+// Lists two models, of which the second reads images where `sees`; answers the rest; collects what was asked.
+FakeDaemon::Script serve(bool sees, std::vector<json::object>& requests) {
+  return [sees, &requests](FakeConnection& connection) {
+    for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
+      const std::string type = text_field(request, "type");
+      if (type == "models") {
+        connection.answer(request, "models",
+                          {{"models", json::array{json::object{{"name", "blind"}, {"state", "ready"}, {"reads_images", false}},
+                                                  json::object{{"name", "eyes"},
+                                                               {"aliases", json::array{"look"}},
+                                                               {"state", "unloaded"},
+                                                               {"reads_images", sees}}}}});
+        continue;
+      }
+      if (type == "embed_image") {
+        json::array vectors;
+        for (const json::value& image : array_field(request, "images")) {
+          vectors.push_back(json::array{static_cast<std::int64_t>(text_field(image.as_object(), "data").size())});
+        }
+        connection.answer(request, "embedding", {{"embeddings", vectors}});
+      } else {
+        connection.answer(request, "eos", {{"reason", "stop"}, {"text", "a cat"}});
+      }
+      requests.push_back(std::move(request));
+    }
+  };
+}
+
+class ImagesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("uma-cli-images-" + std::to_string(::getpid()));
+    fs::create_directory(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string file(const std::string& name, const std::string& bytes) {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+    return folder_ / name;
+  }
+  static std::string refusal(const std::string& name) {
+    const auto read = read_images(std::span(&name, 1));
+    EXPECT_FALSE(read);
+    if (read) return "";
+    EXPECT_EQ(read.error().exit_code, ExitCode::usage);
+    return read.error().message;
+  }
+  template <class RunT>
+  Result<void> with_client(bool sees, RunT run) {
+    FakeDaemon daemon({serve(sees, requests_)});
+    auto client = Client::connect(daemon.path(), interrupts_);
+    EXPECT_TRUE(client);
+    return run(**client);
+  }
+
+  fs::path folder_;
+  Interrupts interrupts_;
+  Screen screen_{false, interrupts_};
+  std::vector<json::object> requests_;
+};
+
+TEST_F(ImagesTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
+  const std::vector<std::string> names = {file("a.png", kPng), "https://host/b.png"};
+  const auto images = read_images(names);
+  ASSERT_TRUE(images) << images.error().message;
+  EXPECT_EQ(json::serialize(images->at(0)), json::serialize(json::object{{"data", base64(kPng)}}));
+  EXPECT_EQ(json::serialize(images->at(1)), R"({"url":"https://host/b.png"})");
+}
+
+TEST_F(ImagesTest, WhatDoesNotFitIsNamedByItsPath) {
+  const std::string large = kPng + std::string(6u << 20, 'x');
+  file("first.png", large);
+  const std::vector<std::string> names = {folder_ / "first.png", file("second.png", large), file("third.png", kPng)};
+  const auto images = read_images(names);
+  ASSERT_TRUE(images);
+  EXPECT_TRUE(images->at(0).contains("data"));
+  EXPECT_EQ(text_field(images->at(1), "path"), fs::canonical(folder_ / "second.png").string());
+  EXPECT_TRUE(images->at(2).contains("data"));
+}
+
+TEST_F(ImagesTest, WhatIsNoImageIsRefusedByItsName) {
+  EXPECT_THAT(refusal(folder_ / "absent.png"), HasSubstr("absent.png: No such file"));
+  EXPECT_THAT(refusal(folder_), HasSubstr("is no file"));
+  EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is none of PNG, JPEG, BMP and GIF"));
+  EXPECT_THAT(refusal(file("empty.png", "")), HasSubstr("is none of"));
+  EXPECT_THAT(refusal("ftp://host/a.png"), HasSubstr("No such file"));
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(folder_ / "pipe"), HasSubstr("is no file"));
+  file("huge.png", kPng);
+  fs::resize_file(folder_ / "huge.png", (32u << 20) + 1);
+  EXPECT_THAT(refusal(folder_ / "huge.png"), HasSubstr("at most"));
+}
+
+TEST_F(ImagesTest, AQuestionHasItsImagesBeforeIt) {
+  OneShot command;
+  command.prompt = "What?";
+  command.model = "look";
+  command.images = {file("a.png", kPng), "http://host/b"};
+  ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
+  ASSERT_EQ(requests_.size(), 1u);
+  EXPECT_EQ(json::serialize(array_field(requests_[0], "messages")),
+            R"([{"role":"user","content":[{"data":")" + base64(kPng) +
+                R"(","type":"image"},{"url":"http://host/b","type":"image"},{"type":"text","text":"What?"}]}])");
+  EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
+  EXPECT_EQ(screen_.text(), "a cat\n");
+  command.is_raw = true;
+  const auto raw =
+      with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); });
+  ASSERT_FALSE(raw);
+  EXPECT_EQ(raw.error().exit_code, ExitCode::usage);
+}
+
+TEST_F(ImagesTest, AModelThatReadsNoneIsNotAsked) {
+  OneShot command;
+  command.prompt = "What?";
+  command.images = {file("a.png", kPng)};
+  const auto ask = [&](bool sees) {
+    const auto asked =
+        with_client(sees, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); });
+    EXPECT_FALSE(asked);
+    return asked ? "" : asked.error().message;
+  };
+  EXPECT_THAT(ask(true), HasSubstr("\"blind\" reads no images; these do: eyes"));
+  EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
+  command.session = "work";
+  EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
+  EXPECT_TRUE(requests_.empty());
+}
+
+TEST_F(ImagesTest, AreDescribed) {
+  DescribeOptions options;
+  options.image = file("a.png", kPng);
+  options.model = "eyes";
+  options.generation.max_tokens = 7;
+  ASSERT_TRUE(with_client(true, [&](Client& client) { return run_describe(client, options, screen_.output(), interrupts_); }));
+  EXPECT_EQ(text_field(requests_[0], "type"), "describe_image");
+  EXPECT_EQ(text_field(requests_[0], "data"), base64(kPng));
+  EXPECT_EQ(text_field(requests_[0], "query"), "Describe this image.");
+  EXPECT_EQ(int_field(requests_[0], "max_tokens"), 7);
+  EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
+  EXPECT_EQ(screen_.text(), "a cat\n");
+}
+
+TEST_F(ImagesTest, HaveVectorsAsManyAsFitInARequest) {
+  EmbedOptions options;
+  options.common.model = "eyes";
+  options.images.assign(70, file("a.png", kPng));
+  options.images.push_back(file("large.png", kPng + std::string(8u << 20, 'x')));
+  options.images.push_back(options.images.back());
+  ASSERT_TRUE(with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); }));
+  std::vector<std::size_t> counts;
+  for (const json::object& request : requests_) counts.push_back(array_field(request, "images").size());
+  EXPECT_THAT(counts, testing::ElementsAre(64u, 7u, 1u));
+  EXPECT_THAT(screen_.text(), testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
+                                                  std::to_string(base64(kPng).size()) + "]}\n"));
+  options.task = "query";
+  const auto mixed =
+      with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); });
+  ASSERT_FALSE(mixed);
+  EXPECT_EQ(mixed.error().exit_code, ExitCode::usage);
+}
+
+}  // namespace
+}  // namespace uma::cli
