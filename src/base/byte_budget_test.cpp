@@ -28,6 +28,26 @@ TEST(ByteBudget, GivesNoMoreThanThereIsAndTakesItBack) {
   EXPECT_TRUE(first.grow(40));
 }
 
+TEST(ByteBudget, ItsLimitMayChangeAndWhatIsHeldMayTurnOutToBeMore) {
+  const auto budget = std::make_shared<ByteBudget>(100);
+  ByteBudget::Share first(budget);
+  EXPECT_TRUE(first.grow(60));
+  budget->limit(50);
+  EXPECT_EQ(first.bytes(), 60u);
+  ByteBudget::Share second(budget);
+  EXPECT_FALSE(second.grow(1));
+  first.correct(30);
+  EXPECT_TRUE(second.grow(20));
+  second.correct(70);
+  EXPECT_EQ(budget->bytes_used(), 100u);
+  EXPECT_FALSE(first.grow(1));
+  second = std::move(first);
+  EXPECT_EQ(budget->bytes_used(), 30u) << "what it had is given back";
+  ByteBudget::Share none;
+  none.correct(5);
+  EXPECT_EQ(none.bytes(), 0u);
+}
+
 TEST(ByteBudget, HoldsWhoeverAsksAtOnce) {
   const auto budget = std::make_shared<ByteBudget>(1'000);
   std::atomic<std::uint64_t> taken{0};

@@ -109,10 +109,9 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
   remove_other_images(options_.vision.folder, images);
 }
 
-// The store is told whether somebody computes, and what states take that it does not have.
+// The store is told whether somebody computes.
 kv::StoreOptions Engine::with_engine(kv::StoreOptions options) const {
   options.is_busy = [this] { return has_streams(); };
-  options.all_bytes = bytes_held;
   return options;
 }
 
@@ -277,7 +276,7 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
         .stats = loaded.stats[index],
         .store = &store_,
         .eviction = options_.store.eviction,
-        .wait_for_store = [this](std::uint64_t bytes) { wait_for_disk([&] { return store_.has_room_for(bytes); }); },
+        .wait_for_disk = [this](const std::function<bool()>& is_done) { wait_for_disk(is_done); },
         .others_busy = nullptr,
         .encode = nullptr,
         .guess = nullptr,

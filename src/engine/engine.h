@@ -2,6 +2,7 @@
 // (docs/threads.md). Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "capability/text_embedding.h"
@@ -130,7 +132,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] bool keep_workers(const std::string& model, std::size_t count) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
   [[nodiscard]] StoredStates stored() override {
-    return {.bytes = store_.memory_bytes(), .bytes_max = options_.store.warm_bytes_max};
+    // Beside states there are files that clients send and read.
+    return {.bytes = std::max(store_.memory_bytes(), bytes_held()), .bytes_max = options_.store.warm_bytes_max};
   }
   void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;

@@ -81,9 +81,13 @@ void Lane::cancel_all() {
   remove_finished();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].tokens.empty()) continue;
-    const StateSize size = state_size(shape(), size_of(slots_[i].tokens));
-    if (options_.wait_for_store) options_.wait_for_store(size.piece_bytes * size.pieces);
-    retire(i);
+    if (is_worth_storing(slots_[i])) {
+      auto room = room_to_store(slots_[i], kv::GiveWay::by_disk);
+      const auto has_room = [&] { return room || (room = room_to_store(slots_[i], kv::GiveWay::by_disk)); };
+      if (!room && options_.wait_for_disk) options_.wait_for_disk(has_room);
+      if (room) store_state(i, std::move(*room));
+    }
+    clear_slot(i);
   }
   update_gauges();
 }
@@ -331,15 +335,17 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
 // swapped out before what is new; then the client that has had the least work done. The first that does not fit holds back
 // those behind it, so that a large request is not overtaken for ever. For an urgent one a background sequence makes room.
 void Lane::admit(TimePoint now) {
+  waits_for_room_ = false;
   while (Sequence* next = next_waiting(now)) {
     const Source source = choose_source(*next);
     if (begin_fetch(*next, source) || begin_to_wait(*next, source) || place(*next, source, now)) continue;
-    if (!is_urgent(*next, now)) break;
+    if (waits_for_room_ || !is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
     log_info("request {}: makes room for request {}, which is more important", victim->task.id.value, next->task.id.value);
     swap_out(*victim);
   }
+  if (!waits_for_room_) room_wanted_since_ = kNever;
   if (std::exchange(queue_changed_, false)) report_positions(now);
 }
 
@@ -571,8 +577,18 @@ bool Lane::send_away(Sequence& sequence) {
                  .received = sequence.task.received,
                  .placed = sequence.placed_at,
                  .due = first_token_due(sequence)};
-  if (!slot.tokens.empty()) {
-    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
+  // For its beginning, what is put aside of it meanwhile and what comes back, one after another.
+  auto room = pool_.reserve(state_size(shape(), size_of(sequence.chain)).room);
+  if (!room) {
+    log_debug("request {}: memory has no room for the state of its prompt, which is computed in the context itself",
+              sequence.task.id.value);
+    sequence.stays = true;
+    return false;
+  }
+  if (slot.tokens.empty()) {
+    job.room = std::move(*room);
+  } else {
+    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_, std::move(*room));
     if (!image) {
       sequence.stays = true;
       return false;
@@ -1228,7 +1244,8 @@ std::uint64_t Lane::bytes_of(const SessionId& session) const {
 }
 
 TimePoint Lane::next_wake() const {
-  TimePoint wake = kNever;
+  constexpr double kLookAgainMs = 10;
+  TimePoint wake = waits_for_room_ ? clock_.now() + from_ms(kLookAgainMs) : kNever;
   for (const SequencePtr& sequence : sequences_) {
     wake = std::min(wake, sequence->task.timeout);
     if (!sequence->in_batch) wake = std::min(wake, sequence->task.deadline);

@@ -156,8 +156,8 @@ struct LaneOptions {
   kv::StateStore* store = nullptr;
   std::int32_t stored_tokens_min = 64;                    // shorter states are not worth storing
   kv::EvictionOrder eviction = kv::EvictionOrder::value;  // of idle slots
-  // Waits until the store has room for a state of so many bytes, or for long enough; at the lane's end. Null: nobody waits.
-  std::function<void(std::uint64_t bytes)> wait_for_store = nullptr;
+  // Waits until something is done that waits for the disk, or for long enough; at the lane's end. Null: nobody waits.
+  std::function<void(const std::function<bool()>& is_done)> wait_for_disk = nullptr;
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
   // Encodes an image on another thread and calls `then` from there. Null: no task has images.
@@ -297,9 +297,13 @@ class Lane {
   void drop_tokens(std::size_t index);  // the slot keeps its owner
   void clear_slot(std::size_t index);   // and here it does not
   void leave_slot(const Sequence& sequence);
+  [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
+  [[nodiscard]] std::optional<ByteBudget::Share> room_to_store(const Slot& slot, kv::GiveWay how);
   void store_state(std::size_t index);
+  void store_state(std::size_t index, ByteBudget::Share room);
   void retire(std::size_t index);
-  [[nodiscard]] bool evict_idle(std::span<const std::size_t> except = {});
+  [[nodiscard]] bool retire_by_disk(std::size_t index);
+  [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
   [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] std::int64_t cells_used() const;
   [[nodiscard]] std::int64_t cells_promised() const;
@@ -405,6 +409,8 @@ class Lane {
   bool queue_changed_ = false;   // since positions were reported
   double service_ms_ = 0;        // weighted mean time of a request in the context
   bool residents_changed_ = false;
+  bool waits_for_room_ = false;            // the next request, for a state that has to leave its slot
+  TimePoint room_wanted_since_ = kNever;
   // The pause before the first tick after idleness.
   struct Gather {
     std::size_t sequences = 0;  // that have come; 0: not begun

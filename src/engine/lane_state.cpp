@@ -16,6 +16,7 @@ constexpr std::int32_t kSharedMin = 16;  // tokens: a shorter beginning is not w
 constexpr double kMegabyte = 1e6;
 constexpr double kKeepsMs = 2000;           // that a background sequence stays which had to wait for its turn
 constexpr double kComputeMsPerToken = 0.5;  // until the first prompt was measured
+constexpr double kRoomMs = 2000;            // that a request waits at most for a state to go to disk
 
 }  // namespace
 
@@ -110,19 +111,37 @@ void Lane::clear_slot(std::size_t index) {
 // --- States that leave
 // ----------------------------------------------------------------------------------------------------------
 
-// Gives the store a copy of what the slot holds.
-void Lane::store_state(std::size_t index) {
-  const Slot& slot = slots_[index];
-  if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return;
-  if (slot.was_moved()) return;
+bool Lane::is_worth_storing(const Slot& slot) const {
+  if (options_.store == nullptr || slot.is_ephemeral || size_of(slot.tokens) < options_.stored_tokens_min) return false;
+  if (slot.was_moved()) return false;
+  if (!slot.owner.session.empty()) return true;
   // Nobody's state is worth a pause, and memory that was not used before is slow.
   const StateSize size = state_size(shape(), size_of(slot.tokens));
   const bool someone_decodes = std::ranges::any_of(sequences_, [](const SequencePtr& sequence) {
     return sequence->state == Sequence::State::running && sequence->generated() > 0;
   });
-  if (slot.owner.session.empty() && someone_decodes && !pool_.has(size.piece_bytes, size.pieces)) return;
+  return !someone_decodes || pool_.has(size.piece_bytes, size.pieces);
+}
+
+// For nobody's state no other gives way.
+std::optional<ByteBudget::Share> Lane::room_to_store(const Slot& slot, kv::GiveWay how) {
+  const std::uint64_t bytes = state_size(shape(), size_of(slot.tokens)).room;
+  return slot.owner.session.empty() ? pool_.reserve(bytes) : options_.store->make_room(bytes, how);
+}
+
+// Gives the store a copy of what the slot holds, where it is worth that and memory has room.
+void Lane::store_state(std::size_t index) {
+  const Slot& slot = slots_[index];
+  if (!is_worth_storing(slot)) return;
+  if (auto room = room_to_store(slot, kv::GiveWay::at_once)) return store_state(index, std::move(*room));
+  log_debug("lane {}: memory has no room for the {} tokens of slot {}, which are not stored", options_.index, slot.tokens.size(),
+            index);
+}
+
+void Lane::store_state(std::size_t index, ByteBudget::Share room) {
+  const Slot& slot = slots_[index];
   const TimePoint began = clock_.now();
-  auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens, pool_);
+  auto image = save_sequence(*context_, static_cast<std::int32_t>(index), slot.tokens, pool_, std::move(room));
   if (!image) {
     log_warning("session {}: its state could not be saved and will be computed again: {}",
                 slot.owner.session.empty() ? "-" : slot.owner.session.value, image.error().message);
@@ -155,8 +174,32 @@ void Lane::retire(std::size_t index) {
   clear_slot(index);
 }
 
-// Frees the least valuable slot that nobody runs in. False: there is none.
-bool Lane::evict_idle(std::span<const std::size_t> except) {
+// As retire(), once there is memory for the state, which others may have to leave for the disk first. False: it is worth to wait
+// a little more, and nothing changed.
+bool Lane::retire_by_disk(std::size_t index) {
+  const Slot& slot = slots_[index];
+  if (slot.owner.session.empty() || !is_worth_storing(slot)) {
+    retire(index);
+    return true;
+  }
+  auto room = room_to_store(slot, kv::GiveWay::by_disk);
+  const TimePoint now = clock_.now();
+  if (!room && room_wanted_since_ == kNever) room_wanted_since_ = now;
+  waits_for_room_ = !room && now < room_wanted_since_ + from_ms(kRoomMs);
+  if (waits_for_room_) return false;
+  if (room) {
+    store_state(index, std::move(*room));
+  } else {
+    log_warning("session {}: memory has no room for its {} tokens, which will be computed again", slot.owner.session.value,
+                slot.tokens.size());
+  }
+  room_wanted_since_ = kNever;
+  clear_slot(index);
+  return true;
+}
+
+// Frees the least valuable slot that nobody runs in. False: there is none, or it has to wait.
+bool Lane::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
   std::vector<kv::StateView> idle;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
@@ -169,13 +212,14 @@ bool Lane::evict_idle(std::span<const std::size_t> except) {
   }
   const kv::StateView* least = kv::least_valuable(idle, options_.eviction);
   if (least == nullptr) return false;
+  if (how == kv::GiveWay::by_disk) return retire_by_disk(least->id);
   retire(least->id);
   return true;
 }
 
 // Frees cells that no planned call needs: an idle slot's, or what a sequence that is away has left here. False: there are none.
 bool Lane::free_unused_cells() {
-  if (evict_idle()) return true;
+  if (evict_idle(kv::GiveWay::at_once)) return true;
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_away || slots_[sequence->slot].tokens.empty()) continue;
     drop_tokens(sequence->slot);
@@ -207,7 +251,10 @@ void Lane::swap_out(Sequence& sequence) {
     id = arrival.id;
     kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
   } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty() && !slot.was_moved()) {
-    auto image = save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_);
+    const std::uint64_t bytes = state_size(shape(), size_of(slot.tokens)).room;
+    auto room = options_.store != nullptr ? options_.store->make_room(bytes, kv::GiveWay::at_once) : pool_.reserve(bytes);
+    auto image = room ? save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_, std::move(*room))
+                      : fail(ErrorCode::limit_wait, "memory has no room for it");
     if (image) {
       kept = kv::share_image(std::move(*image), pool_);
     } else {
@@ -402,8 +449,8 @@ std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Sou
     if (!slots_[i].is_running && slots_[i].tokens.empty()) return i;
   }
   const auto spared = is_from_slot ? std::span(&source.slot, 1) : std::span<const std::size_t>();
-  if (evict_idle(spared)) return choose_slot(sequence, source);
-  if (!is_from_slot || slots_[source.slot].is_running) return std::nullopt;
+  if (evict_idle(kv::GiveWay::by_disk, spared)) return choose_slot(sequence, source);
+  if (waits_for_room_ || !is_from_slot || slots_[source.slot].is_running) return std::nullopt;
   // Only the source is left: it changes hands, and what it was for goes to the store.
   store_state(source.slot);
   slots_[source.slot].owner = {};
@@ -425,7 +472,8 @@ bool Lane::make_room_for(const Sequence& sequence, std::size_t index, Source& so
   while (needed() > shape().cells) {
     const bool is_slot = source.kind == Source::Kind::slot;
     const std::size_t spared[] = {index, source.slot};
-    if (evict_idle(is_slot ? std::span(spared) : std::span(spared).first(1))) continue;
+    if (evict_idle(kv::GiveWay::by_disk, is_slot ? std::span(spared) : std::span(spared).first(1))) continue;
+    if (waits_for_room_) return false;
     if (source.kind == Source::Kind::none || (is_slot && source.slot == index)) return false;
     // Computed from its tokens it needs less beside what it comes from.
     if (is_slot && !slots_[source.slot].is_running) retire(source.slot);
@@ -591,7 +639,7 @@ void Lane::load_arriving(Sequence& sequence, TimePoint until) {
   do {
     const kv::StatePiece& piece = arrival.image().pieces[arrival.pieces_loaded];
     auto loaded = arrival.report ? restore_piece(*context_, slot, arrival.report->image->pieces[arrival.pieces_loaded])
-                                 : restore_shared_piece(*context_, slot, *arrival.stored, arrival.pieces_loaded);
+                                 : restore_shared_piece(*context_, slot, *arrival.stored, arrival.pieces_loaded, pool_);
     if (!loaded) {
       keep_cached(index, 0);
       return refuse_arrival(sequence, loaded.error());

@@ -6,13 +6,16 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/state_transfer.h"
 #include "llm/logprobs.h"
+#include "testing/fake_cold_store.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {
 namespace {
 
 using testing::fake_continuation;
+using testing::FakeColdStore;
 using testing::FakeContext;
 using testing::FakeFault;
 using testing::FakeModel;
@@ -451,7 +454,16 @@ class StoreLaneTest : public LaneTest {
     return eos(id);
   }
 
-  kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
+  // Memory for the state that a request with kPrompt leaves, and for no two of them.
+  std::uint64_t state_room() const { return state_size(context_->shape(), static_cast<std::int32_t>(kPrompt.size()) + 8).room; }
+  void work_on_disk() {
+    while (store_.step()) {
+    }
+  }
+
+  kv::StateStore store_{{.warm_bytes_max = 1 << 20, .cold_bytes_max = 1 << 20, .cold_tokens_min = 4},
+                        std::make_unique<FakeColdStore>(),
+                        clock_};
   const std::string kPrompt = "the beginning of a conversation";
 };
 
@@ -468,24 +480,59 @@ TEST_F(StoreLaneTest, ASessionThatLostItsSlotGoesOnFromMemory) {
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
 }
 
-TEST_F(StoreLaneTest, AtItsEndItWaitsForTheStoreBeforeEachState) {
-  std::vector<std::int64_t> stored;
+TEST_F(StoreLaneTest, AtItsEndItWaitsForTheDiskWhereMemoryHasNoRoom) {
+  int waits = 0;
   LaneOptions options;
   options.store = &store_;
   options.stored_tokens_min = 4;
-  options.wait_for_store = [&](std::uint64_t bytes) {
-    EXPECT_GE(bytes, kPrompt.size());
-    stored.push_back(store_.stats().warm_states.value());
+  options.wait_for_disk = [&](const std::function<bool()>& is_done) {
+    ++waits;
+    EXPECT_FALSE(is_done());
+    work_on_disk();
+    EXPECT_TRUE(is_done());
   };
   make({.sequences = 2}, std::move(options));
   ask(1, kPrompt, "s");
-  ask(2, kPrompt + " of another", "t");
-  EXPECT_TRUE(stored.empty()) << "while it serves nobody waits";
+  ask(2, kPrompt, "t");
+  store_.limit_memory({.at_rest = 0, .in_all = state_room()});
   lane_->close();
   lane_->cancel_all();
-  EXPECT_EQ(stored, (std::vector<std::int64_t>{0, 1}));
-  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::warm);
-  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::warm);
+  EXPECT_EQ(waits, 1) << "the first one finds room";
+  work_on_disk();
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::cold);
+}
+
+TEST_F(StoreLaneTest, ARequestWaitsForItsSlotsStateToFindMemory) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  store_.limit_memory({.at_rest = 0, .in_all = state_room()});
+  auto others = store_.pool().reserve(state_room());
+  ASSERT_TRUE(others);
+  Task next = task(2, "another");
+  next.session = SessionId{"t"};
+  post(std::move(next));
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_TRUE(sinks_[2]->tokens.empty()) << "it waits";
+  others.reset();
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected("another"));
+  work_on_disk();
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+}
+
+TEST_F(StoreLaneTest, AStateThatFindsNoMemoryForLongIsGivenUp) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  store_.limit_memory({.at_rest = 0, .in_all = state_room()});
+  const auto others = store_.pool().reserve(state_room());
+  ASSERT_TRUE(others);
+  const TimePoint began = clock_.now();
+  ask(2, "another", "t");
+  EXPECT_GE(clock_.now() - began, std::chrono::seconds(2));
+  EXPECT_LE(clock_.now() - began, std::chrono::seconds(3));
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
+  EXPECT_EQ(ask(3, kPrompt, "s").usage.reused_tokens, 0) << "it is computed again";
 }
 
 TEST_F(StoreLaneTest, AHistoryThatIsSentWholeGoesOnWhereItsBeginningIs) {

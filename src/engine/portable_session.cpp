@@ -302,7 +302,7 @@ PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share) {
 }
 
 Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file, const std::string& identity,
-                                      kv::BytePool& pool) {
+                                      kv::StateStore& store) {
   PortableReader in(file);
   (void)read_conversation(in);
   if (const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; }); !more) {
@@ -310,7 +310,14 @@ Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const Por
   }
   std::vector<Token> chain = record.chain;
   chain.insert(chain.end(), record.pending.begin(), record.pending.end());
-  return kv::read_state(in, identity, chain, pool);
+  auto room = store.make_room(in.left() + in.left() / 4, kv::GiveWay::at_once);  // at most what room_for() of its pieces is
+  if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: memory has no room for it");
+  auto image = kv::read_state(in, identity, chain, store.pool());
+  if (image) {
+    room->correct(image->bytes());
+    image->room = std::move(*room);
+  }
+  return image;
 }
 
 PortableFile joined(PortableFile first, PortableFile second) {

@@ -13,10 +13,10 @@
 #include "core/error.h"
 #include "core/portable_file.h"
 #include "engine/vision.h"
-#include "kv/byte_pool.h"
 #include "kv/catalog.h"
 #include "kv/checksum.h"
 #include "kv/state_image.h"
+#include "kv/state_store.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -51,9 +51,10 @@ struct ImportedRecord {
 
 // What follows the record where KV travels too. The file holds the image and the share of who waits for its bytes.
 [[nodiscard]] PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share);
-// REQUIRES: `record` came out of `file`, which has a state. Errors: those of kv::read_state().
+// Into memory of the store's, where less valuable states give way at once.
+// REQUIRES: `record` came out of `file`, which has a state. Errors: those of kv::read_state(); E_LIMIT_003 memory has no room.
 [[nodiscard]] Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file,
-                                                    const std::string& identity, kv::BytePool& pool);
+                                                    const std::string& identity, kv::StateStore& store);
 // One file of two.
 [[nodiscard]] PortableFile joined(PortableFile first, PortableFile second);
 

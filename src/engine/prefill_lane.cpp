@@ -106,6 +106,7 @@ bool PrefillLane::bring_in(Job& job) {
   if (job.asked.image) {
     kv::StateImage image = std::move(*job.asked.image);
     job.asked.image.reset();
+    job.asked.room = std::move(image.room);
     if (auto restored = restore_sequence(*context_, 0, image); !restored) {
       fail_job(job, restored.error());
       return false;
@@ -126,7 +127,8 @@ void PrefillLane::put_aside() {
   set_resident(nullptr);
   if (job.tokens_done > 0) {
     auto image = save_sequence(
-        *context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)), pool_);
+        *context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)), pool_,
+        std::move(job.asked.room));
     if (image) {
       job.asked.image = std::move(*image);
     } else {
@@ -232,7 +234,7 @@ void PrefillLane::run_chunk(Job& job) {
 void PrefillLane::hand_over(Job& job, std::int32_t row) {
   const std::span<const float> logits = context_->logits(row);
   if (logits.empty()) return fail_job(job, {ErrorCode::runtime_decode, "the engine gave no logits for a token"});
-  auto image = save_sequence(*context_, 0, job.asked.tokens, pool_);
+  auto image = save_sequence(*context_, 0, job.asked.tokens, pool_, std::move(job.asked.room));
   if (!image) return fail_job(job, image.error());
   PrefillReport report{.id = job.asked.id,
                        .tokens_done = job.tokens_done,

@@ -38,6 +38,7 @@ struct PrefillJob {
   std::vector<Token> tokens;            // the whole chain
   std::vector<ImageRun> images{};       // among them; those that are not in the state are encoded
   std::optional<kv::StateImage> image;  // of its beginning
+  ByteBudget::Share room{};             // for the state of the whole; with the image, if there is one
   bool is_background = false;
   TimePoint received{};
   TimePoint placed{};      // since when it has its slot

@@ -990,7 +990,7 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
       }
       store_.run_later([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
                         imported = std::move(*imported), reply = std::move(reply)]() mutable {
-        auto image = import_state(imported.record, request.file, use->lanes.front()->state_identity(), store_.pool());
+        auto image = import_state(imported.record, request.file, use->lanes.front()->state_identity(), store_);
         request.file = {};
         post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
               imported = std::move(imported), image = std::move(image), reply = std::move(reply)]() mutable {

@@ -24,11 +24,15 @@ std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
 
 StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens) {
   const std::int32_t step = std::min(tokens, piece_tokens(shape, tokens));
-  return {.piece_bytes = piece_bytes(shape, step), .pieces = static_cast<std::size_t>((tokens + step - 1) / step)};
+  const auto pieces = static_cast<std::size_t>((tokens + step - 1) / step);
+  const std::size_t bytes = piece_bytes(shape, step);
+  return {.piece_bytes = bytes,
+          .pieces = pieces,
+          .room = pieces * kv::BytePool::room_for(bytes) + static_cast<std::size_t>(tokens) * sizeof(Token)};
 }
 
 Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
-                                       kv::BytePool& pool) {
+                                       kv::BytePool& pool, ByteBudget::Share room) {
   const auto length = static_cast<std::int32_t>(tokens.size());
   UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
   kv::StateImage image;
@@ -40,6 +44,8 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
     kv::StatePiece& piece = image.pieces.emplace_back(begin, end, pool.take(piece_bytes(context.shape(), end - begin)));
     if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
   }
+  image.room = std::move(room);
+  pool.cover(image.room, image.bytes());
   return image;
 }
 
@@ -48,7 +54,7 @@ Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::S
 }
 
 Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
-                                    std::size_t piece) {
+                                    std::size_t piece, const kv::BytePool& pool) {
   if (piece == 0) {
     if (auto fits = kv::check_fits(image, context.state_identity()); !fits) return fits;
   }
@@ -56,6 +62,8 @@ Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence
   auto loaded = context.load_state(sequence, next.begin, next.end, next.bytes);
   if (loaded || piece > 0) return loaded;
   // It may be of a context with another number of sequences. The others see it as it is.
+  const auto room = pool.reserve(next.bytes.size());
+  if (!room) return fail(ErrorCode::limit_wait, "memory has no room for a copy of another form");
   Bytes copy = next.bytes;
   return context.load_state(sequence, next.begin, next.end, context.fit_state(copy));
 }

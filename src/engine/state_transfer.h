@@ -10,24 +10,28 @@
 
 namespace uma::engine {
 
-// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool.
+// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool, for which `room` has been reserved: that of
+// state_size(), or more.
 // In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that later it can be loaded
 // between the ticks of others; other contexts know only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
-                                                     std::span<const Token> tokens, kv::BytePool& pool);
-// Bytes that the state of so many tokens takes in a pool, about, and of how many pieces it consists.
+                                                     std::span<const Token> tokens, kv::BytePool& pool,
+                                                     ByteBudget::Share room);
+// What the state of so many tokens takes in a pool, about: the bytes and number of its pieces, and the room for all.
 struct StateSize {
   std::size_t piece_bytes = 0;
   std::size_t pieces = 0;
+  std::uint64_t room = 0;
 };
 [[nodiscard]] StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens);
 
 // Loads the next piece of an image into `sequence`, which holds those before it. The piece may be of another form afterwards.
 // On failure the sequence is empty.
 [[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::StatePiece& piece);
-// The same, of an image that others read too. Where it is of a context with another number of sequences, a copy is loaded.
+// The same, of an image that others read too. Where it is of a context with another number of sequences, a copy is loaded for
+// which the pool has room.
 [[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
-                                                  std::size_t piece);
+                                                  std::size_t piece, const kv::BytePool& pool);
 
 // Loads an image into the empty `sequence`. On failure the sequence is empty. What is in the image afterwards may be of another
 // form.

@@ -1,5 +1,6 @@
 #include "kv/byte_pool.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -16,8 +17,21 @@ std::size_t BytePool::room_for(std::size_t bytes) {
   return (bytes + quarter - 1) / quarter * quarter;
 }
 
+std::optional<ByteBudget::Share> BytePool::reserve(std::uint64_t bytes) const {
+  ByteBudget::Share share(budget_);
+  return share.grow(bytes) ? std::optional(std::move(share)) : std::nullopt;
+}
+
+void BytePool::cover(ByteBudget::Share& room, std::uint64_t bytes) const {
+  if (room.bytes() >= bytes) return;
+  ByteBudget::Share all(budget_);
+  all.correct(bytes);
+  room = std::move(all);
+}
+
 Bytes BytePool::take(std::size_t bytes) {
   const std::size_t room = room_for(bytes);
+  std::vector<Bytes> freed;
   {
     const MutexLock lock(mutex_);
     if (const auto found = idle_.find(room); found != idle_.end()) {
@@ -27,7 +41,10 @@ Bytes BytePool::take(std::size_t bytes) {
       idle_bytes_ -= room;
       return taken;
     }
+    const std::uint64_t held = bytes_held() + room;
+    free_excess(idle_bytes_ - std::min(idle_bytes_, held - std::min(held, bytes_max())), freed);
   }
+  freed.clear();  // before there is more, and without the lock: it takes a while
   return make(bytes);
 }
 
@@ -48,18 +65,18 @@ void BytePool::give(Bytes bytes) {
   const std::size_t room = bytes.capacity();
   if (room < kSmall || room != room_for(room)) return;  // not from here
   bytes.clear();
-  std::vector<Bytes> freed;  // without the lock: it takes a while
+  std::vector<Bytes> freed;  // without the lock
   const MutexLock lock(mutex_);
   idle_[room].push_back(std::move(bytes));
   idle_bytes_ += room;
-  free_excess(freed);
+  free_excess(idle_bytes_max_, freed);
 }
 
 void BytePool::limit_idle(std::uint64_t bytes_max) {
   std::vector<Bytes> freed;
   const MutexLock lock(mutex_);
   idle_bytes_max_ = bytes_max;
-  free_excess(freed);
+  free_excess(idle_bytes_max_, freed);
 }
 
 std::uint64_t BytePool::idle_bytes() const {
@@ -72,8 +89,8 @@ bool BytePool::can_keep(std::size_t bytes, std::size_t count) const {
   return room_for(bytes) * count <= idle_bytes_max_;
 }
 
-void BytePool::free_excess(std::vector<Bytes>& freed) {
-  while (idle_bytes_ > idle_bytes_max_) {
+void BytePool::free_excess(std::uint64_t idle_bytes_max, std::vector<Bytes>& freed) {
+  while (idle_bytes_ > idle_bytes_max) {
     auto& largest = *idle_.rbegin();
     freed.push_back(std::move(largest.second.back()));
     largest.second.pop_back();

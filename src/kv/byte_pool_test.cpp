@@ -37,6 +37,34 @@ TEST(BytePool, KeepsNoMoreThanItMay) {
   EXPECT_TRUE(pool.has(4 * kMiB));
 }
 
+TEST(BytePool, ReservesNoMoreThanItsLimit) {
+  BytePool pool(0);
+  EXPECT_TRUE(pool.reserve(std::uint64_t{1} << 50)) << "without one";
+  pool.limit(100);
+  auto first = pool.reserve(60);
+  EXPECT_FALSE(pool.reserve(41));
+  EXPECT_EQ(pool.bytes_reserved(), 60u);
+  pool.cover(*first, 50);
+  EXPECT_EQ(first->bytes(), 60u);
+  pool.cover(*first, 120);
+  EXPECT_EQ(pool.bytes_reserved(), 120u) << "it is held already";
+  first.reset();
+  EXPECT_EQ(pool.bytes_reserved(), 0u);
+}
+
+TEST(BytePool, WhatItKeepsGoesBeforeMoreIsMadeThanMayBe) {
+  BytePool pool(64 * kMiB);
+  pool.give(pool.take(8 * kMiB));
+  pool.give(pool.take(4 * kMiB));
+  EXPECT_EQ(pool.idle_bytes(), 12 * kMiB);
+  pool.limit(bytes_held() + 5 * kMiB);
+  const Bytes small = pool.take(5 * kMiB);
+  EXPECT_EQ(pool.idle_bytes(), 12 * kMiB);
+  const Bytes more = pool.take(2 * kMiB);
+  EXPECT_EQ(pool.idle_bytes(), 4 * kMiB);
+  EXPECT_LE(bytes_held(), pool.bytes_max());
+}
+
 TEST(BytePool, TakesNothingThatIsNotItsOwn) {
   BytePool pool(20 * kMiB);
   Bytes other;

@@ -352,13 +352,7 @@ SessionStates StateStore::states_of(const SessionId& session) const {
 }
 
 std::uint64_t StateStore::memory_bytes() const {
-  const MutexLock lock(mutex_);
-  return bytes_in_all();
-}
-
-// More than is here: a lane may have a state that was given up here. Less: tests have states that were not counted.
-std::uint64_t StateStore::bytes_in_all() const {
-  return std::max(bytes_here(), options_.all_bytes ? options_.all_bytes() : 0);
+  return pool_.bytes_reserved() + pool_.idle_bytes();
 }
 
 bool StateStore::is_at_rest() const {
@@ -366,15 +360,11 @@ bool StateStore::is_at_rest() const {
   return leaving_bytes_ == 0;
 }
 
-bool StateStore::has_room_for(std::uint64_t bytes) const {
-  const MutexLock lock(mutex_);
-  return bytes_in_all() + bytes <= limit_.in_all;
-}
-
 void StateStore::limit_memory(MemoryLimit limit) {
   limit.at_rest = std::min(limit.at_rest, options_.warm_bytes_max);
   limit.in_all = std::max(limit.in_all, limit.at_rest);
   pool_.limit_idle(std::min(limit.at_rest / kPoolPart, kPoolBytesMax));
+  pool_.limit(limit.in_all);
   const MutexLock lock(mutex_);
   limit_ = limit;
   make_warm_room();
@@ -407,14 +397,14 @@ bool StateStore::is_over_share(const TenantId& tenant, Place place, std::uint64_
   return (place == Place::memory ? taken.warm : taken.cold) > share;
 }
 
-// Of those that are not busy.
-std::optional<StateView> StateStore::least_valuable_in(Place place) const {
+// Of those that are not busy; `is_nowhere_else`: and that no lane has as well, whose memory would stay with it.
+std::optional<StateView> StateStore::least_valuable_in(Place place, bool is_nowhere_else) const {
   std::vector<StateView> views;
   views.reserve(entries_.size());
   const std::uint64_t share = share_of(place);
   for (const auto& [id, entry] : entries_) {
     const std::uint64_t bytes = place == Place::memory ? entry.warm_bytes() : entry.file_bytes;
-    if (entry.is_busy || bytes == 0) continue;
+    if (entry.is_busy || bytes == 0 || (is_nowhere_else && entry.image.use_count() > 1)) continue;
     views.push_back(view_of(id, entry, bytes));
     views.back().is_over_share = is_over_share(entry.owner.tenant, place, share);
   }
@@ -465,9 +455,8 @@ void StateStore::begin_write(Entry& entry) {
 
 // What leaves memory goes to disk where there is memory for it meanwhile.
 void StateStore::make_warm_room() {
-  const std::uint64_t in_all = bytes_in_all();
-  const std::uint64_t elsewhere = in_all - std::min(in_all, bytes_here());  // whatever is given up here
-  const auto is_within_all = [&]() REQUIRES_LOCK(mutex_) { return bytes_here() + elsewhere <= limit_.in_all; };
+  const std::uint64_t elsewhere = pool_.bytes_reserved() - warm_bytes_;  // whatever is given up here
+  const auto is_within_all = [&]() REQUIRES_LOCK(mutex_) { return warm_bytes_ + elsewhere <= limit_.in_all; };
   while (bytes_at_rest() > limit_.at_rest || !is_within_all()) {
     const auto least = least_valuable_in(Place::memory);
     if (!least) return;
@@ -480,6 +469,36 @@ void StateStore::make_warm_room() {
     }
     if (entry.file.empty()) stats_.dropped_total.add();
     drop_image(id);
+  }
+}
+
+// Whether there would be as much if all gave way that can.
+bool StateStore::can_make_room(std::uint64_t bytes, GiveWay how) const {
+  std::uint64_t least = pool_.bytes_reserved();
+  for (const auto& [id, entry] : entries_) {
+    const bool is_leaving = entry.is_busy && entry.file.empty();
+    if (is_leaving ? how == GiveWay::by_disk : !entry.is_busy && entry.image.use_count() == 1) least -= entry.warm_bytes();
+  }
+  return bytes <= pool_.bytes_max() && least <= pool_.bytes_max() - bytes;
+}
+
+std::optional<ByteBudget::Share> StateStore::make_room(std::uint64_t bytes, GiveWay how) {
+  if (auto room = pool_.reserve(bytes)) return room;
+  const MutexLock lock(mutex_);
+  if (!can_make_room(bytes, how)) return std::nullopt;
+  for (;;) {
+    if (auto room = pool_.reserve(bytes)) return room;
+    if (how == GiveWay::by_disk && pool_.bytes_reserved() + bytes - leaving_bytes_ <= pool_.bytes_max()) return std::nullopt;
+    const auto least = least_valuable_in(Place::memory, true);
+    if (!least) return std::nullopt;
+    Entry& entry = entries_.at(least->id);
+    if (how == GiveWay::by_disk && entry.file.empty() && can_write(entry)) {
+      begin_write(entry);
+      inbox_.push({.kind = JobKind::write, .id = least->id});
+      continue;
+    }
+    if (entry.file.empty()) stats_.dropped_total.add();
+    drop_image(least->id);
   }
 }
 
@@ -538,13 +557,19 @@ void StateStore::prepare() {
   Preparation& wanted = preparation_;
   const bool has_room = [&] {
     const MutexLock lock(mutex_);
-    return bytes_at_rest() + wanted.bytes <= limit_.at_rest && bytes_in_all() + wanted.bytes <= limit_.in_all;
+    return bytes_at_rest() + wanted.bytes <= limit_.at_rest;
   }();
   if (!has_room || pool_.has(wanted.bytes, wanted.count)) {
     wanted = {};
     return;
   }
   if (wanted.memory.empty()) {
+    auto room = pool_.reserve(BytePool::room_for(wanted.bytes));
+    if (!room) {
+      wanted = {};
+      return;
+    }
+    wanted.room = std::move(*room);
     wanted.memory = BytePool::make(wanted.bytes);
     wanted.memory.resize(wanted.memory.capacity());
   }
@@ -553,6 +578,7 @@ void StateStore::prepare() {
   wanted.used += step;
   if (wanted.used == wanted.memory.size()) {
     pool_.give(std::exchange(wanted.memory, {}));
+    wanted.room = {};
     wanted.used = 0;
   }
   wanted.next = clock_.now() + (options_.is_busy && options_.is_busy() ? kPause : Duration(0));
@@ -591,15 +617,8 @@ void StateStore::run(Job job) {
   switch (job.kind) {
     case JobKind::write:
       return write(job.id);
-    case JobKind::read: {
-      auto image = read(job.id);
-      {
-        const MutexLock lock(mutex_);
-        queued_bytes_ -= job.bytes;
-      }
-      if (job.on_fetched) job.on_fetched(std::move(image));
-      return;
-    }
+    case JobKind::read:
+      return read(std::move(job));
     case JobKind::expect:
       if (job.bytes != preparation_.bytes) preparation_ = {.bytes = job.bytes};
       preparation_.count = job.count;
@@ -669,7 +688,28 @@ void StateStore::write(StateId id) {
   end_busy(id, entry.last_used == used);
 }
 
-Expected<ImagePtr> StateStore::read(StateId id) {
+// Where memory has to be made first, what goes to disk for it does so before.
+void StateStore::read(Job job) {
+  std::uint64_t bytes = 0;
+  {
+    const MutexLock lock(mutex_);
+    const auto found = entries_.find(job.id);
+    if (found != entries_.end() && !found->second.image) bytes = found->second.file_bytes;
+  }
+  auto room = make_room(bytes + bytes / 4, GiveWay::by_disk);  // at most what room_for() of its pieces is
+  if (!room && !is_at_rest()) {
+    inbox_.push(std::move(job));
+    return;
+  }
+  Expected<ImagePtr> image = room ? read(job.id, std::move(*room)) : fail(ErrorCode::limit_wait, "memory has no room for it now");
+  {
+    const MutexLock lock(mutex_);
+    queued_bytes_ -= job.bytes;
+  }
+  if (job.on_fetched) job.on_fetched(std::move(image));
+}
+
+Expected<ImagePtr> StateStore::read(StateId id, ByteBudget::Share room) {
   std::string file;
   StateOwner owner;
   {
@@ -702,6 +742,8 @@ Expected<ImagePtr> StateStore::read(StateId id) {
     return std::unexpected(image.error());
   }
   stats_.read.record_ms(ms);
+  room.correct(image->bytes());
+  image->room = std::move(room);
   const ImagePtr read = share_image(std::move(*image), pool_);
   read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
   entry.image = read;
@@ -762,7 +804,8 @@ void StateStore::check_invariants() const {
   const bool has_others =
       std::ranges::any_of(entries_, [](const auto& entry) { return entry.second.image && !entry.second.is_busy; });
   UMA_CHECK(bytes_at_rest() <= limit_.at_rest || !has_others);
-  UMA_CHECK(bytes_here() <= limit_.in_all || !has_others);
+  UMA_CHECK(warm_bytes_ <= pool_.bytes_reserved());
+  UMA_CHECK(warm_bytes_ <= limit_.in_all || !has_others);
   UMA_CHECK(taken.size() == tenants_.size());
   for (const auto& [tenant, bytes] : tenants_) {
     UMA_CHECK(bytes.warm == taken.at(tenant).warm && bytes.cold == taken.at(tenant).cold);

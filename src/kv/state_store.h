@@ -10,7 +10,7 @@
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
 // has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Memory
 // at rest, the pool's included, is within its limit; with what is on its way to disk it is within the limit of all, but for
-// what the store's thread has. (4) A session has one entry, or, where states cannot be cut, a few. (5) A tenant's states take
+// what the store's thread has. Every image of an entry has room of the pool's, and who saves or reads one reserves that first. (4) A session has one entry, or, where states cannot be cut, a few. (5) A tenant's states take
 // no more than its quota, but for those that the store's thread has.
 //
 // Tenants share a tier equally: where room is needed, it comes from those that have more than the tier's limit divided by the
@@ -53,9 +53,10 @@ struct StoreOptions {
   Duration ttl{0};                                    // unused for so long: removed; 0: never
   std::size_t cold_tokens_min = 256;                  // shorter states are computed as fast as they are read
   std::function<bool()> is_busy = nullptr;            // somebody computes: memory is prepared slowly; any thread; null: never
-  // Memory of all states, those included that lanes have; any thread. Null: of those that are here.
-  std::function<std::uint64_t()> all_bytes = nullptr;
 };
+
+// How states that are less valuable give way: those that can go to disk go there first, which takes a while, or at once.
+enum class GiveWay : std::uint8_t { by_disk, at_once };
 
 // Of the memory for states, in bytes.
 struct MemoryLimit {
@@ -127,6 +128,9 @@ class StateStore {
   void fetch(StateId id, OnFetched on_fetched);
   // As fetch, for the session's state, if it has one, without telling anybody: the session is about to be used.
   void prefetch(const SessionId& session);
+  // Memory for a state that is about to be saved or read, and that of less valuable states where it is needed. None: there is
+  // none, or not yet, where they give way by disk.
+  [[nodiscard]] std::optional<ByteBudget::Share> make_room(std::uint64_t bytes, GiveWay how);
   // Keeps a state of a family that was joined; it takes the place of the session's former one.
   void put(StateOwner owner, StateImage image);
   // Soon `pieces` states or pieces of so many bytes will be put: there should be memory for them.
@@ -140,15 +144,15 @@ class StateStore {
   // What is stored of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
-  // Bytes of memory that states take, those on their way to disk or with lanes included, and what is kept for the next ones.
+  // Bytes of memory that states take, or may take that are about to be saved, here and with lanes; and what is kept for the next
+  // ones.
   [[nodiscard]] std::uint64_t memory_bytes() const;
-  // What they may take from now on: so much at rest here, or StoreOptions::warm_bytes_max where that is less, and with those
-  // on their way so much in all. What is too much at rest goes to disk, soon; what is too much in all is given up at once.
+  // What they may take from now on: so much at rest here, or StoreOptions::warm_bytes_max where that is less, and with those on
+  // their way to disk and those of lanes so much in all; before the first call nothing limits those of lanes. What is too much
+  // at rest goes to disk, soon; what is too much in all is given up at once.
   void limit_memory(MemoryLimit limit);
   // Nothing is on its way to disk.
   [[nodiscard]] bool is_at_rest() const;
-  // Whether as many more bytes may come before states are given up.
-  [[nodiscard]] bool has_room_for(std::uint64_t bytes) const;
   // Ends the loop around step(); later puts are dropped.
   void close() { inbox_.close(); }
 
@@ -225,7 +229,6 @@ class StateStore {
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::uint64_t bytes_here() const REQUIRES_LOCK(mutex_) { return warm_bytes_ + pool_.idle_bytes(); }
   [[nodiscard]] std::uint64_t bytes_at_rest() const REQUIRES_LOCK(mutex_) { return bytes_here() - leaving_bytes_; }
-  [[nodiscard]] std::uint64_t bytes_in_all() const REQUIRES_LOCK(mutex_);
   void make_warm_room() REQUIRES_LOCK(mutex_);
   [[nodiscard]] bool make_cold_room(StateId incoming) REQUIRES_LOCK(mutex_);
   void drop_from_disk(StateId id) REQUIRES_LOCK(mutex_);
@@ -234,14 +237,17 @@ class StateStore {
   [[nodiscard]] bool is_over_share(const TenantId& tenant, Place place, std::uint64_t share) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::uint64_t share_of(Place place) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] StateView view_of(StateId id, const Entry& entry, std::uint64_t bytes) const REQUIRES_LOCK(mutex_);
-  [[nodiscard]] std::optional<StateView> least_valuable_in(Place place) const REQUIRES_LOCK(mutex_);
+  [[nodiscard]] std::optional<StateView> least_valuable_in(Place place, bool is_nowhere_else = false) const
+      REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool can_make_room(std::uint64_t bytes, GiveWay how) const REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::optional<StateView> least_valuable_of(const TenantId& tenant) const REQUIRES_LOCK(mutex_);
   void end_busy(StateId id, bool leaves_memory) REQUIRES_LOCK(mutex_);
   void maintain();
   void prepare();
   void run(Job job);
   void write(StateId id);
-  [[nodiscard]] Expected<ImagePtr> read(StateId id);
+  void read(Job job);
+  [[nodiscard]] Expected<ImagePtr> read(StateId id, ByteBudget::Share room);
 
   // Constant after construction.
   const StoreOptions options_;
@@ -254,6 +260,7 @@ class StateStore {
     std::size_t bytes = 0;
     std::size_t count = 0;
     Bytes memory{};
+    ByteBudget::Share room{};
     std::size_t used = 0;
     TimePoint next = kNever;
   };

@@ -476,14 +476,88 @@ TEST_F(StateStoreTest, ABurstStaysWithinWhatMayBeUnderWay) {
     put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
     EXPECT_LE(store_->memory_bytes(), 40'000u) << i;
   }
-  EXPECT_FALSE(store_->has_room_for(10'000));
+  EXPECT_FALSE(store_->pool().reserve(10'000));
   work();
   EXPECT_EQ(store_->memory_bytes(), 20'000u);
   EXPECT_EQ(cold_->files.size(), 2u) << "as many as there was memory for while they were written";
   EXPECT_EQ(store_->stats().dropped_total.value(), 6u);
   EXPECT_EQ(tier("s9"), Tier::warm);
-  EXPECT_TRUE(store_->has_room_for(20'000));
-  EXPECT_FALSE(store_->has_room_for(20'001));
+  EXPECT_TRUE(store_->pool().reserve(20'000));
+  EXPECT_FALSE(store_->pool().reserve(20'001));
+}
+
+TEST_F(StateStoreTest, RoomForAStateIsMadeByDiskOrAtOnce) {
+  make(1000, 10'000);
+  store_->limit_memory({.at_rest = 40'000, .in_all = 40'000});
+  for (int i = 0; i < 4; ++i) {
+    clock_.advance(std::chrono::seconds(1));
+    put("s" + std::to_string(i), numbers(1000 * (i + 1), 100));
+  }
+  EXPECT_FALSE(store_->make_room(40'001, GiveWay::at_once)) << "there never will be, so nothing gives way";
+  EXPECT_FALSE(store_->make_room(20'000, GiveWay::by_disk));
+  EXPECT_EQ(store_->memory_bytes(), 40'000u) << "not yet";
+  EXPECT_FALSE(store_->make_room(20'000, GiveWay::by_disk)) << "asking again sends no more away";
+  work();
+  EXPECT_EQ(tier("s0"), Tier::cold);
+  EXPECT_EQ(tier("s1"), Tier::cold);
+  EXPECT_EQ(tier("s2"), Tier::warm);
+  const auto slow = store_->make_room(20'000, GiveWay::by_disk);
+  EXPECT_TRUE(slow);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u) << "nothing was lost";
+
+  const auto fast = store_->make_room(10'000, GiveWay::at_once);
+  EXPECT_TRUE(fast);
+  EXPECT_EQ(tier("s2"), Tier::none);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 1u);
+  EXPECT_EQ(store_->memory_bytes(), 40'000u);
+  EXPECT_FALSE(store_->make_room(20'000, GiveWay::at_once)) << "what is left would not do";
+  EXPECT_EQ(tier("s3"), Tier::warm);
+  store_->check_invariants();
+}
+
+TEST_F(StateStoreTest, AStateThatALaneHasMakesNoRoom) {
+  make(1000, 10'000);
+  store_->limit_memory({.at_rest = 20'000, .in_all = 20'000});
+  put("s", numbers(1, 100));
+  clock_.advance(std::chrono::seconds(1));
+  put("t", numbers(1000, 100));
+  const ImagePtr taken = store_->take(match(numbers(1, 100))->id);
+  EXPECT_FALSE(store_->make_room(20'000, GiveWay::at_once));
+  EXPECT_EQ(tier("t"), Tier::warm);
+  EXPECT_TRUE(store_->make_room(10'000, GiveWay::at_once));
+  EXPECT_EQ(tier("s"), Tier::warm);
+  EXPECT_EQ(tier("t"), Tier::none);
+}
+
+TEST_F(StateStoreTest, AStateIsReadWhenOthersHaveGoneToDiskForIt) {
+  make(1000, 10'000);
+  put("s", numbers(1, 100));
+  store_->limit_memory({.at_rest = 0, .in_all = 10'000});
+  work();
+  store_->limit_memory({.at_rest = 10'000, .in_all = 10'000});
+  put("t", numbers(1000, 80));
+  ASSERT_EQ(tier("s"), Tier::cold);
+  const auto fetch = [&] {
+    Expected<ImagePtr> got = ImagePtr();
+    store_->fetch(match(numbers(1, 100))->id, [&](Expected<ImagePtr> image) { got = std::move(image); });
+    work();
+    return got;
+  };
+  {
+    const auto lanes = store_->pool().reserve(2'000);
+    ASSERT_TRUE(lanes);
+    const auto got = fetch();
+    ASSERT_FALSE(got);
+    EXPECT_EQ(got.error().code, ErrorCode::limit_wait);
+  }
+  // The file is a little more than the state takes, as those of a disk are.
+  store_->limit_memory({.at_rest = 10'000, .in_all = 13'000});
+  const auto got = fetch();
+  ASSERT_TRUE(got);
+  EXPECT_EQ((*got)->tokens, numbers(1, 100));
+  EXPECT_EQ((*got)->room.bytes(), 10'000u);
+  EXPECT_EQ(tier("t"), Tier::cold);
+  EXPECT_EQ(store_->stats().dropped_total.value(), 0u);
 }
 
 TEST_F(StateStoreTest, ALowerLimitSendsStatesToDiskWhileTheirMemoryIsStillPaidFor) {
@@ -516,8 +590,7 @@ TEST_F(StateStoreTest, AStateOnItsWayToDiskCountsUntilItIsThere) {
 }
 
 TEST_F(StateStoreTest, WhatLanesHaveOfStatesTakesRoomFromThoseAtRest) {
-  std::uint64_t elsewhere = 0;
-  StateStore store({.warm_bytes_max = 100'000, .all_bytes = [&] { return 30'000 + elsewhere; }}, nullptr, clock_);
+  StateStore store({.warm_bytes_max = 100'000}, nullptr, clock_);
   store.open({});
   (void)store.join("model", true);
   store.limit_memory({.at_rest = 30'000, .in_all = 40'000});
@@ -526,8 +599,9 @@ TEST_F(StateStoreTest, WhatLanesHaveOfStatesTakesRoomFromThoseAtRest) {
     store.put({TenantId{"a"}, SessionId{std::to_string(i)}, false}, image_of(numbers(1000 * (i + 1), 100)));
   }
   EXPECT_EQ(store.memory_bytes(), 30'000u);
-  elsewhere = 15'000;
-  EXPECT_FALSE(store.has_room_for(1));
+  ByteBudget::Share elsewhere = *store.pool().reserve(0);
+  elsewhere.correct(15'000);  // than was foretold
+  EXPECT_FALSE(store.pool().reserve(1));
   store.put({TenantId{"a"}, SessionId{"2"}, false}, image_of(numbers(3000, 101)));
   EXPECT_EQ(store.stats().warm_states.value(), 2) << "one had to go, not all";
   EXPECT_EQ(store.states_of(SessionId{"2"}).tier, Tier::warm);

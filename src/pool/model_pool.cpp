@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
+#include "kv/byte_pool.h"
 #include "llm/footprint.h"
 
 namespace uma::pool {
@@ -66,7 +67,7 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
   if (!model->makes_vectors) {
     const bool has_prefill = options.lanes && options.context.sequences > 1;
     if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
-    need.states = model->one_sequence.front().cache * workers;
+    need.states = kv::BytePool::room_for(model->one_sequence.front().cache) * workers;
   }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <thread>
-#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
 
 namespace uma::pool {
 namespace {
@@ -31,10 +33,24 @@ void WarmMemory::limit(std::uint64_t at_rest) {
   host_->limit_stored({.at_rest = limit_, .in_all = held_.bytes() + under_way_});
 }
 
+// Holds what states may take at rest, or do take. What is given up here cannot come back unseen: it is no more theirs before it
+// is somebody else's.
+void WarmMemory::correct() {
+  std::uint64_t kept = 0;
+  do {
+    kept = std::max(limit_, used());
+    host_->limit_stored({.at_rest = limit_, .in_all = kept + under_way_});
+  } while (used() > kept);
+  if (kept > held_.bytes()) {
+    log_info("memory: {} of {} are taken beside models, more than the {} that were reserved", readable_bytes(used() + under_way_),
+             kName, readable_bytes(held_.bytes() + under_way_));
+  }
+  held_.correct(kept);
+}
+
 void WarmMemory::update(std::uint64_t under_way_bytes) {
-  const std::uint64_t before = held_.bytes() + std::exchange(under_way_, under_way_bytes);
-  held_.correct(std::max(limit_, used()));
-  if (held_.bytes() + under_way_ != before) limit(limit_);
+  under_way_ = under_way_bytes;
+  correct();
 }
 
 void WarmMemory::follow_use() {
@@ -65,8 +81,7 @@ bool WarmMemory::give_back(std::uint64_t bytes) {
   const TimePoint end = clock_.now() + kPatience;
   while (used() > limit_ && clock_.now() < end) std::this_thread::sleep_for(kLookAgain);
   const std::uint64_t before = held_.bytes();
-  held_.correct(std::max(limit_, used()));
-  limit(limit_);
+  correct();
   return held_.bytes() < before;
 }
 

@@ -2,7 +2,8 @@
 // it. What is granted and unused is there for whoever asks. One thread at a time.
 //
 // Invariant: what the store may hold at rest is never more than bytes(). What is under way between contexts, memory and disk
-// is reserved with the models' contexts. Where states take more than both, that is reserved too, as soon as it is seen.
+// is reserved with the models' contexts; the store gives states no more than both. Where more is taken, by files that clients
+// send and read, that is reserved too, as soon as it is seen.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ class WarmMemory {
 
  private:
   void limit(std::uint64_t at_rest);
+  void correct();
   [[nodiscard]] std::uint64_t used() const;
 
   MemoryGovernor& governor_;

@@ -21,14 +21,14 @@ class FakeColdStore final : public kv::ColdStore {
                       .tokens = image.tokens,
                       .bytes = image.bytes(),
                       .last_used_s = 0};
-    files[head.name] = {head, image};
+    files.insert_or_assign(head.name, File{.head = head, .image = copy_of(image)});
     return head;
   }
   Expected<kv::StateImage> read(const std::string& name, const kv::StateOwner&, kv::BytePool&) override {
     if (fails && fails()) return fault();
     const auto found = files.find(name);
     if (found == files.end()) return fail(ErrorCode::runtime_decode, "no such file");
-    return found->second.image;
+    return copy_of(found->second.image);
   }
   Expected<Unit> remove(const std::string& name) override {
     if (fails && fails()) return fault();
@@ -50,6 +50,9 @@ class FakeColdStore final : public kv::ColdStore {
   std::function<bool()> fails;
 
  private:
+  static kv::StateImage copy_of(const kv::StateImage& image) {
+    return {.identity = image.identity, .tokens = image.tokens, .pieces = image.pieces};
+  }
   static std::unexpected<Error> fault() { return fail(ErrorCode::io_short_write, "a fault of the simulation"); }
 
   int last_name_ = 0;
