@@ -37,6 +37,11 @@ class ByteBudget {
       do {
         if (bytes > bytes_max || used > bytes_max - bytes) return false;
       } while (!budget_->used_.compare_exchange_weak(used, used + bytes));
+      // Whoever lowers the limit and then looks at what is used sees this share, or this sees the limit.
+      if (used + bytes > budget_->bytes_max()) {
+        budget_->used_.fetch_sub(bytes);
+        return false;
+      }
       bytes_ += bytes;
       return true;
     }

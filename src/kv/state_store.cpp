@@ -351,8 +351,10 @@ SessionStates StateStore::states_of(const SessionId& session) const {
   return states;
 }
 
+// What is kept for the next ones is for those that have room already.
 std::uint64_t StateStore::memory_bytes() const {
-  return pool_.bytes_reserved() + pool_.idle_bytes();
+  const MutexLock lock(mutex_);
+  return std::max(pool_.bytes_reserved(), bytes_here());
 }
 
 bool StateStore::is_at_rest() const {
