@@ -55,6 +55,12 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
   return loaded;
 }
 
+// Of a model that nobody uses, where it is not among them.
+engine::ModelUsage usage_of(std::span<const engine::ModelUsage> usages, const std::string& model) {
+  const auto found = std::ranges::find(usages, model, &engine::ModelUsage::name);
+  return found == usages.end() ? engine::ModelUsage{.name = model} : *found;
+}
+
 }  // namespace
 
 Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) {
@@ -321,12 +327,6 @@ class ModelPool::Holds {
   std::vector<std::string> models_;
 };
 
-bool ModelPool::is_wanted_in_background(const std::string& model) const {
-  const auto usages = host_->usage();
-  const auto usage = std::ranges::find(usages, model, &engine::ModelUsage::name);
-  return usage != usages.end() && usage->waiting > 0 && usage->waiting == usage->background_waiting;
-}
-
 // Reserves what a load needs, after making room where that is necessary and possible; waits while it is not. Returns that of
 // the contexts; that of the weights is with the resident. `weights` are those that were kept, if they still are when the load
 // begins. Errors: E_MODEL_002 with the numbers.
@@ -376,8 +376,11 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
         warm_.update(under_way_bytes());
         return contexts;
       }
-      const LadderOptions ladder{.min_loaded = options_.min_loaded, .is_background = is_wanted_in_background(model)};
-      const std::vector<ModelView> now = views(model);
+      const std::vector<engine::ModelUsage> usages = host_->usage();
+      const engine::ModelUsage own = usage_of(usages, model);
+      const bool is_background = own.waiting > 0 && own.waiting == own.background_waiting;
+      const LadderOptions ladder{.min_loaded = options_.min_loaded, .is_background = is_background};
+      const std::vector<ModelView> now = views(model, usages);
       LadderPlan plan = plan_relief(governor_.shortage(whole), now, ladder);
       // Waiting is decided, and written down, once.
       if (plan.outcome != Outcome::wait || !is_told) plan = governor_.decide(whole, now, ladder, clock_.unix_s());
@@ -414,9 +417,9 @@ void ModelPool::note_queue(const std::string& model) {
 // Begins to make one more worker of a model that still has more requests than places, where its card, the cores and memory
 // allow it: nobody gives way for it. Under relief_mutex_.
 void ModelPool::grow(const std::string& model) {
-  const auto usages = host_->usage();
-  const auto usage = std::ranges::find(usages, model, &engine::ModelUsage::name);
-  if (usage == usages.end() || !usage->is_loaded || usage->queued == 0) return;
+  const std::vector<engine::ModelUsage> usages = host_->usage();
+  const engine::ModelUsage usage = usage_of(usages, model);
+  if (!usage.is_loaded || usage.queued == 0) return;
   const auto known = registry();
   const auto found = known->find(model);
   if (!found || (*found)->card.name != model) return;
@@ -510,9 +513,7 @@ void ModelPool::shrink(const engine::ModelUsage& usage) {
 // -----------------------------------------------------------------------------------------------------------------------
 
 // Of all models that memory is held for but `asking`, and what is stored.
-std::vector<ModelView> ModelPool::views(const std::string& asking) const {
-  std::map<std::string, engine::ModelUsage> usages;
-  for (engine::ModelUsage& usage : host_->usage()) usages[usage.name] = usage;
+std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<const engine::ModelUsage> usages) const {
   std::vector<ModelView> all;
   const auto known = registry();
   const MutexLock lock(mutex_);
@@ -531,7 +532,7 @@ std::vector<ModelView> ModelPool::views(const std::string& asking) const {
       view.is_pinned = (*found)->card.is_pinned;
       view.weight = (*found)->card.weight;
     }
-    const engine::ModelUsage& usage = usages[name];
+    const engine::ModelUsage usage = usage_of(usages, name);
     view.is_loading = resident.is_loading;
     view.is_held = holds_.contains(name);
     view.sequences_active = static_cast<std::int32_t>(usage.uses);
@@ -687,7 +688,7 @@ void ModelPool::maintain() {
   warm_.give_back_unused(governor_.excess(kHostMemory));
   if (governor_.excess(kHostMemory) > 0) {
     // Others have taken memory since. Nobody waits for it here, so what is in use stays.
-    const LadderPlan plan = governor_.decide({.model = {}, .kind = MemoryKind::weights, .bytes = 0}, views({}),
+    const LadderPlan plan = governor_.decide({.model = {}, .kind = MemoryKind::weights, .bytes = 0}, views({}, host_->usage()),
                                              {.min_loaded = options_.min_loaded}, clock_.unix_s());
     for (const LadderStep& step : plan.steps) (void)take(step);
   } else {

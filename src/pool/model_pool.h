@@ -115,8 +115,7 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, const Need& need,
                                               std::shared_ptr<const llm::Model>& weights, Load& load);
   [[nodiscard]] Resident take_resident(const std::string& model);
-  [[nodiscard]] std::vector<ModelView> views(const std::string& asking) const;
-  [[nodiscard]] bool is_wanted_in_background(const std::string& model) const;
+  [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages) const;
   void change_holds(const std::vector<std::string>& models, std::int32_t change);
   [[nodiscard]] bool take(const LadderStep& step);
   [[nodiscard]] bool unload_now(const std::string& model, bool keeps_weights);
