@@ -273,6 +273,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.cores = usable_physical_cores();
   options.idle_unload = seconds(settings.idle_unload_s);
   options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
+  options.image_cache_bytes_max = config_.vision_cache_bytes_max;
   options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
   auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
   pool_ = made.get();

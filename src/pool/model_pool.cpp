@@ -63,7 +63,7 @@ engine::ModelUsage usage_of(std::span<const engine::ModelUsage> usages, const st
 
 }  // namespace
 
-Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) {
+Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) const {
   const std::span<const llm::ContextOptions> context(&options.context, 1);
   const auto workers = static_cast<std::uint64_t>(options.workers);
   const auto model = llm::measure_footprint(options.path, context);
@@ -80,6 +80,7 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
     if (!projector) return std::unexpected(projector.error());
     need.projector = projector->weight_bytes;
     need.weights += need.projector;
+    need.images = options_.image_cache_bytes_max;
   }
   if (!options.draft_path.empty()) {
     const auto draft = llm::measure_footprint(options.draft_path, context);
@@ -87,7 +88,7 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
     need.weights += draft->weights;
     need.contexts += draft->contexts.front().total() * workers;
   }
-  need.contexts += need.states;
+  need.contexts += need.states + need.images;
   return need;
 }
 
@@ -107,7 +108,7 @@ void ModelPool::correct(const RegisteredModel& model, const Need& need, const en
   constexpr double kFar = 0.1;
   Need taken = need;
   taken.weights = loaded.weight_bytes + need.projector;
-  taken.contexts = loaded.context_bytes + need.states;
+  taken.contexts = loaded.context_bytes + need.states + need.images;
   {
     const MutexLock lock(mutex_);
     Resident& resident = residents_.at(model.card.name);

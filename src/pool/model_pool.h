@@ -38,6 +38,7 @@ struct PoolOptions {
   std::int32_t cores = 1;                          // of the machine: with as many workers in use nobody gets another
   Duration idle_unload{0};                         // a model that nobody used for so long is unloaded; 0: never
   std::int64_t queue_depth_warn = 50;              // requests for one model, above which the log says so
+  std::uint64_t image_cache_bytes_max = 0;         // of encoded images, that a model with a projector may keep
   // How a model is loaded. On the loading thread.
   std::function<Expected<engine::LoadWorkersOptions>(const RegisteredModel& model)> prepare;
   std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
@@ -97,6 +98,7 @@ class ModelPool final : public engine::WorkerSource {
     std::uint64_t contexts = 0;
     std::uint64_t projector = 0;  // of `weights`: what the library does not tell
     std::uint64_t states = 0;     // of `contexts`: for a state of each worker, under way from or to a context
+    std::uint64_t images = 0;     // of `contexts`: for those that stay encoded
     bool operator==(const Need&) const = default;
   };
   // What a model took when it was loaded last.
@@ -109,7 +111,7 @@ class ModelPool final : public engine::WorkerSource {
 
   [[nodiscard]] std::shared_ptr<const ModelRegistry> registry() const;
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
-  [[nodiscard]] static Expected<Need> foretell(const engine::LoadWorkersOptions& options);
+  [[nodiscard]] Expected<Need> foretell(const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] Expected<Need> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
   void correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded, Reservation& contexts);
   [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, const Need& need,

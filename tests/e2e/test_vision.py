@@ -390,6 +390,13 @@ class VisionLives(unittest.TestCase):
     def images(self, daemon):
         return sorted(path.name for path in (daemon.data_dir / "images").iterdir())
 
+    def test_what_may_stay_encoded_is_reserved_with_the_model(self):
+        def reserved(cache):
+            config = f"{SAME_BITS}vision: {{cache_bytes_max: {cache}}}\nkv: {{warm_bytes_max: 0}}\n"
+            with Daemon(MODEL, *FLAGS, config=config) as daemon, daemon.client() as client:
+                return client.metrics()["memory_reserved_bytes"]
+        self.assertEqual(16 << 20, reserved("24M") - reserved("8M"))
+
     def test_many_at_once_beside_a_stream(self):
         story = dict(type="generate", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=100)
 
