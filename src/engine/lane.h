@@ -409,7 +409,7 @@ class Lane {
   bool queue_changed_ = false;   // since positions were reported
   double service_ms_ = 0;        // weighted mean time of a request in the context
   bool residents_changed_ = false;
-  bool waits_for_room_ = false;            // the next request, for a state that has to leave its slot
+  bool waits_for_room_ = false;  // the next request, for a state that has to leave its slot
   TimePoint room_wanted_since_ = kNever;
   // The pause before the first tick after idleness.
   struct Gather {

@@ -134,8 +134,8 @@ void Lane::store_state(std::size_t index) {
   const Slot& slot = slots_[index];
   if (!is_worth_storing(slot)) return;
   if (auto room = room_to_store(slot, kv::GiveWay::at_once)) return store_state(index, std::move(*room));
-  log_debug("lane {}: memory has no room for the {} tokens of slot {}, which are not stored", options_.index, slot.tokens.size(),
-            index);
+  log_debug("lane {}: memory has no room for the {} tokens of slot {}, which are not stored", options_.index,
+            slot.tokens.size(), index);
 }
 
 void Lane::store_state(std::size_t index, ByteBudget::Share room) {
@@ -174,8 +174,8 @@ void Lane::retire(std::size_t index) {
   clear_slot(index);
 }
 
-// As retire(), once there is memory for the state, which others may have to leave for the disk first. False: it is worth to wait
-// a little more, and nothing changed.
+// As retire(), once there is memory for the state, which others may have to leave for the disk first. False: it is worth to
+// wait a little more, and nothing changed.
 bool Lane::retire_by_disk(std::size_t index) {
   const Slot& slot = slots_[index];
   if (slot.owner.session.empty() || !is_worth_storing(slot)) {

@@ -126,9 +126,9 @@ void PrefillLane::put_aside() {
   Job& job = *resident_;
   set_resident(nullptr);
   if (job.tokens_done > 0) {
-    auto image = save_sequence(
-        *context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)), pool_,
-        std::move(job.asked.room));
+    auto image =
+        save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
+                      pool_, std::move(job.asked.room));
     if (image) {
       job.asked.image = std::move(*image);
     } else {

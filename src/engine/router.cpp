@@ -17,14 +17,9 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
-constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
 
 std::size_t tokens_of(const kv::SessionRecord& record) {
   return record.chain.size() + record.pending.size();
-}
-
-Error unknown_session(const std::string& session) {
-  return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
 }
 
 Error busy_session(const std::string& session) {
@@ -65,21 +60,28 @@ Router::Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog
                const Clock& clock)
     : options_(std::move(options)),
       source_(source),
-      catalog_(catalog),
       store_(store),
       preparer_(preparer),
       clock_(clock),
       exports_(std::make_shared<ByteBudget>(options_.limits.transfer_bytes_max)),
       models_(source, clock),
-      random_(options_.seed) {
-  for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
-}
+      random_(options_.seed),
+      sessions_({.limits = options_.limits,
+                 .seed = random_.next_u64(),
+                 .record_bytes_max = options_.record_bytes_max,
+                 .post = [this](Command command) { post(std::move(command)); },
+                 .on_ended =
+                     [this](const Session& session) {
+                       if (Lane* lane = lane_of(session)) lane->post(ForgetCommand{session.summary.id});
+                       store_.forget(session.summary.id);
+                     }},
+                catalog, clock) {}
 
 Router::~Router() = default;
 
 std::unordered_set<SessionId> Router::session_ids() const {
   std::unordered_set<SessionId> ids;
-  for (const auto& [id, session] : sessions_) ids.insert(id);
+  sessions_.for_each([&](const Session& session) { ids.insert(session.summary.id); });
   return ids;
 }
 
@@ -89,11 +91,12 @@ bool Router::step() {
   for (Command& command : taken_) command();
   taken_.clear();
   if (clock_.now() >= next_expiry_) expire();
+  sessions_.expire();
   return any;
 }
 
 bool Router::wait() {
-  return inbox_.wait_drain(taken_, next_expiry_);
+  return inbox_.wait_drain(taken_, std::min(next_expiry_, sessions_.next_expiry()));
 }
 
 // --- Models
@@ -101,7 +104,7 @@ bool Router::wait() {
 
 // The model of a session, whatever its name means today.
 void Router::with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted) {
-  const Session* found = find_session(tenant, session);
+  const Session* found = sessions_.find(tenant, session);
   if (found == nullptr) return then(std::unexpected(unknown_session(session)));
   const std::string& model = found->summary.model;
   if (auto known = source_.resolve(model); !known || *known != model) {
@@ -121,17 +124,17 @@ void Router::load_model(const std::string& name, Reply<Unit> reply) {
 
 void Router::on_loaded(const std::string& name, ServedModel loaded) {
   std::size_t next = 0;
-  for (auto& [id, session] : sessions_) {
+  sessions_.for_each([&](Session& session) {
     if (session.summary.model == name && !loaded.lanes.empty()) session.lane = next++ % loaded.lanes.size();
-  }
+  });
   models_.add(name, std::move(loaded));
 }
 
 bool Router::keep_lanes(const std::string& name, std::size_t count) {
   if (!models_.keep_lanes(name, count)) return false;
-  for (auto& [id, session] : sessions_) {
+  sessions_.for_each([&](Session& session) {
     if (session.summary.model == name) session.lane %= count;
-  }
+  });
   return true;
 }
 
@@ -162,95 +165,6 @@ Lane* Router::lane_of(const Session& session) const {
 // --- Sessions
 // -------------------------------------------------------------------------------------------------------------------
 
-Router::Session* Router::find_session(const SessionId& id) {
-  const auto found = sessions_.find(id);
-  return found == sessions_.end() ? nullptr : &found->second;
-}
-
-Router::Session* Router::find_session(const TenantId& tenant, const std::string& session) {
-  if (const auto name = names_.find({tenant, session}); name != names_.end()) return find_session(name->second);
-  Session* found = find_session(SessionId{session});
-  return found != nullptr && found->summary.tenant == tenant ? found : nullptr;
-}
-
-// Runs `then` with the session once nothing changes it and its record is in memory.
-void Router::with_session(const TenantId& tenant, const std::string& name, WithSession then) {
-  Session* session = find_session(tenant, name);
-  if (session == nullptr) return then(std::unexpected(unknown_session(name)));
-  if (session->record == nullptr && !session->is_locked) {
-    lock(*session);
-    catalog_.read(session->summary.id, [this, id = session->summary.id](Expected<kv::RecordPtr> record) mutable {
-      post([this, id = std::move(id), record = std::move(record)]() mutable { on_read(id, std::move(record)); });
-    });
-  }
-  if (session->is_locked) {
-    session->waiting.push_back(std::move(then));
-  } else {
-    then(session);
-  }
-}
-
-void Router::on_read(const SessionId& id, Expected<kv::RecordPtr> record) {
-  Session* session = find_session(id);
-  if (record) {
-    session->record = std::move(*record);
-    return unlock(id);
-  }
-  session->is_locked = false;
-  for (WithSession& next : std::exchange(session->waiting, {})) next(std::unexpected(record.error()));
-  end_when_idle(*session);
-}
-
-SessionId Router::new_session_id() {
-  SessionId id;
-  do {
-    id.value = std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64());
-  } while (sessions_.contains(id));
-  return id;
-}
-
-// A session of an earlier life. Its time to live has gone on by the wall clock; one that is over ends with the first step.
-void Router::adopt(kv::SessionSummary summary) {
-  Session& session = sessions_[summary.id];
-  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  if (summary.ttl_s > 0) {
-    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
-    session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
-    next_expiry_ = std::min(next_expiry_, session.expires);
-  }
-  session.summary = std::move(summary);
-  count(session.summary, true);
-  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
-}
-
-// Of the account of its tenant.
-void Router::count(const kv::SessionSummary& summary, bool has_come) {
-  const auto found = accounts_.try_emplace(summary.tenant).first;
-  Account& account = found->second;
-  const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
-  account.sessions = has_come ? account.sessions + 1 : account.sessions - 1;
-  account.tokens = has_come ? account.tokens + tokens : account.tokens - tokens;
-  if (account.sessions == 0) accounts_.erase(found);
-}
-
-Expected<Unit> Router::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
-  const auto found = accounts_.find(tenant);
-  const Account account = found == accounts_.end() ? Account() : found->second;
-  const Limits& limits = options_.limits;
-  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && account.sessions + sessions_added > limits.tenant_sessions_max) {
-    return fail(ErrorCode::limit_quota,
-                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", account.sessions));
-  }
-  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && account.tokens + tokens_added > limits.tenant_tokens_max) {
-    return fail(
-        ErrorCode::limit_quota,
-        std::format("your sessions keep {} tokens, {} more are beyond limits.tenant_tokens_max, which is {}: end or rewind "
-                    "some",
-                    account.tokens, tokens_added, limits.tenant_tokens_max));
-  }
-  return Unit{};
-}
-
 // Whether the model is the session's. Its name may stand for another file by now: then the tokens tell.
 Expected<Unit> Router::check_record(const ServedModel& served, const kv::SessionRecord& record) {
   const auto is_known = [size = served.model->vocab().size(), sees = served.vision != nullptr](Token token) {
@@ -272,103 +186,34 @@ std::size_t Router::least_loaded_lane(const ServedModel& served) const {
     // A running request outweighs every idle session.
     load[static_cast<std::size_t>(lane - served.lanes.begin())] += sessions_.size() + 1;
   }
-  for (const auto& [id, session] : sessions_) {
+  sessions_.for_each([&](const Session& session) {
     if (session.summary.model == served.name) ++load[session.lane];
-  }
-  return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
-}
-
-void Router::lock(Session& session) {
-  UMA_CHECK(!session.is_locked);
-  wake(session);
-  session.is_locked = true;
-}
-
-void Router::unlock(const SessionId& id) {
-  Session* session = find_session(id);
-  UMA_CHECK(session != nullptr && session->is_locked);
-  session->is_locked = false;
-  end_when_idle(*session);
-  // Commands may lock it again. Those of a session that is to end wait until it has, or could not.
-  while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
-    WithSession next = std::move(session->waiting.front());
-    session->waiting.erase(session->waiting.begin());
-    next(session);
-  }
-  rest(*session);
-}
-
-// The record of a session that is not in use any more stays in memory until there is no room for it.
-void Router::rest(Session& session) {
-  if (session.is_locked || session.running != RequestId{} || session.record == nullptr) return;
-  wake(session);
-  const std::size_t bytes = kv::bytes_of(*session.record);
-  session.resting = resting_.insert(resting_.end(), {&session, bytes});
-  resting_bytes_ += bytes;
-  while (resting_bytes_ > options_.record_bytes_max) {
-    Session& oldest = *resting_.front().session;
-    wake(oldest);
-    oldest.record.reset();
-  }
-}
-
-// The session is used: its record stays.
-void Router::wake(Session& session) {
-  if (!session.resting) return;
-  resting_bytes_ -= (*session.resting)->bytes;
-  resting_.erase(*session.resting);
-  session.resting.reset();
-}
-
-// Commits `record` in the place of `before` (null: a new session), then runs `then` on this thread. The session is locked
-// meanwhile. It is counted at once, so that what is committed at the same time does not pass a quota together.
-void Router::commit(kv::RecordPtr record, kv::RecordPtr before, Commit then) {
-  if (before) count(kv::summary_of(*before), false);
-  count(kv::summary_of(*record), true);
-  catalog_.commit(record, before, [this, record, before, then = std::move(then)](Expected<Unit> done) mutable {
-    post([this, record = std::move(record), before = std::move(before), done = std::move(done),
-          then = std::move(then)]() mutable {
-      if (done) {
-        Session& session = *find_session(record->id);
-        session.summary = kv::summary_of(*record);
-        session.record = std::move(record);
-      } else {
-        count(kv::summary_of(*record), false);
-        if (before) count(kv::summary_of(*before), true);
-      }
-      then(std::move(done));
-    });
   });
+  return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
 }
 
 // For a session that is locked: commits its next record, replies with what it has become and unlocks it.
 void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) {
   const SessionId id = next.id;
-  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
-         [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-           reply(done ? Expected<SessionInfo>(info_of(*find_session(id))) : std::unexpected(done.error()));
-           unlock(id);
-         });
+  sessions_.commit(std::make_shared<const kv::SessionRecord>(std::move(next)), sessions_.find(id)->record,
+                   [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+                     reply(done ? Expected<SessionInfo>(info_of(*sessions_.find(id))) : std::unexpected(done.error()));
+                     sessions_.unlock(id);
+                   });
 }
 
 // Likewise, with all that was said in it.
 void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply) {
   const SessionId id = next.id;
-  commit(std::make_shared<const kv::SessionRecord>(std::move(next)), find_session(id)->record,
-         [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-           const Session& changed = *find_session(id);
-           reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
-           unlock(id);
-         });
+  sessions_.commit(std::make_shared<const kv::SessionRecord>(std::move(next)), sessions_.find(id)->record,
+                   [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+                     const Session& changed = *sessions_.find(id);
+                     reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
+                     sessions_.unlock(id);
+                   });
 }
 
-void Router::touch(Session& session) {
-  const std::int64_t ttl_s = session.summary.ttl_s;
-  session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
-  next_expiry_ = std::min(next_expiry_, session.expires);
-}
-
-// Ends sessions past their TTL and requests past their timeout that no lane has yet (lanes watch over their own).
+// Ends requests past their timeout that no lane has yet (lanes watch over their own).
 void Router::expire() {
   const TimePoint now = clock_.now();
   next_expiry_ = kNever;
@@ -398,59 +243,6 @@ void Router::expire() {
   for (const RequestId id : late) {
     end_request(id, EosEvent{.reason = FinishReason::timeout, .usage = {}, .text = {}, .error = std::nullopt});
   }
-
-  std::vector<SessionId> expired;
-  for (auto& [id, session] : sessions_) {
-    const bool is_used = session.running != RequestId{} || session.is_locked;
-    if (is_used && session.expires <= now) touch(session);
-    if (session.expires <= now) {
-      expired.push_back(id);
-    } else {
-      next_expiry_ = std::min(next_expiry_, session.expires);
-    }
-  }
-  for (const SessionId& id : expired) {
-    Session& session = *find_session(id);
-    log_info("session {}: ends, unused for its ttl of {} s", id.value, session.summary.ttl_s);
-    remove_session(session);
-  }
-}
-
-void Router::end_when_idle(Session& session) {
-  if (!session.ends.empty() && !session.is_locked && session.running == RequestId{}) remove_session(session);
-}
-
-// Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
-void Router::remove_session(Session& session) {
-  lock(session);
-  const SessionId id = session.summary.id;
-  catalog_.remove(id, [this, id](Expected<Unit> done) {
-    post([this, id, done = std::move(done)] {
-      if (done) {
-        count(find_session(id)->summary, false);
-        return erase_session(id);
-      }
-      Session& kept = *find_session(id);
-      for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
-      if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
-      next_expiry_ = std::min(next_expiry_, kept.expires);
-      unlock(id);
-    });
-  });
-}
-
-void Router::erase_session(const SessionId& id) {
-  const auto found = sessions_.find(id);
-  UMA_CHECK(found != sessions_.end());
-  wake(found->second);
-  Session session = std::move(found->second);
-  if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
-  sessions_.erase(found);
-  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
-  if (Lane* lane = lane_of(session)) lane->post(ForgetCommand{id});
-  store_.forget(id);
-  for (Reply<Unit>& reply : session.ends) reply(Unit{});
-  for (WithSession& next : session.waiting) next(std::unexpected(unknown_session(id.value)));
 }
 
 SessionInfo Router::info_of(const Session& session) const {
@@ -483,32 +275,23 @@ SessionInfo Router::info_of(const Session& session) const {
 
 // Puts a new session into the table and the catalog.
 void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply) {
-  if (sessions_.size() >= options_.limits.max_sessions) {
-    return reply(fail(ErrorCode::limit_sessions,
-                      std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size())));
-  }
-  if (auto within = check_quota(made.tenant, 1, tokens_of(made)); !within) return reply(std::unexpected(within.error()));
-  if (!made.name.empty() && find_session(made.tenant, made.name) != nullptr) {
+  if (auto within = sessions_.check_quota(made.tenant, 1, tokens_of(made)); !within)
+    return reply(std::unexpected(within.error()));
+  if (!made.name.empty() && sessions_.find(made.tenant, made.name) != nullptr) {
     return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
   }
   auto record = std::make_shared<const kv::SessionRecord>(std::move(made));
   const SessionId id = record->id;
-  Session& session = sessions_[id];
-  session.summary = kv::summary_of(*record);
-  session.record = record;
-  session.lane = lane;
-  session.forked_from = std::move(forked_from);
-  lock(session);
-  if (!record->name.empty()) names_[{record->tenant, record->name}] = id;
-  sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
-  touch(session);
-  commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+  Session& session = sessions_.add(record, lane, std::move(forked_from));
+  sessions_.lock(session);
+  sessions_.touch(session);
+  sessions_.commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
     if (!done) {
-      erase_session(id);
+      sessions_.erase(id);
       return reply(std::unexpected(done.error()));
     }
-    reply(info_of(*find_session(id)));
-    unlock(id);
+    reply(info_of(*sessions_.find(id)));
+    sessions_.unlock(id);
   });
 }
 
@@ -523,7 +306,7 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
                                                              request.system.size(), options_.limits.max_prompt_bytes)));
     }
     kv::SessionRecord record;
-    record.id = new_session_id();
+    record.id = sessions_.new_id();
     record.tenant = std::move(tenant);
     record.name = std::move(request.name);
     record.model = served.name;
@@ -571,24 +354,24 @@ void Router::append_input(TenantId tenant, AppendRequest request, Reply<SessionI
   with_model_of(tenant, name,
                 [this, tenant, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
                   if (!use) return reply(std::unexpected(use.error()));
-                  const Session* used = find_session(tenant, request.session);
+                  const Session* used = sessions_.find(tenant, request.session);
                   if (used != nullptr && used->running != RequestId{})
                     return reply(std::unexpected(busy_session(request.session)));
                   if (!request.input.images.empty())
                     return read_images(std::move(*use), std::move(tenant), std::move(request), std::move(reply));
                   const std::string session_name = request.session;
-                  with_session(tenant, session_name,
-                               [this, use = std::move(*use), request = std::move(request),
-                                reply = std::move(reply)](Expected<Session*> found) mutable {
-                                 if (!found) return reply(std::unexpected(found.error()));
-                                 const Session& session = **found;
-                                 if (session.running != RequestId{})
-                                   return reply(std::unexpected(busy_session(request.session)));
-                                 if (auto known = check_record(*use, *session.record); !known)
-                                   return reply(std::unexpected(known.error()));
-                                 append_locked(std::move(use), session.summary.id, std::move(request.input), std::nullopt,
-                                               std::move(reply));
-                               });
+                  sessions_.with(tenant, session_name,
+                                 [this, use = std::move(*use), request = std::move(request),
+                                  reply = std::move(reply)](Expected<Session*> found) mutable {
+                                   if (!found) return reply(std::unexpected(found.error()));
+                                   const Session& session = **found;
+                                   if (session.running != RequestId{})
+                                     return reply(std::unexpected(busy_session(request.session)));
+                                   if (auto known = check_record(*use, *session.record); !known)
+                                     return reply(std::unexpected(known.error()));
+                                   append_locked(std::move(use), session.summary.id, std::move(request.input), std::nullopt,
+                                                 std::move(reply));
+                                 });
                 });
 }
 
@@ -600,24 +383,24 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
     return reply(fail(ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}",
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
   }
-  Session* session = find_session(id);
-  lock(*session);
-  touch(*session);
+  Session* session = sessions_.find(id);
+  sessions_.lock(*session);
+  sessions_.touch(*session);
   preparer_.post([this, use = std::move(use), id, record = session->record, input = std::move(input), chat = std::move(chat),
                   reply = std::move(reply)]() mutable {
     auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
     post([this, use = std::move(use), id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-      const Session* target = find_session(id);
+      const Session* target = sessions_.find(id);
       const auto finish_with_error = [&](Error error) {
         reply(std::unexpected(std::move(error)));
-        unlock(id);
+        sessions_.unlock(id);
       };
       if (!appended) return finish_with_error(appended.error());
       const std::size_t known = tokens_of(*target->record);
       const std::size_t total = tokens_of(*appended);
       const std::size_t added = total > known ? total - known : 0;
       if (auto fits = check_record_fits(*use, *appended, added); !fits) return finish_with_error(fits.error());
-      if (auto within = check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
+      if (auto within = sessions_.check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
       appended->last_used_s = clock_.unix_s();
       commit_and_reply(std::move(*appended), std::move(reply));
     });
@@ -625,23 +408,22 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
 }
 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
-  Session* found = find_session(tenant, session);
+  Session* found = sessions_.find(tenant, session);
   if (found == nullptr) return reply(std::unexpected(unknown_session(session)));
   std::vector<RequestId> open;
   for (const auto& [id, request] : requests_) {
     if (request.session == found->summary.id) open.push_back(id);
   }
   for (const RequestId id : open) cancel(id, [](const Expected<bool>&) {});
-  found->ends.push_back(std::move(reply));
-  end_when_idle(*found);
+  sessions_.end(*found, std::move(reply));
 }
 
 void Router::fork_session(const TenantId& tenant, const std::string& session, std::string name, Reply<SessionInfo> reply) {
-  with_session(tenant, session, [this, name = std::move(name), reply = std::move(reply)](Expected<Session*> found) mutable {
+  sessions_.with(tenant, session, [this, name = std::move(name), reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const Session& parent = **found;
     kv::SessionRecord record = *parent.record;
-    record.id = new_session_id();
+    record.id = sessions_.new_id();
     record.name = std::move(name);
     record.created_s = clock_.unix_s();
     record.last_used_s = record.created_s;
@@ -668,9 +450,9 @@ kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t t
 }
 
 void Router::rewind_session(const TenantId& tenant, const std::string& session, std::int32_t turn, Reply<SessionInfo> reply) {
-  const Session* used = find_session(tenant, session);
+  const Session* used = sessions_.find(tenant, session);
   if (used != nullptr && used->running != RequestId{}) return reply(std::unexpected(busy_session(session)));
-  with_session(tenant, session, [this, session, turn, reply = std::move(reply)](Expected<Session*> found) mutable {
+  sessions_.with(tenant, session, [this, session, turn, reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     Session& target = **found;
     if (target.running != RequestId{}) return reply(std::unexpected(busy_session(session)));
@@ -687,24 +469,24 @@ void Router::rewind_session(const TenantId& tenant, const std::string& session, 
       return reply(fail(ErrorCode::proto_field,
                         std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)));
     }
-    lock(target);
-    touch(target);
+    sessions_.lock(target);
+    sessions_.touch(target);
     commit_and_reply(rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
   });
 }
 
 void Router::touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply) {
-  if (Session* used = find_session(tenant, session)) {
-    touch(*used);
+  if (Session* used = sessions_.find(tenant, session)) {
+    sessions_.touch(*used);
     // It is about to be used.
     if (info_of(*used).tier == Tier::cold) store_.prefetch(used->summary.id);
   }
-  with_session(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
+  sessions_.with(tenant, session, [this, reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     Session& touched = **found;
     // The turn that runs will be committed, and with it the time.
     if (touched.running != RequestId{}) return reply(info_of(touched));
-    lock(touched);
+    sessions_.lock(touched);
     kv::SessionRecord next = *touched.record;
     next.last_used_s = clock_.unix_s();
     commit_and_reply(std::move(next), std::move(reply));
@@ -712,7 +494,7 @@ void Router::touch_session(const TenantId& tenant, const std::string& session, R
 }
 
 void Router::get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
-  const Session* listed = find_session(tenant, session);
+  const Session* listed = sessions_.find(tenant, session);
   if (listed == nullptr || listed->summary.mode == SessionMode::chat) {
     return tell_session(ModelUse(), tenant, session, std::move(reply));
   }
@@ -725,7 +507,7 @@ void Router::get_session(const TenantId& tenant, const std::string& session, Rep
 
 // `use`: of its model, for a text session.
 void Router::tell_session(ModelUse use, const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply) {
-  with_session(tenant, session, [this, use = std::move(use), reply = std::move(reply)](Expected<Session*> found) mutable {
+  sessions_.with(tenant, session, [this, use = std::move(use), reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const kv::SessionRecord& record = *(*found)->record;
     SessionDetail detail = detail_of(**found, record);
@@ -750,7 +532,7 @@ SessionDetail Router::detail_of(const Session& session, const kv::SessionRecord&
 
 void Router::set_metadata(const TenantId& tenant, const std::string& session, std::string metadata,
                           Reply<SessionDetail> reply) {
-  with_session(
+  sessions_.with(
       tenant, session,
       [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)](Expected<Session*> found) mutable {
         if (!found) return reply(std::unexpected(found.error()));
@@ -763,7 +545,7 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
               });
           return;
         }
-        lock(target);
+        sessions_.lock(target);
         kv::SessionRecord next = *target.record;
         next.metadata = std::move(metadata);
         commit_and_reply(std::move(next), std::move(reply));
@@ -773,7 +555,7 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
 void Router::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
   with_model_of(tenant, session, [this, tenant, session, place, reply = std::move(reply)](Expected<ModelUse> use) mutable {
     if (!use) return reply(std::unexpected(use.error()));
-    with_session(
+    sessions_.with(
         tenant, session,
         [this, tenant, session, place, use = std::move(*use), reply = std::move(reply)](Expected<Session*> found) mutable {
           if (!found) return reply(std::unexpected(found.error()));
@@ -794,8 +576,8 @@ void Router::remove_last_message(TenantId tenant, std::string session, MessagePo
 }
 
 void Router::remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply) {
-  lock(session);
-  touch(session);
+  sessions_.lock(session);
+  sessions_.touch(session);
   const kv::SessionRecord& record = *session.record;
   preparer_.post([this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
                   reply = std::move(reply)]() mutable {
@@ -803,7 +585,7 @@ void Router::remove_last_message_of(Session& session, ModelUse use, Reply<Sessio
     post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
       if (!next) {
         reply(std::unexpected(next.error()));
-        return unlock(id);
+        return sessions_.unlock(id);
       }
       next->last_used_s = clock_.unix_s();
       commit_and_reply(std::move(*next), std::move(reply));
@@ -813,8 +595,8 @@ void Router::remove_last_message_of(Session& session, ModelUse use, Reply<Sessio
 
 void Router::get_response(const TenantId& tenant, const std::string& session, const std::string& response,
                           Reply<ResponseDetail> reply) {
-  if (find_session(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
-  with_session(tenant, session, [this, response, reply = std::move(reply)](Expected<Session*> found) mutable {
+  if (sessions_.find(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
+  sessions_.with(tenant, session, [this, response, reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const kv::SessionRecord& record = *(*found)->record;
     ResponsePtr kept = find_response(record, response);
@@ -826,7 +608,7 @@ void Router::get_response(const TenantId& tenant, const std::string& session, co
 
 void Router::cancel_response(const TenantId& tenant, const std::string& session, const std::string& response,
                              Reply<ResponseDetail> reply) {
-  const Session* found = find_session(tenant, session);
+  const Session* found = sessions_.find(tenant, session);
   if (found == nullptr || found->draft == nullptr || found->draft->response.id != response) {
     return get_response(tenant, session, response, std::move(reply));
   }
@@ -838,38 +620,38 @@ void Router::cancel_response(const TenantId& tenant, const std::string& session,
 
 void Router::forget_response(const TenantId& tenant, const std::string& session, const std::string& response,
                              Reply<Unit> reply) {
-  if (find_session(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
-  with_session(tenant, session, [this, tenant, session, response, reply = std::move(reply)](Expected<Session*> found) mutable {
-    if (!found) return reply(std::unexpected(found.error()));
-    Session& target = **found;
-    if (find_response(*target.record, response) == nullptr) return reply(std::unexpected(unknown_response(response)));
-    if (target.running != RequestId{}) {
-      waiting_for_reply_[target.summary.id].push_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
-        forget_response(tenant, session, response, std::move(reply));
-      });
-      return;
-    }
-    kv::SessionRecord next = *target.record;
-    std::erase_if(next.responses, [&](const ResponsePtr& kept) { return kept->id == response; });
-    if (next.is_of_responses) {
-      if (next.responses.empty()) {
-        target.ends.push_back(std::move(reply));
-        return end_when_idle(target);
-      }
-      next = rewound(next, static_cast<std::size_t>(next.responses.back()->turn - next.turns_dropped) + 1);
-    }
-    lock(target);
-    commit_and_reply(std::move(next), [reply = std::move(reply)](Expected<SessionInfo> done) mutable {
-      reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
-    });
-  });
+  if (sessions_.find(tenant, session) == nullptr) return reply(std::unexpected(unknown_response(response)));
+  sessions_.with(tenant, session,
+                 [this, tenant, session, response, reply = std::move(reply)](Expected<Session*> found) mutable {
+                   if (!found) return reply(std::unexpected(found.error()));
+                   Session& target = **found;
+                   if (find_response(*target.record, response) == nullptr)
+                     return reply(std::unexpected(unknown_response(response)));
+                   if (target.running != RequestId{}) {
+                     waiting_for_reply_[target.summary.id].push_back(
+                         [this, tenant, session, response, reply = std::move(reply)]() mutable {
+                           forget_response(tenant, session, response, std::move(reply));
+                         });
+                     return;
+                   }
+                   kv::SessionRecord next = *target.record;
+                   std::erase_if(next.responses, [&](const ResponsePtr& kept) { return kept->id == response; });
+                   if (next.is_of_responses) {
+                     if (next.responses.empty()) return sessions_.end(target, std::move(reply));
+                     next = rewound(next, static_cast<std::size_t>(next.responses.back()->turn - next.turns_dropped) + 1);
+                   }
+                   sessions_.lock(target);
+                   commit_and_reply(std::move(next), [reply = std::move(reply)](Expected<SessionInfo> done) mutable {
+                     reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
+                   });
+                 });
 }
 
 void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply) {
   std::vector<SessionInfo> sessions;
-  for (const auto& [id, session] : sessions_) {
+  sessions_.for_each([&](const Session& session) {
     if (session.summary.tenant == tenant) sessions.push_back(info_of(session));
-  }
+  });
   std::ranges::sort(sessions, [](const SessionInfo& a, const SessionInfo& b) {
     return std::tie(a.created_s, a.id) < std::tie(b.created_s, b.id);
   });
@@ -880,7 +662,7 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
   // What its tokens are and say only their model knows.
   with_model_of(tenant, session, [this, tenant, session, with_kv, reply = std::move(reply)](Expected<ModelUse> use) mutable {
     if (!use) return reply(std::unexpected(use.error()));
-    with_session(
+    sessions_.with(
         tenant, session, [this, use = std::move(*use), with_kv, reply = std::move(reply)](Expected<Session*> found) mutable {
           if (!found) return reply(std::unexpected(found.error()));
           const Session& exported = **found;
@@ -1019,7 +801,7 @@ void Router::add_imported(const ModelUse& use, TenantId tenant, std::string name
     return reply(fail(ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}", record.n_keep,
                                                             use->shape().sequence_cells_max)));
   }
-  record.id = new_session_id();
+  record.id = sessions_.new_id();
   record.tenant = std::move(tenant);
   if (!name.empty()) record.name = std::move(name);
   record.model = use->name;
@@ -1031,7 +813,7 @@ void Router::add_imported(const ModelUse& use, TenantId tenant, std::string name
                 ImportedSession made{.info = std::move(*added), .are_tokens_kept = kept};
                 if (image) {
                   made.kv = keep_imported(made.info.id, std::move(*image));
-                  made.info = info_of(*find_session(made.info.id));
+                  made.info = info_of(*sessions_.find(made.info.id));
                 }
                 reply(std::move(made));
               });
@@ -1043,7 +825,7 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
     log_info("session {}: {}", id.value, image.error().message);
     return ImportedKv::refused;
   }
-  store_.put({.tenant = find_session(id)->summary.tenant, .session = id, .is_public = false}, std::move(*image));
+  store_.put({.tenant = sessions_.find(id)->summary.tenant, .session = id, .is_public = false}, std::move(*image));
   if (store_.states_of(id).tier != Tier::none) return ImportedKv::kept;
   log_info("session {}: its KV is left out: there is no room for it", id.value);
   return ImportedKv::refused;
@@ -1219,9 +1001,8 @@ void Router::end_request(RequestId id, const Event& terminal) {
   (void)found->second.fetch.request_stop();
   requests_.erase(found);
   set_sent(id);
-  if (Session* owner = find_session(session); owner != nullptr && owner->running == id) {
-    owner->running = {};
-    rest(*owner);
+  if (Session* owner = sessions_.find(session); owner != nullptr && owner->running == id) {
+    sessions_.end_run(*owner);
   }
   note_open();
   (void)sink->deliver(terminal);  // terminal events are always taken
@@ -1304,7 +1085,7 @@ void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, st
   const std::string session_name = request.session;
   const std::string model_name = request.model;
   const auto known = source_.resolve(model_name);
-  const Session* session = session_name.empty() ? nullptr : find_session(tenant, session_name);
+  const Session* session = session_name.empty() ? nullptr : sessions_.find(tenant, session_name);
   if (!session_name.empty()) {
     if (session == nullptr) return refuse(id, unknown_session_of(request));
     if (!model_name.empty() && !known) return refuse(id, known.error());
@@ -1392,12 +1173,12 @@ void Router::generate_one_shot(RequestId id, GenerateRequest request) {
 }
 
 void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request) {
-  if (const Session* used = find_session(tenant, request.session)) {
+  if (const Session* used = sessions_.find(tenant, request.session)) {
     if (used->running != RequestId{}) return refuse(id, busy_session(request.session));
     requests_.at(id).session = used->summary.id;
   }
   const std::string name = request.session;
-  with_session(tenant, name, [this, id, request = std::move(request)](Expected<Session*> found) {
+  sessions_.with(tenant, name, [this, id, request = std::move(request)](Expected<Session*> found) {
     if (!requests_.contains(id)) return;  // cancelled meanwhile
     if (!found) return refuse(id, found.error());
     generate_in(**found, id, request);
@@ -1417,13 +1198,13 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
-    lock(session);
+    sessions_.lock(session);
     preparer_.post([this, id, session_id, request, chat = open.use->chat, last = session.record,
                     without = rewound(record, record.turns.size() - 1)] {
       post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
         if (!reopened || !requests_.contains(id)) {
           if (requests_.contains(id)) refuse(id, reopened.error());
-          return unlock(session_id);
+          return sessions_.unlock(session_id);
         }
         commit_and_start(id, std::move(*reopened), request);
       });
@@ -1442,13 +1223,13 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
                 [this, id, session_id, request](Expected<SessionInfo> appended) {
                   if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
                   if (!appended) return refuse(id, appended.error());
-                  start_session_task(id, *find_session(session_id), request);
+                  start_session_task(id, *sessions_.find(session_id), request);
                 });
 }
 
 // The session is locked meanwhile, and the request then goes before what has come to the session since.
 void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
-  lock(session);
+  sessions_.lock(session);
   preparer_.post([this, id, session_id = session.summary.id, chat = requests_.at(id).use->chat, request] {
     post([this, id, session_id, request, grammars = compile_grammars(*chat, request.options)]() mutable {
       const auto open = requests_.find(id);  // none: cancelled meanwhile
@@ -1456,14 +1237,13 @@ void Router::compile_and_generate_in(Session& session, RequestId id, const Gener
         refuse(id, grammars.error());
       } else if (open != requests_.end()) {
         open->second.grammars = std::move(*grammars);
-        std::vector<WithSession>& waiting = find_session(session_id)->waiting;
-        waiting.insert(waiting.begin(), [this, id, request](Expected<Session*> found) {
+        sessions_.put_first(session_id, [this, id, request](Expected<Session*> found) {
           if (!requests_.contains(id)) return;  // cancelled meanwhile
           if (!found) return refuse(id, found.error());
           generate_in(**found, id, request);
         });
       }
-      unlock(session_id);
+      sessions_.unlock(session_id);
     });
   });
 }
@@ -1471,17 +1251,17 @@ void Router::compile_and_generate_in(Session& session, RequestId id, const Gener
 // Commits the record of a locked session, then generates on it.
 void Router::commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request) {
   const SessionId session_id = record.id;
-  const kv::RecordPtr before = find_session(session_id)->record;
+  const kv::RecordPtr before = sessions_.find(session_id)->record;
   auto next = std::make_shared<const kv::SessionRecord>(std::move(record));
-  commit(std::move(next), before, [this, id, session_id, request](Expected<Unit> done) {
+  sessions_.commit(std::move(next), before, [this, id, session_id, request](Expected<Unit> done) {
     if (requests_.contains(id)) {
       if (done) {
-        start_session_task(id, *find_session(session_id), request);
+        start_session_task(id, *sessions_.find(session_id), request);
       } else {
         refuse(id, done.error());
       }
     }
-    unlock(session_id);
+    sessions_.unlock(session_id);
   });
 }
 
@@ -1496,14 +1276,12 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   }
   const ServedModel& served = *requests_.at(id).use;
   if (auto fits = check_record_fits(served, record, record.pending.size()); !fits) return fits;
-  if (auto within = check_quota(record.tenant, 0, 1); !within) return within;
+  if (auto within = sessions_.check_quota(record.tenant, 0, 1); !within) return within;
   std::vector<Token> tokens = record.chain;
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   auto images = images_of(served, record, tokens);
   if (!images) return std::unexpected(images.error());
-  session.running = id;
-  wake(session);
-  touch(session);
+  sessions_.begin_run(session, id);
   GenerateRequest adjusted;
   adjusted.options = request.options;
   if (record.mode == SessionMode::chat) {
@@ -1539,7 +1317,7 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
 void Router::generate_response(RequestId id, const TenantId& tenant, GenerateRequest request) {
   if (request.session.empty()) {
     kv::SessionRecord record;
-    record.id = new_session_id();
+    record.id = sessions_.new_id();
     record.tenant = tenant;
     const ServedModel& served = *requests_.at(id).use;
     record.model = served.name;
@@ -1554,7 +1332,7 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
     return prepare_response(id, std::move(begin), std::move(origin), std::move(request));
   }
   const std::string name = request.session;
-  with_session(tenant, name, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
+  sessions_.with(tenant, name, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
     if (!requests_.contains(id)) return;  // cancelled meanwhile
     if (!found) {
       return refuse(id, found.error().code == ErrorCode::session_unknown ? unknown_session_of(request) : found.error());
@@ -1598,7 +1376,7 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
 // A new session of responses that begins with the first turns of another.
 kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t turns_kept) {
   kv::SessionRecord copy = rewound(record, turns_kept);
-  copy.id = new_session_id();
+  copy.id = sessions_.new_id();
   copy.name.clear();
   copy.responses.clear();  // an id is of one session
   copy.metadata.clear();
@@ -1610,7 +1388,7 @@ kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t tu
 
 // Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
 void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
-  if (!origin) lock(*find_session(record->id));
+  if (!origin) sessions_.lock(*sessions_.find(record->id));
   preparer_.post([this, id, chat = requests_.at(id).use->chat, record = std::move(record), origin = std::move(origin),
                   request = std::move(request)]() mutable {
     auto grammars = compile_grammars(*chat, request.options, "text.format.schema");
@@ -1627,7 +1405,7 @@ void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<
                                   : Expected<Unit>(std::unexpected(next.error()));
         if (!started) refuse(id, started.error());
       }
-      if (is_locked) unlock(record->id);
+      if (is_locked) sessions_.unlock(record->id);
     });
   });
 }
@@ -1640,46 +1418,30 @@ Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record,
   if (auto fits = check_record_fits(*requests_.at(id).use, next, added); !fits) return fits;
   if (!origin && record->is_of_responses && next.turns.size() < record->turns.size()) {
     // The turns cannot be found in the chain any more, but the responses that they are can still be asked for.
-    const Session& session = *find_session(record->id);
+    const Session& session = *sessions_.find(record->id);
     kv::SessionRecord copy = forked(*record, record->turns.size());
     next.id = copy.id;
     next.created_s = copy.created_s;
     origin = Origin{
         .record = std::make_shared<const kv::SessionRecord>(std::move(copy)), .lane = session.lane, .forked_from = record->id};
   }
-  if (auto within = check_quota(next.tenant, origin ? 1 : 0, origin ? total : added); !within) return within;
+  if (auto within = sessions_.check_quota(next.tenant, origin ? 1 : 0, origin ? total : added); !within) return within;
   if (origin) {
-    if (sessions_.size() >= options_.limits.max_sessions) {
-      return fail(ErrorCode::limit_sessions,
-                  std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size()));
-    }
-    Session& made = sessions_[next.id];
-    made.summary = kv::summary_of(*origin->record);
-    made.record = std::move(origin->record);
-    made.lane = origin->lane;
-    made.forked_from = std::move(origin->forked_from);
-    made.is_new = true;
-    count(made.summary, true);
-    sessions_count_.set(static_cast<std::int64_t>(sessions_.size()));
+    sessions_.add(std::move(origin->record), origin->lane, std::move(origin->forked_from)).is_new = true;
     requests_.at(id).session = next.id;
   }
   const SessionId session_id = next.id;
-  Session& session = *find_session(session_id);
-  session.draft = std::make_unique<Draft>(Draft{.record = std::make_shared<const kv::SessionRecord>(std::move(next)),
-                                                .response = *request.response,
-                                                .created_s = clock_.unix_s()});
+  Session& session = *sessions_.find(session_id);
+  session.draft =
+      std::make_unique<ResponseDraft>(ResponseDraft{.record = std::make_shared<const kv::SessionRecord>(std::move(next)),
+                                                    .response = *request.response,
+                                                    .created_s = clock_.unix_s()});
   auto started = try_start_session_task(id, session, request);
   if (!started) {
     session.draft.reset();
-    if (session.is_new) discard_new_session(session_id);
+    if (session.is_new) sessions_.erase(session_id);
   }
   return started;
-}
-
-// Of whose first reply nothing is to be kept.
-void Router::discard_new_session(const SessionId& id) {
-  count(find_session(id)->summary, false);
-  erase_session(id);
 }
 
 void Router::run_waiting_for_replies(const SessionId& id) {
@@ -1768,7 +1530,7 @@ void Router::cancel(RequestId id, Reply<bool> reply) {
 }
 
 void Router::cancel_session(const TenantId& tenant, const std::string& session, Reply<bool> reply) {
-  const Session* found = find_session(tenant, session);
+  const Session* found = sessions_.find(tenant, session);
   if (found == nullptr) return reply(false);
   const auto request =
       std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == found->summary.id; });
@@ -1786,15 +1548,12 @@ void Router::cancel_all() {
   }
   models_.refuse_waiting({ErrorCode::limit_wait, "the daemon stops before the model is loaded"});
   while (!waiting_for_reply_.empty()) run_waiting_for_replies(SessionId(waiting_for_reply_.begin()->first));
-  for (auto& [id, session] : sessions_) {
-    for (Reply<Unit>& reply : std::exchange(session.ends, {})) {
-      reply(fail(ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"));
-    }
-  }
+  sessions_.refuse_ends({ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"});
 }
 
 // The record after a turn: what was pending and generated joins the chain, what it went on without is gone from it.
-kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result, const Draft* draft) const {
+kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result,
+                                          const ResponseDraft* draft) const {
   kv::SessionRecord next = result.dropped_turns > 0 ? without_oldest_turns(record, result.dropped_turns) : record;
   const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
   if (!continues_last_turn) {
@@ -1836,8 +1595,8 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
 
 void Router::on_result(TaskResult result) {
   UMA_CHECK(requests_.contains(result.id));
-  Session* session = result.session.empty() ? nullptr : find_session(result.session);
-  const std::unique_ptr<Draft> draft = session == nullptr ? nullptr : std::move(session->draft);
+  Session* session = result.session.empty() ? nullptr : sessions_.find(result.session);
+  const std::unique_ptr<ResponseDraft> draft = session == nullptr ? nullptr : std::move(session->draft);
   const bool is_new = session != nullptr && session->is_new;
   const auto* eos = std::get_if<EosEvent>(&result.terminal);
   // A turn that the model ended at once is a turn; one that never came to its first token leaves its input pending.
@@ -1847,76 +1606,59 @@ void Router::on_result(TaskResult result) {
     end_request(result.id, result.terminal);
     if (session == nullptr) return;
     if (is_new) {
-      discard_new_session(id);
+      sessions_.erase(id);
     } else {
-      end_when_idle(*session);
+      sessions_.end_when_idle(*session);
     }
     return run_waiting_for_replies(id);
   }
 
-  touch(*session);
-  lock(*session);
+  sessions_.touch(*session);
+  sessions_.lock(*session);
   auto next = std::make_shared<const kv::SessionRecord>(
       finished_record(draft ? *draft->record : *session->record, result, draft.get()));
-  if (is_new) count(session->summary, false);  // what is committed is counted
-  commit(std::move(next), is_new ? nullptr : session->record,
-         [this, id, is_new, is_response = draft != nullptr, result = std::move(result)](Expected<Unit> done) mutable {
-           if (!done) {
-             EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
-             eos_event.reason = FinishReason::error;
-             const std::string_view rest = is_response ? "and is gone" : "its input is pending again";
-             eos_event.error =
-                 Error{done.error().code, std::format("the reply could not be stored, {}: {}", rest, done.error().message)};
-             result.terminal = std::move(eos_event);
-           }
-           end_request(result.id, result.terminal);
-           if (is_new && !done) {
-             erase_session(id);
-             return run_waiting_for_replies(id);
-           }
-           find_session(id)->is_new = false;
-           run_waiting_for_replies(id);
-           unlock(id);
-         });
+  sessions_.commit(std::move(next), is_new ? nullptr : session->record,
+                   [this, id, is_new, is_response = draft != nullptr, result = std::move(result)](Expected<Unit> done) mutable {
+                     if (!done) {
+                       EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
+                       eos_event.reason = FinishReason::error;
+                       const std::string_view rest = is_response ? "and is gone" : "its input is pending again";
+                       eos_event.error = Error{
+                           done.error().code, std::format("the reply could not be stored, {}: {}", rest, done.error().message)};
+                       result.terminal = std::move(eos_event);
+                     }
+                     end_request(result.id, result.terminal);
+                     if (is_new && !done) {
+                       sessions_.erase(id);
+                       return run_waiting_for_replies(id);
+                     }
+                     sessions_.find(id)->is_new = false;
+                     run_waiting_for_replies(id);
+                     sessions_.unlock(id);
+                   });
 }
 
 void Router::check_invariants() const {
-  std::size_t counted = 0;
-  for (const auto& [tenant, account] : accounts_) counted += account.sessions;
-  UMA_CHECK(counted == sessions_.size());
-  std::size_t resting_bytes = 0;
-  for (const auto& [id, session] : sessions_) {
-    UMA_CHECK(session.summary.id == id);
+  sessions_.check_invariants();
+  sessions_.for_each([this](const Session& session) {
     UMA_CHECK(session.running == RequestId{} || requests_.contains(session.running));
-    UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
-    UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
-    UMA_CHECK(session.record != nullptr || session.running == RequestId{});
-    UMA_CHECK(session.draft == nullptr || session.running != RequestId{});
-    UMA_CHECK(!session.is_new || session.running != RequestId{});
-    // What is in memory and not in use can be let go.
-    const bool is_used = session.is_locked || session.running != RequestId{};
-    UMA_CHECK(session.resting.has_value() == (session.record != nullptr && !is_used));
-    if (session.resting) resting_bytes += (*session.resting)->bytes;
-    if (session.record == nullptr) continue;
-    UMA_CHECK(session.summary == kv::summary_of(*session.record));
+    if (session.record == nullptr) return;
+    const kv::SessionRecord& record = *session.record;
     std::int32_t before = 0;
-    for (const kv::Turn& turn : session.record->turns) {
+    for (const kv::Turn& turn : record.turns) {
       UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);
       before = turn.reply_begin;
     }
-    UMA_CHECK(static_cast<std::size_t>(before) <= session.record->chain.size());
-    UMA_CHECK(session.record->turns_dropped == 0 || session.record->on_full == OnFull::shift);
-    const std::int32_t dropped = session.record->turns_dropped;
-    std::int32_t turn = dropped - 1;
-    for (const ResponsePtr& response : session.record->responses) {
-      UMA_CHECK(response->turn > turn);
-      turn = response->turn;
+    UMA_CHECK(static_cast<std::size_t>(before) <= record.chain.size());
+    UMA_CHECK(record.turns_dropped == 0 || record.on_full == OnFull::shift);
+    std::int32_t last = record.turns_dropped - 1;
+    for (const ResponsePtr& response : record.responses) {
+      UMA_CHECK(response->turn > last);
+      last = response->turn;
     }
-    UMA_CHECK(turn < dropped + static_cast<std::int32_t>(session.record->turns.size()));
-  }
-  UMA_CHECK(resting_bytes == resting_bytes_ && resting_bytes <= options_.record_bytes_max);
-  for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
-  for (const auto& [id, commands] : waiting_for_reply_) UMA_CHECK(sessions_.at(id).running != RequestId{});
+    UMA_CHECK(last < record.turns_dropped + static_cast<std::int32_t>(record.turns.size()));
+  });
+  for (const auto& [id, commands] : waiting_for_reply_) UMA_CHECK(sessions_.find(id)->running != RequestId{});
 }
 
 }  // namespace uma::engine

@@ -1,20 +1,14 @@
-// The single consumer of the global queue: admits requests, owns the session table, sends tasks to lanes, commits what lanes
-// report and only then tells the client. Everything but post() runs on the router's thread; replies and terminal events come
-// from it. Tokens go from the lane to the door directly. What needs a model that is not loaded asks the source for it and
-// waits.
+// The single consumer of the global queue: admits requests, owns the tables of sessions and models, sends tasks to lanes,
+// commits what lanes report and only then tells the client. Everything but post() runs on the router's thread; replies and
+// terminal events come from it. Tokens go from the lane to the door directly. What needs a model that is not loaded asks the
+// source for it and waits.
 //
 // Invariants: (1) every request that was accepted gets exactly one terminal event. (2) At most one request of a session is
-// under way. (3) A session's record is replaced only after the catalog has committed the new one, and a session forgotten only
-// after the catalog has forgotten it. (4) A session is of one model, and pinned to one lane of it while that is loaded. (5) A
-// session that is locked, or has a request running, stays in the table. (6) The record of a session in use is in memory; those
-// of the others as far as record_bytes_max allows, the last used ones first, and the rest is read from the catalog when it is
-// needed. (7) A session that a response has made is in the catalog once the response has ended, and until then nothing but its
-// reply is under way. (8) A model that is in use is not retired.
+// under way. (3) A session is of one model, and pinned to one lane of it while that is loaded.
 #pragma once
 
 #include <atomic>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,6 +39,7 @@
 #include "engine/portable_session.h"
 #include "engine/preparer.h"
 #include "engine/served_models.h"
+#include "engine/session_table.h"
 #include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
@@ -81,7 +76,7 @@ class Router {
   [[nodiscard]] std::int64_t requests_open() const { return requests_open_.value(); }
   // Receipt of the oldest request that no lane has, by the clock, in µs; 0: there is none.
   [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
-  [[nodiscard]] std::int64_t sessions_count() const { return sessions_count_.value(); }
+  [[nodiscard]] std::int64_t sessions_count() const { return sessions_.count(); }
   [[nodiscard]] std::uint64_t requests_refused() const { return requests_refused_.value(); }
 
   // --- Router thread.
@@ -143,40 +138,11 @@ class Router {
   void check_invariants() const;
 
  private:
-  struct Session;
-  // A session that is unlocked and whose record is in memory; else why it cannot be used.
-  using WithSession = std::move_only_function<void(Expected<Session*>)>;
-  // A session that nobody uses, with its record in memory.
-  struct Resting {
-    Session* session = nullptr;
-    std::size_t bytes = 0;
-  };
-  // A response that is being made.
-  struct Draft {
-    kv::RecordPtr record;  // of the session, with the response's input pending; shared with the preparer's jobs
-    ResponseRequest response;
-    std::int64_t created_s = 0;
-  };
   // Where a session that a response makes begins.
   struct Origin {
     kv::RecordPtr record;
     std::size_t lane = 0;
     SessionId forked_from;
-  };
-  // Small: there may be a hundred thousand, most of which do nothing.
-  struct Session {
-    kv::SessionSummary summary;    // as committed
-    kv::RecordPtr record;          // the same with all that was said; null: it is in the catalog only
-    std::size_t lane = 0;          // means something once there are lanes
-    SessionId forked_from;         // empty: none
-    RequestId running;             // zero: none
-    bool is_locked = false;        // its record is being read, input prepared or a change committed; commands wait their turn
-    bool is_new = false;           // made by the response that runs: not in the catalog yet
-    std::unique_ptr<Draft> draft;  // of the response that runs; null: none does
-    std::vector<WithSession> waiting;
-    std::optional<std::list<Resting>::iterator> resting;
-    std::vector<Reply<Unit>> ends;  // it is to end, as soon as nothing of it is under way
-    TimePoint expires = kNever;
   };
   // A request that was accepted and has not ended.
   struct Open {
@@ -207,35 +173,11 @@ class Router {
     ModelUse use{};             // from when the model is there
     EmbedLane* lane = nullptr;  // it is there; null: with the router or the preparer
   };
-  // What a tenant keeps, with what is being committed.
-  struct Account {
-    std::size_t sessions = 0;
-    std::size_t tokens = 0;
-  };
-  using Commit = std::move_only_function<void(Expected<Unit>)>;
-
   void with_model_of(const TenantId& tenant, const std::string& session, ServedModels::Then then, Wanted wanted = {});
   [[nodiscard]] Lane* lane_of(const Session& session) const;
-  [[nodiscard]] Session* find_session(const TenantId& tenant, const std::string& session);
-  [[nodiscard]] Session* find_session(const SessionId& id);
-  void with_session(const TenantId& tenant, const std::string& name, WithSession then);
-  void on_read(const SessionId& id, Expected<kv::RecordPtr> record);
-  void adopt(kv::SessionSummary summary);
-  void count(const kv::SessionSummary& summary, bool has_come);
-  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
   [[nodiscard]] static Expected<Unit> check_record(const ServedModel& served, const kv::SessionRecord& record);
-  void lock(Session& session);
-  void unlock(const SessionId& id);
-  void rest(Session& session);
-  void wake(Session& session);
-  void commit(kv::RecordPtr record, kv::RecordPtr before, Commit then);
-  void end_when_idle(Session& session);
-  void remove_session(Session& session);
-  void erase_session(const SessionId& id);
-  void touch(Session& session);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
   [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
-  [[nodiscard]] SessionId new_session_id();
   void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
   void commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply);
   void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);
@@ -272,7 +214,6 @@ class Router {
   [[nodiscard]] Expected<Unit> start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
                                               std::optional<Origin> origin, const GenerateRequest& request);
   [[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, std::size_t turns_kept);
-  void discard_new_session(const SessionId& id);
   void run_waiting_for_replies(const SessionId& id);
   void tell_session(ModelUse use, const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
@@ -283,7 +224,7 @@ class Router {
   void read_reply(const ServedModel& served, Task& task, ChatOptions chat);
   void send(Task task, Lane& lane);
   [[nodiscard]] kv::SessionRecord finished_record(const kv::SessionRecord& record, const TaskResult& result,
-                                                  const Draft* draft) const;
+                                                  const ResponseDraft* draft) const;
   void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
@@ -300,7 +241,6 @@ class Router {
 
   const RouterOptions options_;
   WorkerSource& source_;
-  kv::Catalog& catalog_;
   kv::StateStore& store_;
   Preparer& preparer_;
   const Clock& clock_;
@@ -309,11 +249,7 @@ class Router {
   // Owned by the router's thread.
   ServedModels models_;
   Random random_;
-  std::unordered_map<SessionId, Session> sessions_;
-  std::list<Resting> resting_;  // the last used one at the end
-  std::size_t resting_bytes_ = 0;
-  std::map<std::pair<TenantId, std::string>, SessionId> names_;
-  std::map<TenantId, Account> accounts_;  // of those that have sessions
+  SessionTable sessions_;
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<RequestId, OpenTexts> texts_requests_;
   std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
@@ -326,7 +262,6 @@ class Router {
   Mailbox<Command> inbox_;
   Gauge requests_open_;
   Gauge waiting_since_us_;
-  Gauge sessions_count_;
   Counter requests_refused_;
 };
 

@@ -10,13 +10,11 @@
 
 namespace uma::engine {
 
-// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool, for which `room` has been reserved: that of
-// state_size(), or more.
-// In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that later it can be loaded
-// between the ticks of others; other contexts know only whole sequences. The sequence stays.
+// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool, for which `room` has been reserved: that
+// of state_size(), or more. In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that
+// later it can be loaded between the ticks of others; other contexts know only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
-                                                     std::span<const Token> tokens, kv::BytePool& pool,
-                                                     ByteBudget::Share room);
+                                                     std::span<const Token> tokens, kv::BytePool& pool, ByteBudget::Share room);
 // What the state of so many tokens takes in a pool, about: the bytes and number of its pieces, and the room for all.
 struct StateSize {
   std::size_t piece_bytes = 0;

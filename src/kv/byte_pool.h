@@ -1,6 +1,6 @@
 // Memory for states: how much all of them may take, and that which has been used before. Saving a state into memory that the
-// system has to provide first takes ten times as long where the machine is a virtual one (docs/decisions/0017), and streams wait
-// for it. Any thread.
+// system has to provide first takes ten times as long where the machine is a virtual one (docs/decisions/0017), and streams
+// wait for it. Any thread.
 #pragma once
 
 #include <cstddef>

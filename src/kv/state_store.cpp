@@ -703,7 +703,8 @@ void StateStore::read(Job job) {
     inbox_.push(std::move(job));
     return;
   }
-  Expected<ImagePtr> image = room ? read(job.id, std::move(*room)) : fail(ErrorCode::limit_wait, "memory has no room for it now");
+  Expected<ImagePtr> image =
+      room ? read(job.id, std::move(*room)) : fail(ErrorCode::limit_wait, "memory has no room for it now");
   {
     const MutexLock lock(mutex_);
     queued_bytes_ -= job.bytes;

@@ -10,8 +10,9 @@
 // Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. While it is written or read the store's thread
 // has it, and it is neither evicted nor removed. (2) The bytes of a tier are the sum of its entries' bytes. (3) Memory
 // at rest, the pool's included, is within its limit; with what is on its way to disk it is within the limit of all, but for
-// what the store's thread has. Every image of an entry has room of the pool's, and who saves or reads one reserves that first. (4) A session has one entry, or, where states cannot be cut, a few. (5) A tenant's states take
-// no more than its quota, but for those that the store's thread has.
+// what the store's thread has. Every image of an entry has room of the pool's, and who saves or reads one reserves that first.
+// (4) A session has one entry, or, where states cannot be cut, a few. (5) A tenant's states take no more than its quota, but
+// for those that the store's thread has.
 //
 // Tenants share a tier equally: where room is needed, it comes from those that have more than the tier's limit divided by the
 // number of tenants with states there, and among these from the least valuable state (docs/decisions/0020).
@@ -144,8 +145,8 @@ class StateStore {
   // What is stored of a session.
   [[nodiscard]] SessionStates states_of(const SessionId& session) const;
   [[nodiscard]] const StoreStats& stats() const { return stats_; }
-  // Bytes of memory that states take, or may take that are about to be saved, here and with lanes; and what is kept for the next
-  // ones.
+  // Bytes of memory that states take, or may take that are about to be saved, here and with lanes; and what is kept for the
+  // next ones.
   [[nodiscard]] std::uint64_t memory_bytes() const;
   // What they may take from now on: so much at rest here, or StoreOptions::warm_bytes_max where that is less, and with those on
   // their way to disk and those of lanes so much in all; before the first call nothing limits those of lanes. What is too much

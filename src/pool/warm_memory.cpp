@@ -42,8 +42,8 @@ void WarmMemory::correct() {
     host_->limit_stored({.at_rest = limit_, .in_all = kept + under_way_});
   } while (used() > kept);
   if (kept > held_.bytes()) {
-    log_info("memory: {} of {} are taken beside models, more than the {} that were reserved", readable_bytes(used() + under_way_),
-             kName, readable_bytes(held_.bytes() + under_way_));
+    log_info("memory: {} of {} are taken beside models, more than the {} that were reserved",
+             readable_bytes(used() + under_way_), kName, readable_bytes(held_.bytes() + under_way_));
   }
   held_.correct(kept);
 }
