@@ -96,7 +96,7 @@ TEST(LlamaEmbedding, TakesCallsAsLargeAsItSays) {
   std::vector<std::vector<Token>> texts(static_cast<std::size_t>(context->shape().batch_rows_max) / longest,
                                         std::vector<Token>(longest, 300));
   EXPECT_EQ(compute(*context, texts).size(), texts.size() * 64);
-  texts.assign(static_cast<std::size_t>(context->shape().batch_texts_max), {300});
+  texts.assign(static_cast<std::size_t>(context->shape().batch_texts_max), std::vector<Token>(1, 300));
   EXPECT_EQ(compute(*context, texts).size(), texts.size() * 64);
 }
 
