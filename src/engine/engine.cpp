@@ -290,12 +290,12 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
       options.others_busy = [load = std::make_shared<CpuLoad>()] { return load->others_since_last(); };
     }
     auto lane = std::make_unique<Lane>(
-        std::move(options), std::move(worker.decode), std::move(worker.prefill), made.model->vocab(), clock_,
+        std::move(options), std::move(worker.decode), std::move(worker.prefill), loaded.model->vocab(), clock_,
         [this](TaskResult result) {
           router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
         });
     if (worker.draft) {
-      lane->draft_with(std::make_unique<ModelDrafter>(std::move(worker.draft), made.model->vocab(), clock_));
+      lane->draft_with(std::make_unique<ModelDrafter>(std::move(worker.draft), loaded.model->vocab(), clock_));
     }
     lanes.push_back(lane.get());
     loaded.workers.push_back({made.reservation, std::move(lane), {}});
@@ -471,6 +471,7 @@ void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
     const StepOutcome outcome = lane.step();
     if (!outcome.did_work && !lane.wait(outcome.wake)) break;
   }
+  lane.forget_all();
 }
 
 void Engine::run_embed_lane(EmbedLane& lane, std::size_t index) {

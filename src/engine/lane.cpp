@@ -82,10 +82,14 @@ void Lane::cancel_all() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].tokens.empty()) continue;
     if (is_worth_storing(slots_[i])) {
-      auto room = room_to_store(slots_[i], kv::GiveWay::by_disk);
-      const auto has_room = [&] { return room || (room = room_to_store(slots_[i], kv::GiveWay::by_disk)); };
+      auto room = room_to_store(i, kv::GiveWay::by_disk);
+      const auto has_room = [&] { return room || (room = room_to_store(i, kv::GiveWay::by_disk)); };
       if (!room && options_.wait_for_disk) options_.wait_for_disk(has_room);
-      if (room) store_state(i, std::move(*room));
+      if (room) {
+        store_state(i, std::move(*room));
+      } else {
+        note_not_stored(i);
+      }
     }
     clear_slot(i);
   }
@@ -338,7 +342,12 @@ void Lane::admit(TimePoint now) {
   waits_for_room_ = false;
   while (Sequence* next = next_waiting(now)) {
     const Source source = choose_source(*next);
-    if (begin_fetch(*next, source) || begin_to_wait(*next, source) || place(*next, source, now)) continue;
+    if (source.is_on_disk() && !make_slot_ahead(*next)) break;
+    if (begin_fetch(*next, source) || begin_to_wait(*next, source)) continue;
+    if (place(*next, source, now)) {
+      room_wanted_since_ = kNever;
+      continue;
+    }
     if (waits_for_room_ || !is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
@@ -578,7 +587,7 @@ bool Lane::send_away(Sequence& sequence) {
                  .placed = sequence.placed_at,
                  .due = first_token_due(sequence)};
   // For its beginning, what is put aside of it meanwhile and what comes back, one after another.
-  auto room = pool_.reserve(state_size(shape(), size_of(sequence.chain)).room);
+  auto room = pool_.reserve(room_of_prompt(prefill_->context().shape(), size_of(sequence.chain)));
   if (!room) {
     log_debug("request {}: memory has no room for the state of its prompt, which is computed in the context itself",
               sequence.task.id.value);

@@ -250,6 +250,9 @@ class Lane {
     std::int32_t tokens_count = 0;  // of the chain
     std::size_t slot = 0;           // slot
     kv::StoredMatch stored{};       // store; of an image its length and whose it is
+    kv::ImagePtr image{};           // store; null: it is on disk
+
+    [[nodiscard]] bool is_on_disk() const { return kind == Kind::store && image == nullptr; }
   };
   struct Sequence;
   using SequencePtr = std::unique_ptr<Sequence>;
@@ -298,11 +301,12 @@ class Lane {
   void clear_slot(std::size_t index);   // and here it does not
   void leave_slot(const Sequence& sequence);
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
-  [[nodiscard]] std::optional<ByteBudget::Share> room_to_store(const Slot& slot, kv::GiveWay how);
+  [[nodiscard]] std::optional<ByteBudget::Share> room_to_store(std::size_t index, kv::GiveWay how);
+  void note_not_stored(std::size_t index);
   void store_state(std::size_t index);
   void store_state(std::size_t index, ByteBudget::Share room);
-  void retire(std::size_t index);
-  [[nodiscard]] bool retire_by_disk(std::size_t index);
+  [[nodiscard]] bool store_by_disk(std::size_t index);
+  [[nodiscard]] bool make_slot_ahead(const Sequence& sequence);
   [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
   [[nodiscard]] bool free_unused_cells();
   [[nodiscard]] std::int64_t cells_used() const;

@@ -124,18 +124,27 @@ bool Lane::is_worth_storing(const Slot& slot) const {
 }
 
 // For nobody's state no other gives way.
-std::optional<ByteBudget::Share> Lane::room_to_store(const Slot& slot, kv::GiveWay how) {
-  const std::uint64_t bytes = state_size(shape(), size_of(slot.tokens)).room;
-  return slot.owner.session.empty() ? pool_.reserve(bytes) : options_.store->make_room(bytes, how);
+std::optional<ByteBudget::Share> Lane::room_to_store(std::size_t index, kv::GiveWay how) {
+  const std::uint64_t bytes = room_of_state(*context_, static_cast<std::int32_t>(index));
+  return slots_[index].owner.session.empty() ? pool_.reserve(bytes) : options_.store->make_room(bytes, how);
 }
 
 // Gives the store a copy of what the slot holds, where it is worth that and memory has room.
 void Lane::store_state(std::size_t index) {
+  if (!is_worth_storing(slots_[index])) return;
+  if (auto room = room_to_store(index, kv::GiveWay::at_once)) {
+    store_state(index, std::move(*room));
+  } else {
+    note_not_stored(index);
+  }
+}
+
+void Lane::note_not_stored(std::size_t index) {
   const Slot& slot = slots_[index];
-  if (!is_worth_storing(slot)) return;
-  if (auto room = room_to_store(slot, kv::GiveWay::at_once)) return store_state(index, std::move(*room));
-  log_debug("lane {}: memory has no room for the {} tokens of slot {}, which are not stored", options_.index,
-            slot.tokens.size(), index);
+  if (slot.owner.session.empty()) return;
+  log_warning("session {}: memory has no room for the state of its {} tokens, which will be computed again",
+              slot.owner.session.value, slot.tokens.size());
+  options_.store->note_dropped();
 }
 
 void Lane::store_state(std::size_t index, ByteBudget::Share room) {
@@ -169,33 +178,24 @@ void Lane::leave_slot(const Sequence& sequence) {
   }
 }
 
-void Lane::retire(std::size_t index) {
-  store_state(index);
-  clear_slot(index);
-}
-
-// As retire(), once there is memory for the state, which others may have to leave for the disk first. False: it is worth to
-// wait a little more, and nothing changed.
-bool Lane::retire_by_disk(std::size_t index) {
+// As store_state(), for a request that needs the slot: it waits while others leave memory for the disk. False: it is worth to
+// wait a little more. The state is given up where a request has waited for long.
+bool Lane::store_by_disk(std::size_t index) {
   const Slot& slot = slots_[index];
   if (slot.owner.session.empty() || !is_worth_storing(slot)) {
-    retire(index);
+    store_state(index);
     return true;
   }
-  auto room = room_to_store(slot, kv::GiveWay::by_disk);
-  const TimePoint now = clock_.now();
-  if (!room && room_wanted_since_ == kNever) room_wanted_since_ = now;
-  waits_for_room_ = !room && now < room_wanted_since_ + from_ms(kRoomMs);
-  if (waits_for_room_) return false;
-  if (room) {
+  if (auto room = room_to_store(index, kv::GiveWay::by_disk)) {
     store_state(index, std::move(*room));
-  } else {
-    log_warning("session {}: memory has no room for its {} tokens, which will be computed again", slot.owner.session.value,
-                slot.tokens.size());
+    return true;
   }
-  room_wanted_since_ = kNever;
-  clear_slot(index);
-  return true;
+  const TimePoint now = clock_.now();
+  const bool may_fit = room_of_state(*context_, static_cast<std::int32_t>(index)) <= pool_.bytes_max();
+  if (room_wanted_since_ == kNever) room_wanted_since_ = now;
+  waits_for_room_ = may_fit && now < room_wanted_since_ + from_ms(kRoomMs);
+  if (!waits_for_room_) note_not_stored(index);
+  return !waits_for_room_;
 }
 
 // Frees the least valuable slot that nobody runs in. False: there is none, or it has to wait.
@@ -212,8 +212,12 @@ bool Lane::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
   }
   const kv::StateView* least = kv::least_valuable(idle, options_.eviction);
   if (least == nullptr) return false;
-  if (how == kv::GiveWay::by_disk) return retire_by_disk(least->id);
-  retire(least->id);
+  if (how == kv::GiveWay::at_once) {
+    store_state(least->id);
+  } else if (!store_by_disk(least->id)) {
+    return false;
+  }
+  clear_slot(least->id);
   return true;
 }
 
@@ -251,7 +255,7 @@ void Lane::swap_out(Sequence& sequence) {
     id = arrival.id;
     kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
   } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty() && !slot.was_moved()) {
-    const std::uint64_t bytes = state_size(shape(), size_of(slot.tokens)).room;
+    const std::uint64_t bytes = room_of_state(*context_, static_cast<std::int32_t>(sequence.slot));
     auto room = options_.store != nullptr ? options_.store->make_room(bytes, kv::GiveWay::at_once) : pool_.reserve(bytes);
     auto image = room ? save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_, std::move(*room))
                       : fail(ErrorCode::limit_wait, "memory has no room for it");
@@ -349,8 +353,10 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     consider(source, load_ms(sequence.image->bytes()));
   } else if (options_.store != nullptr && !sequence.is_refused) {
     if (const auto match = options_.store->find(asker_of(sequence), wanted); match && match->tokens_count >= kSharedMin) {
-      consider({.kind = Source::Kind::store, .tokens_count = match->tokens_count, .stored = *match},
-               match->fetch_ms + load_ms(match->bytes));
+      Source source{.kind = Source::Kind::store, .tokens_count = match->tokens_count, .stored = *match};
+      // Held until it is loaded, so that what has to leave for this request is something else.
+      if (match->tier == Tier::warm) source.image = options_.store->hold(match->id);
+      consider(source, match->fetch_ms + load_ms(match->bytes));
     }
   }
   const std::int32_t own_count = best.tokens_count;
@@ -369,7 +375,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
 
 // Whether the sequence has to wait for a state that is on disk; then it is on its way.
 bool Lane::begin_fetch(Sequence& sequence, const Source& source) {
-  if (source.kind != Source::Kind::store || source.stored.tier != Tier::cold) return false;
+  if (!source.is_on_disk()) return false;
   sequence.fetching_since = clock_.now();
   sequence.image_is_own = source.stored.is_own;
   options_.store->fetch(source.stored.id,
@@ -431,6 +437,17 @@ void Lane::take_fetched(FetchReport report) {
 // --- Placing
 // --------------------------------------------------------------------------------------------------------------------
 
+// What the sequence begins with is on disk: before memory is filled with that, the state leaves it whose slot it will need.
+// False: that has to wait.
+bool Lane::make_slot_ahead(const Sequence& sequence) {
+  const bool has_slot = std::ranges::any_of(slots_, [&](const Slot& slot) {
+    const bool is_own = !sequence.task.session.empty() && slot.owner.session == sequence.task.session;
+    return is_own || (!slot.is_running && slot.tokens.empty());
+  });
+  if (!has_slot) (void)evict_idle(kv::GiveWay::by_disk);
+  return !waits_for_room_;
+}
+
 // The session's own slot; a slot left behind that the sequence continues; the lowest free one, since the library rewards
 // running slots that lie close together; the least valuable idle one.
 std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Source& source) {
@@ -452,7 +469,7 @@ std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Sou
   if (evict_idle(kv::GiveWay::by_disk, spared)) return choose_slot(sequence, source);
   if (waits_for_room_ || !is_from_slot || slots_[source.slot].is_running) return std::nullopt;
   // Only the source is left: it changes hands, and what it was for goes to the store.
-  store_state(source.slot);
+  if (!store_by_disk(source.slot)) return std::nullopt;
   slots_[source.slot].owner = {};
   return source.slot;
 }
@@ -476,7 +493,10 @@ bool Lane::make_room_for(const Sequence& sequence, std::size_t index, Source& so
     if (waits_for_room_) return false;
     if (source.kind == Source::Kind::none || (is_slot && source.slot == index)) return false;
     // Computed from its tokens it needs less beside what it comes from.
-    if (is_slot && !slots_[source.slot].is_running) retire(source.slot);
+    if (is_slot && !slots_[source.slot].is_running) {
+      if (!store_by_disk(source.slot)) return false;
+      clear_slot(source.slot);
+    }
     source = {};
   }
   return true;
@@ -550,10 +570,9 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
                                   .ms = sequence.image_ms};
       return;
     case Source::Kind::store:
-      if (kv::ImagePtr image = options_.store->take(source.stored.id)) {
-        sequence.arriving = Arrival{
-            .report = std::nullopt, .stored = std::move(image), .id = source.stored.id, .tokens_wanted = source.tokens_count};
-      }
+      (void)options_.store->take(source.stored.id);
+      sequence.arriving =
+          Arrival{.report = std::nullopt, .stored = source.image, .id = source.stored.id, .tokens_wanted = source.tokens_count};
   }
 }
 

@@ -455,7 +455,7 @@ class StoreLaneTest : public LaneTest {
   }
 
   // Memory for the state that a request with kPrompt leaves, and for no two of them.
-  std::uint64_t state_room() const { return state_size(context_->shape(), static_cast<std::int32_t>(kPrompt.size()) + 8).room; }
+  std::uint64_t state_room() const { return room_of_prompt(context_->shape(), static_cast<std::int32_t>(kPrompt.size()) + 8); }
   void work_on_disk() {
     while (store_.step()) {
     }

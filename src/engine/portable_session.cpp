@@ -310,14 +310,8 @@ Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const Por
   }
   std::vector<Token> chain = record.chain;
   chain.insert(chain.end(), record.pending.begin(), record.pending.end());
-  auto room = store.make_room(in.left() + in.left() / 4, kv::GiveWay::at_once);  // at most what room_for() of its pieces is
-  if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: memory has no room for it");
-  auto image = kv::read_state(in, identity, chain, store.pool());
-  if (image) {
-    room->correct(image->bytes());
-    image->room = std::move(*room);
-  }
-  return image;
+  return kv::read_state(in, identity, chain, store.pool(),
+                        [&store](std::uint64_t bytes) { return store.make_room(bytes, kv::GiveWay::at_once); });
 }
 
 PortableFile joined(PortableFile first, PortableFile second) {

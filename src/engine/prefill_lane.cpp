@@ -76,6 +76,11 @@ void PrefillLane::forget(RequestId id) {
   if (found != jobs_.end()) remove(**found);
 }
 
+void PrefillLane::forget_all() {
+  take_commands();
+  while (!jobs_.empty()) remove(*jobs_.front());
+}
+
 void PrefillLane::remove(const Job& job) {
   if (&job == resident_) {
     UMA_CHECK(context_->truncate(0, 0));

@@ -80,6 +80,8 @@ class PrefillLane {
   // --- Owner thread.
   // Computes one chunk of one prompt.
   StepOutcome step();
+  // Its jobs end without a report, and their memory is free.
+  void forget_all();
   // Waits for work. False once close() was called.
   bool wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
   [[nodiscard]] const llm::Context& context() const { return *context_; }

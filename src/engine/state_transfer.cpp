@@ -24,11 +24,22 @@ std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
 
 StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens) {
   const std::int32_t step = std::min(tokens, piece_tokens(shape, tokens));
-  const auto pieces = static_cast<std::size_t>((tokens + step - 1) / step);
-  const std::size_t bytes = piece_bytes(shape, step);
-  return {.piece_bytes = bytes,
-          .pieces = pieces,
-          .room = pieces * kv::BytePool::room_for(bytes) + static_cast<std::size_t>(tokens) * sizeof(Token)};
+  return {.piece_bytes = piece_bytes(shape, step), .pieces = static_cast<std::size_t>((tokens + step - 1) / step)};
+}
+
+std::uint64_t room_of_prompt(const llm::ContextShape& shape, std::int32_t tokens) {
+  const std::uint64_t with = static_cast<std::uint64_t>(tokens) * sizeof(Token);
+  if (!shape.can_truncate) return kv::BytePool::room_for(shape.sequence_bytes_max + piece_bytes(shape, 0)) + with;
+  const std::int32_t step = piece_tokens(shape, tokens);
+  const std::int32_t rest = tokens % step;
+  return static_cast<std::uint64_t>(tokens / step) * kv::BytePool::room_for(piece_bytes(shape, step)) +
+         (rest > 0 ? kv::BytePool::room_for(piece_bytes(shape, rest)) : 0) + with;
+}
+
+std::uint64_t room_of_state(llm::Context& context, std::int32_t sequence) {
+  const std::int32_t tokens = context.sequence_length(sequence);
+  if (context.shape().can_truncate) return room_of_prompt(context.shape(), tokens);
+  return kv::BytePool::room_for(context.state_bytes(sequence)) + static_cast<std::uint64_t>(tokens) * sizeof(Token);
 }
 
 Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
@@ -41,11 +52,13 @@ Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t seque
   const std::int32_t step = piece_tokens(context.shape(), length);
   for (std::int32_t begin = 0; begin < length; begin += step) {
     const std::int32_t end = std::min(length, begin + step);
-    kv::StatePiece& piece = image.pieces.emplace_back(begin, end, pool.take(piece_bytes(context.shape(), end - begin)));
+    const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
+                                                           : static_cast<std::size_t>(context.state_bytes(sequence));
+    kv::StatePiece& piece = image.pieces.emplace_back(begin, end, pool.take(bytes));
     if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
   }
   image.room = std::move(room);
-  pool.cover(image.room, image.bytes());
+  if (image.room.bytes() < image.bytes()) pool.correct(image.room, image.bytes());
   return image;
 }
 

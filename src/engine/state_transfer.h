@@ -10,18 +10,21 @@
 
 namespace uma::engine {
 
-// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool, for which `room` has been reserved: that
-// of state_size(), or more. In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that
+// The state of a sequence whose cache holds exactly `tokens`, in memory of the pool, for which `room` has been reserved.
+// In a unified context that can be cut anywhere it comes in pieces of at most 512 tokens, so that
 // later it can be loaded between the ticks of others; other contexts know only whole sequences. The sequence stays.
 [[nodiscard]] Expected<kv::StateImage> save_sequence(llm::Context& context, std::int32_t sequence,
                                                      std::span<const Token> tokens, kv::BytePool& pool, ByteBudget::Share room);
-// What the state of so many tokens takes in a pool, about: the bytes and number of its pieces, and the room for all.
+// Bytes that the state of so many tokens takes in a pool, about, and of how many pieces it consists.
 struct StateSize {
   std::size_t piece_bytes = 0;
   std::size_t pieces = 0;
-  std::uint64_t room = 0;
 };
 [[nodiscard]] StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens);
+// What is to be reserved for the state of a sequence as it is now, and for that of a prompt of so many tokens in a context of
+// this shape.
+[[nodiscard]] std::uint64_t room_of_state(llm::Context& context, std::int32_t sequence);
+[[nodiscard]] std::uint64_t room_of_prompt(const llm::ContextShape& shape, std::int32_t tokens);
 
 // Loads the next piece of an image into `sequence`, which holds those before it. The piece may be of another form afterwards.
 // On failure the sequence is empty.

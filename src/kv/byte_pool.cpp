@@ -22,11 +22,9 @@ std::optional<ByteBudget::Share> BytePool::reserve(std::uint64_t bytes) const {
   return share.grow(bytes) ? std::optional(std::move(share)) : std::nullopt;
 }
 
-void BytePool::cover(ByteBudget::Share& room, std::uint64_t bytes) const {
-  if (room.bytes() >= bytes) return;
-  ByteBudget::Share all(budget_);
-  all.correct(bytes);
-  room = std::move(all);
+void BytePool::correct(ByteBudget::Share& room, std::uint64_t bytes) const {
+  if (room.bytes() == 0) room = ByteBudget::Share(budget_);
+  room.correct(bytes);
 }
 
 Bytes BytePool::take(std::size_t bytes) {

@@ -28,8 +28,8 @@ class BytePool {
   [[nodiscard]] std::uint64_t bytes_reserved() const { return budget_->bytes_used(); }
   // The right to take so much for a state, which lives as long as the state does; empty: the others leave less.
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::uint64_t bytes) const;
-  // `room` is for so much at least from now on, whether the others leave it or not: it is held already.
-  void cover(ByteBudget::Share& room, std::uint64_t bytes) const;
+  // `room`, which may be of nothing, is for so much from now on, whether the others leave it or not: it is held already.
+  void correct(ByteBudget::Share& room, std::uint64_t bytes) const;
   // What take(bytes) really takes: sizes are a fifth apart, so that what one state leaves fits the next, a little longer one.
   [[nodiscard]] static std::size_t room_for(std::size_t bytes);
 

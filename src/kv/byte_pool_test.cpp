@@ -44,10 +44,14 @@ TEST(BytePool, ReservesNoMoreThanItsLimit) {
   auto first = pool.reserve(60);
   EXPECT_FALSE(pool.reserve(41));
   EXPECT_EQ(pool.bytes_reserved(), 60u);
-  pool.cover(*first, 50);
-  EXPECT_EQ(first->bytes(), 60u);
-  pool.cover(*first, 120);
+  pool.correct(*first, 50);
+  EXPECT_TRUE(pool.reserve(50));
+  pool.correct(*first, 120);
   EXPECT_EQ(pool.bytes_reserved(), 120u) << "it is held already";
+  ByteBudget::Share none;
+  pool.correct(none, 30);
+  EXPECT_EQ(pool.bytes_reserved(), 150u);
+  none = {};
   first.reset();
   EXPECT_EQ(pool.bytes_reserved(), 0u);
 }

@@ -117,7 +117,8 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
 }
 
 Expected<StateImage> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
-  StateImage image{.identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .pieces = {}};
+  StateImage image{
+      .identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .room = {}, .pieces = {}};
   RunningChecksum checksum(image.identity, image.tokens, state.head.pieces.size());
   std::uint64_t offset = state.head_bytes;
   std::int32_t begin = 0;

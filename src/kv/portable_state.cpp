@@ -55,15 +55,20 @@ std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> h
   return parts;
 }
 
-Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain,
-                                BytePool& pool) {
+Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain, BytePool& pool,
+                                const MakeRoom& make_room) {
   auto head = read_head(file);
   if (!head) return std::unexpected(std::move(head.error()));
   if (head->identity != identity) return useless(std::format("it is of \"{}\", this is \"{}\"", head->identity, identity));
   if (head->tokens.empty() || common_prefix(head->tokens, chain) != head->tokens.size()) {
     return useless("it is of other tokens");
   }
-  StateImage image{.identity = std::move(head->identity), .tokens = std::move(head->tokens), .pieces = {}};
+  std::uint64_t bytes = head->tokens.size() * sizeof(Token);
+  for (const StatePieceEntry& entry : head->pieces) bytes += BytePool::room_for(in_blocks(entry.bytes) + kSpareBytes);
+  auto room = make_room(bytes);
+  if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: memory has no room for it");
+  StateImage image{
+      .identity = std::move(head->identity), .tokens = std::move(head->tokens), .room = std::move(*room), .pieces = {}};
   RunningChecksum checksum(image.identity, image.tokens, head->pieces.size());
   std::int32_t begin = 0;
   for (const StatePieceEntry& entry : head->pieces) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,10 +23,13 @@ namespace uma::kv {
 // The state in the file, which lies in `head` and `image`: both outlive it.
 [[nodiscard]] std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> head, const StateImage& image);
 
+using MakeRoom = std::function<std::optional<ByteBudget::Share>(std::uint64_t bytes)>;
+
 // Reads a state that is all that is left of a file, into memory of the pool: no byte of it comes out whose checksum is not
 // right, or that is not of a context with this identity and of the beginning of `chain`. Errors: E_PROTO_003 these bytes are no
-// such state; E_RUNTIME_001 it is one, and of no use here.
+// such state; E_RUNTIME_001 it is one, and of no use here; E_LIMIT_003 `make_room` gave none, which is asked when the head is
+// right.
 [[nodiscard]] Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain,
-                                              BytePool& pool);
+                                              BytePool& pool, const MakeRoom& make_room);
 
 }  // namespace uma::kv

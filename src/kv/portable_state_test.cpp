@@ -15,7 +15,7 @@ const std::string kIdentity = "model|split";
 const std::vector<Token> kTokens = {1, 2, 3, 4, 5};
 
 StateImage image_of() {
-  StateImage image{.identity = kIdentity, .tokens = kTokens, .pieces = {}};
+  StateImage image{.identity = kIdentity, .tokens = kTokens, .room = {}, .pieces = {}};
   image.pieces.push_back({0, 3, Bytes(5'000, std::byte{7})});
   image.pieces.push_back({3, 5, Bytes(4'096, std::byte{8})});
   return image;
@@ -36,7 +36,7 @@ Expected<StateImage> read(std::span<const std::byte> bytes, const std::string& i
   const PortableFile file{.parts = {bytes.first(bytes.size() / 3), bytes.subspan(bytes.size() / 3)}, .owner = nullptr};
   PortableReader in(file);
   BytePool pool(0);
-  return read_state(in, identity, chain, pool);
+  return read_state(in, identity, chain, pool, [&](std::uint64_t wanted) { return pool.reserve(wanted); });
 }
 
 // With a right checksum of the head again.

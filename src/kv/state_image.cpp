@@ -17,7 +17,7 @@ void recycle(StateImage image, BytePool& pool) {
 }
 
 ImagePtr share_image(StateImage image, BytePool& pool) {
-  pool.cover(image.room, image.bytes());
+  pool.correct(image.room, image.bytes());
   return {new StateImage(std::move(image)), [&pool](StateImage* shared) {
             recycle(std::move(*shared), pool);
             delete shared;

@@ -30,8 +30,8 @@ struct StatePiece {
 struct StateImage {
   std::string identity;            // what the context that loads it must be: llm::Context::state_identity()
   std::vector<Token> tokens;       // exactly the tokens whose state this is, from position 0
+  ByteBudget::Share room{};        // of the pool that the memory is from, until that is given back
   std::vector<StatePiece> pieces;  // in order, without gaps, covering all of `tokens`
-  ByteBudget::Share room{};        // of the pool that the memory is from
 
   // Of memory that it takes.
   [[nodiscard]] std::size_t bytes() const;
@@ -39,7 +39,7 @@ struct StateImage {
 
 using ImagePtr = std::shared_ptr<const StateImage>;  // shared: a lane loads it while the store forgets it
 
-// Whose memory goes back to the pool, which outlives it. Where it has less room than it takes, it gets that.
+// Whose memory goes back to the pool, which outlives it. It has the room that it takes, from now on.
 [[nodiscard]] ImagePtr share_image(StateImage image, BytePool& pool);
 void recycle(StateImage image, BytePool& pool);
 

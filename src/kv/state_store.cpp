@@ -18,6 +18,8 @@ constexpr double kMegabyte = 1e6;
 constexpr double kReadMs = 2;           // that reading takes before the first byte, about
 constexpr std::uint64_t kPoolPart = 8;  // of the memory for states
 constexpr std::uint64_t kPoolBytesMax = std::uint64_t{1} << 30;
+constexpr Duration kReadPatience = std::chrono::seconds(2);  // with those who have the memory
+constexpr Duration kReadAgain = std::chrono::milliseconds(5);
 constexpr std::uint64_t kLeavingPart = 4;  // as much more may be on its way to disk, until limit_memory() says how much
 
 // In the index: of a family a tenant's own entries, and those of everybody.
@@ -231,6 +233,12 @@ ImagePtr StateStore::take(StateId id) {
   found->second.last_used = clock_.now();
   ++found->second.uses;
   return found->second.image;
+}
+
+ImagePtr StateStore::hold(StateId id) const {
+  const MutexLock lock(mutex_);
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? nullptr : found->second.image;
 }
 
 void StateStore::settle(StateId id, const Asker& asker) {
@@ -450,9 +458,13 @@ bool StateStore::can_write(const Entry& entry) const {
          entry.warm_bytes() <= options_.cold_bytes_max;
 }
 
-void StateStore::begin_write(Entry& entry) {
+// False: the store is closed, and its thread takes no more.
+bool StateStore::begin_write(StateId id) {
+  if (!inbox_.push({.kind = JobKind::write, .id = id})) return false;
+  Entry& entry = entries_.at(id);
   entry.is_busy = true;
   leaving_bytes_ += entry.warm_bytes();
+  return true;
 }
 
 // What leaves memory goes to disk where there is memory for it meanwhile.
@@ -464,11 +476,7 @@ void StateStore::make_warm_room() {
     if (!least) return;
     const StateId id = least->id;
     Entry& entry = entries_.at(id);
-    if (entry.file.empty() && is_within_all() && can_write(entry)) {
-      begin_write(entry);
-      inbox_.push({.kind = JobKind::write, .id = id});
-      continue;
-    }
+    if (entry.file.empty() && is_within_all() && can_write(entry) && begin_write(id)) continue;
     if (entry.file.empty()) stats_.dropped_total.add();
     drop_image(id);
   }
@@ -494,9 +502,8 @@ std::optional<ByteBudget::Share> StateStore::make_room(std::uint64_t bytes, Give
     const auto least = least_valuable_in(Place::memory, true);
     if (!least) return std::nullopt;
     Entry& entry = entries_.at(least->id);
-    if (how == GiveWay::by_disk && entry.file.empty() && can_write(entry)) {
-      begin_write(entry);
-      inbox_.push({.kind = JobKind::write, .id = least->id});
+    if (how == GiveWay::by_disk && entry.file.empty() && can_write(entry) && begin_write(least->id)) {
+      entry.must_leave = true;
       continue;
     }
     if (entry.file.empty()) stats_.dropped_total.add();
@@ -544,11 +551,15 @@ bool StateStore::step() {
   taken_.clear();
   if (clock_.now() >= maintenance_at_) maintain();
   if (clock_.now() >= preparation_.next) prepare();
+  for (Job& job : std::exchange(waiting_reads_, {})) read(std::move(job));
   return any;
 }
 
 bool StateStore::wait() {
-  return inbox_.wait_drain(taken_, std::min(maintenance_at_, preparation_.next));
+  const TimePoint again = waiting_reads_.empty() ? kNever : clock_.now() + kReadAgain;
+  if (inbox_.wait_drain(taken_, std::min({maintenance_at_, preparation_.next, again}))) return true;
+  for (Job& job : std::exchange(waiting_reads_, {})) end_read(std::move(job), fail(ErrorCode::limit_wait, "the daemon stops"));
+  return false;
 }
 
 // Uses a little more of the memory that is expected to be needed. First use keeps a core busy, so where others compute it is
@@ -609,8 +620,7 @@ void StateStore::maintain() {
     if (!entry.file.empty()) {
       drop_image(id);
     } else if (can_write(entry)) {
-      begin_write(entry);
-      inbox_.push({.kind = JobKind::write, .id = id});
+      (void)begin_write(id);
     }
   }
 }
@@ -639,6 +649,7 @@ void StateStore::end_busy(StateId id, bool leaves_memory) {
   Entry& entry = entries_.at(id);
   const TenantId tenant = entry.owner.tenant;
   entry.is_busy = false;
+  entry.must_leave = false;
   if (entry.is_forgotten) {
     remove(id);
   } else if (leaves_memory) {
@@ -659,7 +670,7 @@ void StateStore::write(StateId id) {
     UMA_CHECK(entry.is_busy && entry.image);
     if (entry.is_forgotten || !make_cold_room(id)) {
       leaving_bytes_ -= entry.warm_bytes();
-      if (!entry.is_forgotten && bytes_at_rest() > limit_.at_rest) {
+      if (!entry.is_forgotten && (entry.must_leave || bytes_at_rest() > limit_.at_rest)) {
         stats_.dropped_total.add();
         entry.is_forgotten = true;
       }
@@ -673,6 +684,7 @@ void StateStore::write(StateId id) {
   const TimePoint began = clock_.now();
   auto written = cold_->write(owner, *image);
   stats_.write.record_ms(to_ms(clock_.now() - began));
+  image.reset();  // its memory goes with the entry's
 
   const MutexLock lock(mutex_);
   Entry& entry = entries_.at(id);
@@ -690,7 +702,7 @@ void StateStore::write(StateId id) {
   end_busy(id, entry.last_used == used);
 }
 
-// Where memory has to be made first, what goes to disk for it does so before.
+// Waits for memory where others have to leave it first, or lanes have it.
 void StateStore::read(Job job) {
   std::uint64_t bytes = 0;
   {
@@ -698,13 +710,17 @@ void StateStore::read(Job job) {
     const auto found = entries_.find(job.id);
     if (found != entries_.end() && !found->second.image) bytes = found->second.file_bytes;
   }
-  auto room = make_room(bytes + bytes / 4, GiveWay::by_disk);  // at most what room_for() of its pieces is
-  if (!room && !is_at_rest()) {
-    inbox_.push(std::move(job));
-    return;
+  if (bytes == 0) return end_read(std::move(job), read(job.id, {}));
+  const std::uint64_t most = bytes + bytes / 4;  // of what room_for() of its pieces may be
+  if (auto room = make_room(most, GiveWay::by_disk)) return end_read(std::move(job), read(job.id, std::move(*room)));
+  if (job.began == kNever) job.began = clock_.now();
+  if (most > pool_.bytes_max() || clock_.now() >= job.began + kReadPatience) {
+    return end_read(std::move(job), fail(ErrorCode::limit_wait, "memory has no room for it"));
   }
-  Expected<ImagePtr> image =
-      room ? read(job.id, std::move(*room)) : fail(ErrorCode::limit_wait, "memory has no room for it now");
+  waiting_reads_.push_back(std::move(job));
+}
+
+void StateStore::end_read(Job job, Expected<ImagePtr> image) {
   {
     const MutexLock lock(mutex_);
     queued_bytes_ -= job.bytes;
@@ -776,7 +792,8 @@ void StateStore::save_all(TimePoint deadline) {
       const MutexLock lock(mutex_);
       Entry& entry = entries_.at(id);
       if (!can_write(entry)) continue;
-      begin_write(entry);
+      entry.is_busy = true;
+      leaving_bytes_ += entry.warm_bytes();
     }
     write(id);
     ++saved;

@@ -122,6 +122,8 @@ class StateStore {
   [[nodiscard]] std::optional<StoredMatch> find(const Asker& asker, std::span<const Token> chain) const;
   // A warm state, which counts as used; null: it is not warm any more.
   [[nodiscard]] ImagePtr take(StateId id);
+  // The same, but it does not count as used: it may not be loaded in the end. While it is held its memory makes no room.
+  [[nodiscard]] ImagePtr hold(StateId id) const;
   // It lives in a context now: the session's own leaves memory, where states can be cut.
   void settle(StateId id, const Asker& asker);
   // Brings a state into memory and then calls back, exactly once and from the store's thread, with an error where it is gone or
@@ -134,6 +136,8 @@ class StateStore {
   [[nodiscard]] std::optional<ByteBudget::Share> make_room(std::uint64_t bytes, GiveWay how);
   // Keeps a state of a family that was joined; it takes the place of the session's former one.
   void put(StateOwner owner, StateImage image);
+  // A lane had to give up a state, for want of room.
+  void note_dropped() { stats_.dropped_total.add(); }
   // Soon `pieces` states or pieces of so many bytes will be put: there should be memory for them.
   void expect(std::size_t piece_bytes, std::size_t pieces);
   // For the states that come here.
@@ -190,6 +194,7 @@ class StateStore {
     TimePoint last_used{};
     bool is_busy = false;       // the store's thread writes or reads it
     bool is_forgotten = false;  // it goes as soon as it is not busy
+    bool must_leave = false;    // somebody waits for its memory: it leaves that even where disk does not take it
 
     [[nodiscard]] std::uint64_t warm_bytes() const { return image ? image->bytes() : 0; }
   };
@@ -201,6 +206,7 @@ class StateStore {
     std::size_t count = 0;           // expect
     std::string file{};              // remove
     OnFetched on_fetched = nullptr;  // read
+    TimePoint began = kNever;        // read that waits for memory: since when
     std::move_only_function<void()> task = nullptr;
   };
   using Entries = std::unordered_map<StateId, Entry>;
@@ -226,7 +232,7 @@ class StateStore {
   [[nodiscard]] bool is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens)
       REQUIRES_LOCK(mutex_);
   void supersede(const StateOwner& owner, const Family& family, std::span<const Token> tokens) REQUIRES_LOCK(mutex_);
-  void begin_write(Entry& entry) REQUIRES_LOCK(mutex_);
+  [[nodiscard]] bool begin_write(StateId id) REQUIRES_LOCK(mutex_);
   void make_tenant_room(const TenantId& tenant) REQUIRES_LOCK(mutex_);
   [[nodiscard]] std::uint64_t bytes_here() const REQUIRES_LOCK(mutex_) { return warm_bytes_ + pool_.idle_bytes(); }
   [[nodiscard]] std::uint64_t bytes_at_rest() const REQUIRES_LOCK(mutex_) { return bytes_here() - leaving_bytes_; }
@@ -248,6 +254,7 @@ class StateStore {
   void run(Job job);
   void write(StateId id);
   void read(Job job);
+  void end_read(Job job, Expected<ImagePtr> image);
   [[nodiscard]] Expected<ImagePtr> read(StateId id, ByteBudget::Share room);
 
   // Constant after construction.
@@ -266,6 +273,7 @@ class StateStore {
     TimePoint next = kNever;
   };
   std::vector<Job> taken_;
+  std::vector<Job> waiting_reads_;  // for memory
   Preparation preparation_;
   TimePoint maintenance_at_{};
 

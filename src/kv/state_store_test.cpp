@@ -540,7 +540,10 @@ TEST_F(StateStoreTest, AStateIsReadWhenOthersHaveGoneToDiskForIt) {
   const auto fetch = [&] {
     Expected<ImagePtr> got = ImagePtr();
     store_->fetch(match(numbers(1, 100))->id, [&](Expected<ImagePtr> image) { got = std::move(image); });
-    work();
+    for (int i = 0; i < 4; ++i) {
+      work();
+      clock_.advance(std::chrono::seconds(1));
+    }
     return got;
   };
   {

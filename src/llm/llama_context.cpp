@@ -24,14 +24,26 @@ ggml_type cache_type(KvType type) {
   return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
 }
 
-// Keys and values of all layers for one token.
-std::uint64_t kv_bytes_per_token(const llama_model* model, KvType type) {
+// Keys and values of all layers for one token, where every head is a part of the embedding's width and has them.
+std::uint64_t kv_bytes_foretold(const llama_model* model, KvType type) {
   if (llama_model_is_recurrent(model)) return 0;
   const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
   const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd(model));
   const std::uint64_t numbers = static_cast<std::uint64_t>(llama_model_n_layer(model)) * (width / heads * heads_kv) * 2;
   return numbers * ggml_type_size(cache_type(type)) / static_cast<std::uint64_t>(ggml_blck_size(cache_type(type)));
+}
+
+// The same where the whole cache takes `cache_bytes`, which the library tells in hundredths of a MiB. What heads of another
+// width take, or layers without keys and values, is in there; with states beside it, it is more than that.
+std::uint64_t kv_bytes_measured(std::uint64_t foretold, std::uint64_t cache_bytes, std::int32_t cells, bool has_states) {
+  constexpr std::uint64_t kRounding = (std::uint64_t{1} << 20) / 100;
+  const auto count = static_cast<std::uint64_t>(cells);
+  const std::uint64_t least = cache_bytes - std::min(cache_bytes, kRounding);
+  const bool is_as_foretold = foretold * count >= least && foretold * count <= cache_bytes + kRounding;
+  if (cache_bytes == 0 || is_as_foretold) return foretold;
+  const std::uint64_t measured = (cache_bytes + kRounding) / count;
+  return has_states ? std::min(foretold, measured) : measured;
 }
 
 // Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no
@@ -49,7 +61,7 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
     const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
     cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
     const std::uint64_t affordable =
-        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_per_token(model, options.kv_type));
+        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_foretold(model, options.kv_type));
     if (affordable > 0) cells = std::max(sequence_cells, std::min(cells, affordable));
   }
   bool unified = options.layout == KvLayout::unified;
@@ -221,8 +233,11 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     // The library turns it on by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
-    shape.memory_bytes = bytes_of_last(model.get(), params).total();
-    shape.kv_bytes_per_token = kv_bytes_per_token(model.get(), options.kv_type);
+    const ContextBytes bytes = bytes_of_last(model.get(), params);
+    shape.memory_bytes = bytes.total();
+    shape.kv_bytes_per_token =
+        kv_bytes_measured(kv_bytes_foretold(model.get(), options.kv_type), bytes.cache, shape.cells, has_states(model.get()));
+    shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(shape.sequences));
     std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
                                        shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
                                        shape.has_flash_attention ? "on" : "off", layout.unified ? "unified" : "split");
@@ -364,6 +379,10 @@ void LlamaContext::copy(std::int32_t from, std::int32_t to) {
 
 void LlamaContext::set_threads(std::int32_t threads) {
   llama_set_n_threads(context_, threads, threads);
+}
+
+std::uint64_t LlamaContext::state_bytes(std::int32_t sequence) const {
+  return llama_state_seq_get_size(context_, sequence);
 }
 
 Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {

@@ -48,6 +48,7 @@ class LlamaContext final : public Context {
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override;
+  [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override;
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
   [[nodiscard]] std::span<const std::byte> fit_state(Bytes& bytes) const override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,

@@ -78,8 +78,9 @@ struct ContextShape {
   bool can_shift = true;
   // load_state() refuses any bytes that are no state of this model. False: it must be given nobody else's.
   bool checks_states = true;
-  std::uint64_t kv_bytes_per_token = 0;
-  std::uint64_t memory_bytes = 0;  // that the library says it takes
+  std::uint64_t kv_bytes_per_token = 0;  // of a model that keeps states beside it, about
+  std::uint64_t sequence_bytes_max = 0;  // that the longest sequence takes of the cache
+  std::uint64_t memory_bytes = 0;        // that the library says it takes
 };
 
 struct BatchRow {
@@ -147,6 +148,8 @@ class Context {
   // Compute threads of the calls from now on.
   virtual void set_threads(std::int32_t threads) = 0;
 
+  // Bytes of the state of a whole sequence, which is not empty.
+  [[nodiscard]] virtual std::uint64_t state_bytes(std::int32_t sequence) const = 0;
   // The state of positions [begin, end) as opaque bytes, into `bytes`, whose memory is reused. Only unified contexts that can
   // be cut anywhere (can_truncate) know parts of a sequence; else begin is 0 and end its length.
   [[nodiscard]] virtual Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,

@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
-#include "kv/byte_pool.h"
 #include "llm/footprint.h"
 
 namespace uma::pool {
@@ -73,7 +72,8 @@ Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& 
   if (!model->makes_vectors) {
     const bool has_prefill = options.lanes && options.context.sequences > 1;
     if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
-    need.states = kv::BytePool::room_for(model->one_sequence.front().cache) * workers;
+    // With what the pool of states rounds up, and the numbers of each cell.
+    need.states = model->one_sequence.front().cache / 3 * 4 * workers;
   }
   if (!options.projector_path.empty()) {
     const auto projector = llm::read_gguf_header(options.projector_path);

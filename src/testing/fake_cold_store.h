@@ -51,7 +51,7 @@ class FakeColdStore final : public kv::ColdStore {
 
  private:
   static kv::StateImage copy_of(const kv::StateImage& image) {
-    return {.identity = image.identity, .tokens = image.tokens, .pieces = image.pieces};
+    return {.identity = image.identity, .tokens = image.tokens, .room = {}, .pieces = image.pieces};
   }
   static std::unexpected<Error> fault() { return fail(ErrorCode::io_short_write, "a fault of the simulation"); }
 

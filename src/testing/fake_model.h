@@ -67,6 +67,9 @@ class FakeContext final : public llm::Context {
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
+  [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override {
+    return cells_[static_cast<std::size_t>(sequence)].size() * sizeof(Token);
+  }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;

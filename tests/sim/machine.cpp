@@ -67,6 +67,7 @@ class Machine::PricedContext final : public llm::Context {
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override { inner_.shift(sequence, begin, end); }
   void copy(std::int32_t from, std::int32_t to) override { inner_.copy(from, to); }
   void set_threads(std::int32_t threads) override { inner_.set_threads(threads); }
+  [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override { return inner_.state_bytes(sequence); }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {
     move_state(end - begin);
     return inner_.save_state(sequence, begin, end, bytes);
