@@ -520,6 +520,29 @@ TEST_F(StoreLaneTest, ARequestWaitsForItsSlotsStateToFindMemory) {
   EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
 }
 
+TEST_F(StoreLaneTest, WithMemoryForOneStateASlotIsEmptiedBeforeTheNextStateIsRead) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  ask(2, "quite another beginning of a text", "t");
+  store_.limit_memory({.at_rest = 0, .in_all = state_room() * 3 / 2});
+  work_on_disk();
+  ASSERT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+  Task again = task(3, kPrompt);
+  again.session = SessionId{"s"};
+  const TimePoint began = clock_.now();
+  post(std::move(again));
+  for (int i = 0; i < 100 && !results_.contains(3); ++i) {
+    step();
+    work_on_disk();
+  }
+  ASSERT_TRUE(results_.contains(3));
+  EXPECT_LT(clock_.now() - began, std::chrono::seconds(1));
+  EXPECT_EQ(eos(3).usage.tier, Tier::cold);
+  EXPECT_EQ(sinks_[3]->tokens, expected(kPrompt));
+  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::cold);
+  EXPECT_EQ(store_.stats().dropped_total.value(), 0u);
+}
+
 TEST_F(StoreLaneTest, AStateThatFindsNoMemoryForLongIsGivenUp) {
   make_with_store({.sequences = 1});
   ask(1, kPrompt, "s");

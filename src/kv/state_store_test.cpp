@@ -515,6 +515,25 @@ TEST_F(StateStoreTest, RoomForAStateIsMadeByDiskOrAtOnce) {
   store_->check_invariants();
 }
 
+TEST_F(StateStoreTest, AStateThatMustLeaveMemoryIsGivenUpWhereDiskDoesNotTakeIt) {
+  make(1000, 100);
+  put("s", numbers(1, 100));
+  for (int i = 0; i < 5; ++i) (void)store_->take(match(numbers(1, 100))->id);
+  store_->limit_memory({.at_rest = 0, .in_all = 10'000});
+  work();
+  ASSERT_EQ(tier("s"), Tier::cold) << "disk is full, of what is used often";
+  store_->limit_memory({.at_rest = 20'000, .in_all = 20'000});
+  put("x", numbers(1000, 100));
+  clock_.advance(std::chrono::seconds(1));
+  put("y", numbers(2000, 100));
+  EXPECT_FALSE(store_->make_room(10'000, GiveWay::by_disk));
+  work();
+  EXPECT_TRUE(store_->make_room(10'000, GiveWay::by_disk));
+  EXPECT_EQ(tier("x"), Tier::none);
+  EXPECT_EQ(tier("y"), Tier::warm);
+  EXPECT_EQ(tier("s"), Tier::cold);
+}
+
 TEST_F(StateStoreTest, AStateThatALaneHasMakesNoRoom) {
   make(1000, 10'000);
   store_->limit_memory({.at_rest = 20'000, .in_all = 20'000});
