@@ -472,6 +472,10 @@ void Simulation::step_something() {
     case 5:
       cold_->fails = [this] { return has_faults_ && random_.next_below(8) == 0; };
       store_->step();
+      // Room for no state, or for some; models that come and go change it.
+      if (random_.next_below(20) == 0) {
+        store_->limit_memory({.at_rest = random_.next_below(60'000), .in_all = random_.next_below(100'000)});
+      }
       break;
     case 0:
       router_->step();
