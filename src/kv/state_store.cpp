@@ -45,7 +45,7 @@ Error gone() {
 }  // namespace
 
 StateStore::StateStore(StoreOptions options, std::unique_ptr<ColdStore> cold, const Clock& clock)
-    : options_(options),
+    : options_(std::move(options)),
       cold_(std::move(cold)),
       clock_(clock),
       maintenance_at_(clock.now()),
@@ -112,7 +112,9 @@ FamilyId StateStore::join(const std::string& identity, bool can_cut) {
   for (auto& [other_identity, other] : families_) {
     if (other.is_joined || other.is_outdated || model_of(other_identity) != model_of(identity)) continue;
     other.is_outdated = true;
-    outdated += std::ranges::count_if(entries_, [&](const auto& entry) { return &entry.second.family->second == &other; });
+    const Family* const family_now = &other;
+    outdated += std::ranges::count_if(
+        entries_, [family_now](const auto& entry) { return &entry.second.family->second == family_now; });
   }
   if (outdated > 0)
     log_info("kv: {} stored states of this model are of other settings: kept until their room is needed", outdated);
@@ -710,9 +712,12 @@ void StateStore::read(Job job) {
     const auto found = entries_.find(job.id);
     if (found != entries_.end() && !found->second.image) bytes = found->second.file_bytes;
   }
-  if (bytes == 0) return end_read(std::move(job), read(job.id, {}));
   const std::uint64_t most = bytes + bytes / 4;  // of what room_for() of its pieces may be
-  if (auto room = make_room(most, GiveWay::by_disk)) return end_read(std::move(job), read(job.id, std::move(*room)));
+  auto room = bytes > 0 ? make_room(most, GiveWay::by_disk) : ByteBudget::Share();
+  if (room) {
+    auto image = read(job.id, std::move(*room));
+    return end_read(std::move(job), std::move(image));
+  }
   if (job.began == kNever) job.began = clock_.now();
   if (most > pool_.bytes_max() || clock_.now() >= job.began + kReadPatience) {
     return end_read(std::move(job), fail(ErrorCode::limit_wait, "memory has no room for it"));
@@ -763,7 +768,7 @@ Expected<ImagePtr> StateStore::read(StateId id, ByteBudget::Share room) {
   stats_.read.record_ms(ms);
   room.correct(image->bytes());
   image->room = std::move(room);
-  const ImagePtr read = share_image(std::move(*image), pool_);
+  ImagePtr read = share_image(std::move(*image), pool_);
   read_ms_per_mb_ += (ms * kMegabyte / static_cast<double>(std::max<std::size_t>(1, read->bytes())) - read_ms_per_mb_) / 4;
   entry.image = read;
   count_image(entry, true);
