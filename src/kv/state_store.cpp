@@ -113,8 +113,8 @@ FamilyId StateStore::join(const std::string& identity, bool can_cut) {
     if (other.is_joined || other.is_outdated || model_of(other_identity) != model_of(identity)) continue;
     other.is_outdated = true;
     const Family* const family_now = &other;
-    outdated += std::ranges::count_if(
-        entries_, [family_now](const auto& entry) { return &entry.second.family->second == family_now; });
+    outdated +=
+        std::ranges::count_if(entries_, [family_now](const auto& entry) { return &entry.second.family->second == family_now; });
   }
   if (outdated > 0)
     log_info("kv: {} stored states of this model are of other settings: kept until their room is needed", outdated);

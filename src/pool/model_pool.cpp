@@ -103,8 +103,8 @@ Expected<ModelPool::Need> ModelPool::need_of(const RegisteredModel& model, const
 }
 
 // Reserves what the library says that the load really took.
-void ModelPool::correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded,
-                        Reservation& contexts) {
+ModelPool::Need ModelPool::correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded,
+                                   Reservation& contexts) {
   constexpr double kFar = 0.1;
   Need taken = need;
   taken.weights = loaded.weight_bytes + need.projector;
@@ -114,11 +114,6 @@ void ModelPool::correct(const RegisteredModel& model, const Need& need, const en
     Resident& resident = residents_.at(model.card.name);
     if (!resident.weights) resident.weights_held.correct(taken.weights);  // those that were kept are right already
     resident.context_bytes = taken.contexts;
-    // What was known from the last time is as it was foretold then.
-    const auto [measured, is_new] = measured_.try_emplace(model.card.name);
-    if (is_new || measured->second.file != model.file || measured->second.taken != need) measured->second.foretold = need;
-    measured->second.file = model.file;
-    measured->second.taken = taken;
   }
   contexts.correct(taken.contexts);
   const auto foretold = static_cast<double>(need.weights + need.contexts);
@@ -127,9 +122,20 @@ void ModelPool::correct(const RegisteredModel& model, const Need& need, const en
     log_info("memory: model {} takes {} of weights and {} of contexts, {:+.0f} % of what was foretold", model.card.name,
              readable_bytes(taken.weights), readable_bytes(taken.contexts), 100 * off);
   }
-  if (governor_.excess(kHostMemory) == 0) return;
-  const MutexLock relief(relief_mutex_);
-  warm_.give_back_unused(governor_.excess(kHostMemory));
+  if (governor_.excess(kHostMemory) > 0) {
+    const MutexLock relief(relief_mutex_);
+    warm_.give_back_unused(governor_.excess(kHostMemory));
+  }
+  return taken;
+}
+
+// For the next time. What was known from the last time is as it was foretold then.
+void ModelPool::note_measured(const RegisteredModel& model, const Need& need, const Need& taken) {
+  const MutexLock lock(mutex_);
+  const auto [measured, is_new] = measured_.try_emplace(model.card.name);
+  if (is_new || measured->second.file != model.file || measured->second.taken != need) measured->second.foretold = need;
+  measured->second.file = model.file;
+  measured->second.taken = taken;
 }
 
 ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
@@ -258,10 +264,18 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
   auto options = options_.prepare(registered);
   if (!options) return std::unexpected(options.error());
-  const auto need = need_of(registered, *options);
+  auto need = need_of(registered, *options);
   if (!need) return std::unexpected(need.error());
 
+  const Need all = *need;
   auto held = acquire(registered, *need, options->weights, load);
+  if (!held && load.is_refused && options->lanes) {
+    options->lanes = false;
+    need = need_of(registered, *options);
+    if (!need) return std::unexpected(need.error());
+    held = acquire(registered, *need, options->weights, load);
+    if (held) log_warning("memory: no room for a second context of model {}: long prompts are computed between tokens", model);
+  }
   if (!held) return std::unexpected(held.error());
   const bool had_weights = options->weights != nullptr;
   if (options->weights == nullptr) {
@@ -283,7 +297,8 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     changed_.notify_all();
     return loaded;
   }
-  correct(registered, *need, *loaded, *held);
+  const Need taken = correct(registered, *need, *loaded, *held);
+  if (*need == all) note_measured(registered, all, taken);
   const MutexLock lock(mutex_);
   Resident& resident = residents_.at(model);
   resident.is_loading = false;
@@ -330,8 +345,9 @@ class ModelPool::Holds {
 
 // Reserves what a load needs, after making room where that is necessary and possible; waits while it is not. Returns that of
 // the contexts; that of the weights is with the resident. `weights` are those that were kept, if they still are when the load
-// begins. Errors: E_MODEL_002 with the numbers.
-Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, const Need& need,
+// begins. Where a model and its contexts would fit, but not the longest state beside them, `need` is without that: states then
+// have what is left. Errors: E_MODEL_002 with the numbers.
+Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, Need& need,
                                          std::shared_ptr<const llm::Model>& weights, Load& load) {
   const std::string& model = registered.card.name;
   const auto begin = [&](Reservation all) {
@@ -383,12 +399,20 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, cons
       const LadderOptions ladder{.min_loaded = options_.min_loaded, .is_background = is_background};
       const std::vector<ModelView> now = views(model, usages);
       LadderPlan plan = plan_relief(governor_.shortage(whole), now, ladder);
+      if (plan.outcome == Outcome::refuse && need.states > 0) {
+        log_warning(
+            "memory: no room for the longest state of model {}: conversations leave its contexts as far as memory is left",
+            model);
+        need.contexts -= std::exchange(need.states, 0);
+        continue;
+      }
       // Waiting is decided, and written down, once.
       if (plan.outcome != Outcome::wait || !is_told) plan = governor_.decide(whole, now, ladder, clock_.unix_s());
       if (plan.outcome == Outcome::refuse) {
         const PlaceUse place = governor_.use().front();
         const MutexLock lock(mutex_);
         load.is_waiting = false;
+        load.is_refused = true;
         return fail(ErrorCode::model_load, std::format("model \"{}\" needs {} of memory, {} may be used in all: {}", model,
                                                        readable_bytes(whole.bytes), readable_bytes(place.usable),
                                                        "a shorter --n-ctx, or a smaller model, takes less"));

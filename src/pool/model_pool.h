@@ -70,6 +70,7 @@ class ModelPool final : public engine::WorkerSource {
     std::thread thread;
     std::atomic<bool> is_cancelled{false};
     bool is_waiting = false;  // for memory; under mutex_
+    bool is_refused = false;  // it would never fit; of its thread
   };
   // What is in memory of a model.
   struct Resident {
@@ -113,8 +114,10 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Expected<engine::LoadedWorkers> load_now(const std::string& model, Load& load);
   [[nodiscard]] Expected<Need> foretell(const engine::LoadWorkersOptions& options) const;
   [[nodiscard]] Expected<Need> need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const;
-  void correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded, Reservation& contexts);
-  [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, const Need& need,
+  [[nodiscard]] Need correct(const RegisteredModel& model, const Need& need, const engine::LoadedWorkers& loaded,
+                             Reservation& contexts);
+  void note_measured(const RegisteredModel& model, const Need& need, const Need& taken);
+  [[nodiscard]] Expected<Reservation> acquire(const RegisteredModel& model, Need& need,
                                               std::shared_ptr<const llm::Model>& weights, Load& load);
   [[nodiscard]] Resident take_resident(const std::string& model);
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages) const;

@@ -50,6 +50,7 @@ class ModelPoolTest : public ::testing::Test {
       load.context.cells = 1024;
       load.context.sequences = 2;
       load.draft_path = draft_path_;
+      load.lanes = has_lanes_;
       return load;
     };
     options.memory = [this] {
@@ -98,6 +99,7 @@ class ModelPoolTest : public ::testing::Test {
   const SteadyClock clock_;
   std::atomic<std::uint64_t> memory_{std::uint64_t{1} << 40};
   std::string draft_path_;
+  bool has_lanes_ = false;
   FakeHost host_;
   std::optional<ModelPool> pool_;
 };
@@ -113,6 +115,40 @@ TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
   EXPECT_TRUE(unload("a"));
   EXPECT_EQ(reserved(), 0u);
   EXPECT_FALSE(unload("a")) << "it is not loaded";
+}
+
+TEST_F(ModelPoolTest, WhatAModelCanDoWithoutIsLeftOutWhereMemoryIsShort) {
+  add("a");
+  has_lanes_ = true;
+  start();
+  load_and_wait("a");
+  const std::uint64_t whole = reserved();
+  const std::uint64_t state = host_.limit.in_all;
+  ASSERT_GT(state, 0u);
+  EXPECT_TRUE(unload("a"));
+
+  memory_ = whole - 1;
+  load_and_wait("a");
+  EXPECT_EQ(reserved(), whole - state) << "without room for the longest state";
+  EXPECT_EQ(host_.limit.in_all, 0u);
+  EXPECT_TRUE(unload("a"));
+
+  memory_ = whole - state - 1;
+  load_and_wait("a");
+  EXPECT_LT(reserved(), whole - state) << "without the second context";
+  EXPECT_EQ(host_.limit.in_all, state) << "which is more than a state takes";
+  const std::uint64_t least = reserved() - state;
+  EXPECT_TRUE(unload("a"));
+
+  memory_ = whole;
+  load_and_wait("a");
+  EXPECT_EQ(reserved(), whole) << "it has all again";
+  EXPECT_TRUE(unload("a"));
+
+  memory_ = least - 1;
+  load("a");
+  until([&] { return !host_.error_of("a").empty(); }, "it is refused");
+  EXPECT_EQ(reserved(), 0u);
 }
 
 TEST_F(ModelPoolTest, ALoadThatFailsHoldsNothing) {
