@@ -277,6 +277,10 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
     if (held) log_warning("memory: no room for a second context of model {}: long prompts are computed between tokens", model);
   }
   if (!held) return std::unexpected(held.error());
+  if (need->states < all.states) {
+    log_warning("memory: no room for the longest state of model {}: conversations leave its contexts as far as memory is left",
+                model);
+  }
   const bool had_weights = options->weights != nullptr;
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
@@ -400,9 +404,6 @@ Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, Need
       const std::vector<ModelView> now = views(model, usages);
       LadderPlan plan = plan_relief(governor_.shortage(whole), now, ladder);
       if (plan.outcome == Outcome::refuse && need.states > 0) {
-        log_warning(
-            "memory: no room for the longest state of model {}: conversations leave its contexts as far as memory is left",
-            model);
         need.contexts -= std::exchange(need.states, 0);
         continue;
       }
