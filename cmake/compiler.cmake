@@ -22,8 +22,8 @@ if(UMA_SANITIZE)
   add_compile_options(-fsanitize=${UMA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${UMA_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # The sanitizers make gcc's flow analysis report uses that cannot happen.
-    add_compile_options(-Wno-maybe-uninitialized -Wno-tsan)
+    # The sanitizers make gcc's flow analysis report what cannot happen.
+    add_compile_options(-Wno-maybe-uninitialized -Wno-array-bounds -Wno-stringop-overread -Wno-stringop-overflow -Wno-tsan)
   endif()
 endif()
 if(UMA_FUZZ)

@@ -41,8 +41,8 @@ ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder,
   return {.embedder = std::move(embedder), .embed_lanes = std::move(lanes)};
 }
 
-ModelUse::ModelUse(const ServedModel& model, ModelUses& uses, bool is_background)
-    : model_(&model), uses_(&uses), is_background_(is_background) {
+ModelUse::ModelUse(const ServedModel& model, std::shared_ptr<ModelUses> uses, bool is_background)
+    : model_(&model), uses_(std::move(uses)), is_background_(is_background) {
   uses_->all.fetch_add(1);
   if (is_background_) uses_->background.fetch_add(1);
 }
@@ -141,7 +141,7 @@ bool ServedModels::keep_lanes(const std::string& name, std::size_t count) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
-  if (entry.state != Entry::State::ready || entry.uses.all.load() > 0) return false;
+  if (entry.state != Entry::State::ready || entry.uses->all.load() > 0) return false;
   entry.model.lanes.resize(std::min(entry.model.lanes.size(), count));
   entry.model.embed_lanes.resize(std::min(entry.model.embed_lanes.size(), count));
   return true;
@@ -158,7 +158,7 @@ bool ServedModels::retire(const std::string& name) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) return false;
   Entry& entry = found->second;
-  if (entry.state != Entry::State::ready || entry.uses.all.load() > 0) return false;
+  if (entry.state != Entry::State::ready || entry.uses->all.load() > 0) return false;
   entry.state = Entry::State::leaving;
   entry.model = {.name = name};
   return true;
@@ -188,9 +188,9 @@ std::vector<ModelUsage> ServedModels::usage() const {
   std::vector<ModelUsage> usages;
   for (const auto& [name, entry] : entries_) {
     usages.push_back({.name = name,
-                      .uses = entry.uses.all.load(),
+                      .uses = entry.uses->all.load(),
                       .waiting = std::ssize(entry.waiting),
-                      .background_uses = entry.uses.background.load(),
+                      .background_uses = entry.uses->background.load(),
                       .background_waiting = std::ranges::count_if(
                           entry.waiting, [](const Waiting& waiting) { return waiting.wanted.is_background; }),
                       .queued = queued_for(entry.model),

@@ -60,7 +60,7 @@ class ModelUse {
   ModelUse() = default;
   // Not inlined: of one inside an Expected that holds an error GCC 14 would take it for read (-Wmaybe-uninitialized).
   [[gnu::noinline]] ModelUse(ModelUse&& other) noexcept
-      : model_(other.model_), uses_(std::exchange(other.uses_, nullptr)), is_background_(other.is_background_) {}
+      : model_(other.model_), uses_(std::move(other.uses_)), is_background_(other.is_background_) {}
   ModelUse& operator=(ModelUse&& other) noexcept {
     std::swap(model_, other.model_);
     std::swap(uses_, other.uses_);
@@ -70,16 +70,16 @@ class ModelUse {
   ~ModelUse();
 
   [[nodiscard]] bool is_empty() const { return uses_ == nullptr; }
-  [[nodiscard]] ModelUse again() const { return ModelUse(*model_, *uses_, is_background_); }
+  [[nodiscard]] ModelUse again() const { return ModelUse(*model_, uses_, is_background_); }
   [[nodiscard]] const ServedModel& operator*() const { return *model_; }
   [[nodiscard]] const ServedModel* operator->() const { return model_; }
 
  private:
   friend class ServedModels;
-  ModelUse(const ServedModel& model, ModelUses& uses, bool is_background);
+  ModelUse(const ServedModel& model, std::shared_ptr<ModelUses> uses, bool is_background);
 
   const ServedModel* model_ = nullptr;
-  ModelUses* uses_ = nullptr;
+  std::shared_ptr<ModelUses> uses_;  // with the model's entry: what was never done may be dropped after that
   bool is_background_ = false;
 };
 
@@ -141,7 +141,7 @@ class ServedModels {
   struct Entry {
     enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
     ServedModel model;
-    ModelUses uses;
+    std::shared_ptr<ModelUses> uses = std::make_shared<ModelUses>();
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer
     std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
