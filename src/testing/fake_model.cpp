@@ -14,15 +14,20 @@
 namespace uma::testing {
 namespace {
 
-std::uint64_t hash_of(std::span<const Token> tokens) {
-  std::uint64_t hash = 0x243f6a8885a308d3ull;
-  for (const Token token : tokens) hash = Random(hash ^ static_cast<std::uint64_t>(token + 1)).next_u64();
-  return hash;
+constexpr std::uint64_t kNothingSeen = 0x243f6a8885a308d3ull;
+
+// The digest of what `digest` is of and one token more.
+std::uint64_t digest_with(std::uint64_t digest, Token token) {
+  return Random(digest ^ static_cast<std::uint64_t>(token + 1)).next_u64();
+}
+
+std::uint64_t digest_of(std::span<const Token> tokens) {
+  return std::ranges::fold_left(tokens, kNothingSeen, digest_with);
 }
 
 // Letters and spaces are likely, so that replies read as text; the rest of the bytes can come too.
-std::vector<float> fake_logits(std::span<const Token> tokens, const FakeOptions& options) {
-  const std::uint64_t hash = hash_of(tokens);
+// `hash`: the digest of the tokens, where the cells that have them were computed from just these.
+std::vector<float> fake_logits(std::uint64_t hash, std::span<const Token> tokens, const FakeOptions& options) {
   const bool differs = options.differs_every != 0 && hash / 7 % options.differs_every == 0;
   Random random(differs ? ~hash : hash);
   std::vector<float> logits(static_cast<std::size_t>(kFakeVocabularySize), -20.0f);
@@ -49,7 +54,7 @@ float fake_row_value(Token token) {
 }  // namespace
 
 FakeContext::FakeContext(const FakeOptions& options)
-    : options_(options), cells_(static_cast<std::size_t>(options_.sequences)), cell_ids_(cells_.size()) {
+    : options_(options), held_(static_cast<std::size_t>(options_.sequences)) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
@@ -60,18 +65,65 @@ FakeContext::FakeContext(const FakeOptions& options)
   shape_.is_unified = options_.unified;
   shape_.can_truncate = options_.can_truncate;
   shape_.can_shift = options_.can_truncate && options_.can_shift;
-  shape_.kv_bytes_per_token = sizeof(Token);
+  shape_.kv_bytes_per_token = kCellBytes;
+  const auto stream_cells = static_cast<std::uint32_t>(shape_.sequence_cells_max);
+  free_.resize(options_.unified ? 1 : held_.size());
+  for (std::vector<std::uint32_t>& free : free_) {
+    for (std::uint32_t i = stream_cells; i > 0; --i) free.push_back(static_cast<std::uint32_t>(cells_.size()) + i - 1);
+    cells_.resize(cells_.size() + stream_cells);
+  }
 }
 
-std::int64_t FakeContext::cells_used() const {
-  std::set<std::uint64_t> used;
-  for (const auto& ids : cell_ids_) used.insert(ids.begin(), ids.end());
-  return static_cast<std::int64_t>(used.size());
+// As digest_of(tokens) where every cell was computed from those before it.
+std::uint64_t FakeContext::digest_of(const Held& held) const {
+  std::uint64_t digest = kNothingSeen;
+  for (const std::uint32_t index : held) {
+    const Cell& cell = cells_[index];
+    digest = digest_with(digest, cell.token);
+    if (cell.seen != static_cast<std::uint32_t>(digest)) digest ^= cell.seen;
+  }
+  return digest;
 }
 
-void FakeContext::append(std::size_t sequence, Token token) {
-  cells_[sequence].push_back(token);
-  cell_ids_[sequence].push_back(++last_cell_);
+std::vector<Token> FakeContext::tokens_of(const Held& held) const {
+  std::vector<Token> tokens;
+  tokens.reserve(held.size());
+  for (const std::uint32_t index : held) tokens.push_back(cells_[index].token);
+  return tokens;
+}
+
+std::vector<Token> FakeContext::cached(std::int32_t sequence, std::size_t count) const {
+  const Held& held = held_[static_cast<std::size_t>(sequence)];
+  return tokens_of(Held(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(std::min(count, held.size()))));
+}
+
+// REQUIRES: a free cell.
+void FakeContext::append(std::size_t sequence, Token token, std::uint32_t seen) {
+  std::vector<std::uint32_t>& free = free_[stream_of(sequence)];
+  cells_[free.back()] = {.token = token, .seen = seen, .is_moved = false, .holders = 1};
+  held_[sequence].push_back(free.back());
+  free.pop_back();
+}
+
+void FakeContext::keep(std::size_t sequence, std::size_t count) {
+  Held& held = held_[sequence];
+  while (held.size() > count) {
+    if (--cells_[held.back()].holders == 0) free_[stream_of(sequence)].push_back(held.back());
+    held.pop_back();
+  }
+}
+
+// The library copies the whole of a sequence's part of the cache, as it is when the next decode begins.
+void FakeContext::copy_what_waits() {
+  const auto size = static_cast<std::size_t>(shape_.sequence_cells_max);
+  for (const auto& [from, to] : copies_) {
+    for (std::size_t i = 0; i < size; ++i) {
+      Cell& target = cells_[to * size + i];
+      const Cell& source = cells_[from * size + i];
+      target = {.token = source.token, .seen = source.seen, .is_moved = source.is_moved, .holders = target.holders};
+    }
+  }
+  copies_.clear();
 }
 
 Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) {
@@ -84,25 +136,23 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
-  if (options_.unified && cells_used() + static_cast<std::int64_t>(rows.size()) > shape_.cells)
-    return llm::DecodeStatus::no_room;
-  if (!options_.unified) {
-    std::vector<std::size_t> sizes;
-    sizes.reserve(cells_.size());
-    for (const auto& cells : cells_) sizes.push_back(cells.size());
-    for (const llm::BatchRow& row : rows) {
-      if (++sizes[static_cast<std::size_t>(row.sequence)] > static_cast<std::size_t>(shape_.sequence_cells_max)) {
-        return llm::DecodeStatus::no_room;
-      }
-    }
+  copy_what_waits();
+  std::vector<std::size_t> wanted(free_.size());
+  for (const llm::BatchRow& row : rows) ++wanted[stream_of(static_cast<std::size_t>(row.sequence))];
+  for (std::size_t stream = 0; stream < free_.size(); ++stream) {
+    if (wanted[stream] > free_[stream].size()) return llm::DecodeStatus::no_room;
   }
   const std::size_t computed = fault_now == FakeFault::interrupted_half ? rows.size() / 2 : rows.size();
+  std::map<std::int32_t, std::uint64_t> digests;  // per sequence
   for (std::size_t i = 0; i < computed; ++i) {
     const llm::BatchRow& row = rows[i];
-    const std::vector<Token>& cells = cells_[static_cast<std::size_t>(row.sequence)];
-    UMA_CHECK(row.position == static_cast<std::int32_t>(cells.size()));
-    append(static_cast<std::size_t>(row.sequence), row.token);
-    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(cells, options_);
+    const auto sequence = static_cast<std::size_t>(row.sequence);
+    UMA_CHECK(row.position == static_cast<std::int32_t>(held_[sequence].size()));
+    const auto [known, is_first] = digests.try_emplace(row.sequence);
+    std::uint64_t& digest = known->second;
+    digest = digest_with(is_first ? digest_of(held_[sequence]) : digest, row.token);
+    append(sequence, row.token, static_cast<std::uint32_t>(digest));
+    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(digest, tokens_of(held_[sequence]), options_);
   }
   if (fault_now != FakeFault::interrupted_half) return llm::DecodeStatus::done;
   if (!options_.can_truncate) {
@@ -131,7 +181,7 @@ std::span<float> FakeContext::logits(std::int32_t row) {
 }
 
 std::int32_t FakeContext::sequence_length(std::int32_t sequence) {
-  return static_cast<std::int32_t>(cells_[static_cast<std::size_t>(sequence)].size());
+  return static_cast<std::int32_t>(held_[static_cast<std::size_t>(sequence)].size());
 }
 
 bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
@@ -139,71 +189,88 @@ bool FakeContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
 }
 
 bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
-  std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
   if (!can_truncate(sequence, begin)) return false;
-  cells.resize(std::min(cells.size(), static_cast<std::size_t>(begin)));
-  cell_ids_[static_cast<std::size_t>(sequence)].resize(cells.size());
+  keep(static_cast<std::size_t>(sequence), static_cast<std::size_t>(begin));
   return true;
 }
 
+// The library turns the keys with the next decode; until then, and as their values have seen what is gone, cells that were
+// moved must be neither saved nor shared, which is checked where that would be done.
 void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
   const auto index = static_cast<std::size_t>(sequence);
-  std::vector<Token>& cells = cells_[index];
-  std::vector<std::uint64_t>& ids = cell_ids_[index];
-  UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && static_cast<std::size_t>(end) < cells.size());
-  for (std::size_t other = 0; other < cell_ids_.size(); ++other) {
-    for (std::size_t i = static_cast<std::size_t>(end); i < ids.size(); ++i) {
-      UMA_CHECK(other == index || !std::ranges::contains(cell_ids_[other], ids[i]));
-    }
+  Held& held = held_[index];
+  UMA_CHECK(shape_.can_shift && 0 <= begin && begin < end && static_cast<std::size_t>(end) < held.size());
+  const Held behind(held.begin() + end, held.end());
+  for (const std::uint32_t cell : behind) UMA_CHECK(cells_[cell].holders == 1);
+  held.resize(static_cast<std::size_t>(end));
+  keep(index, static_cast<std::size_t>(begin));
+  // They say the same as if they had been computed anew.
+  std::uint64_t digest = digest_of(held);
+  for (const std::uint32_t cell : behind) {
+    digest = digest_with(digest, cells_[cell].token);
+    cells_[cell].seen = static_cast<std::uint32_t>(digest);
+    cells_[cell].is_moved = true;
+    held.push_back(cell);
   }
-  cells.erase(cells.begin() + begin, cells.begin() + end);
-  ids.erase(ids.begin() + begin, ids.begin() + end);
-  moved_.insert(ids.begin() + begin, ids.end());
   ++shifts_;
 }
 
 std::int64_t FakeContext::moved_cells(std::int32_t sequence) const {
-  return std::ranges::count_if(cell_ids_[static_cast<std::size_t>(sequence)],
-                               [&](std::uint64_t id) { return moved_.contains(id); });
+  return std::ranges::count_if(held_[static_cast<std::size_t>(sequence)],
+                               [&](std::uint32_t cell) { return cells_[cell].is_moved; });
 }
 
 void FakeContext::copy(std::int32_t from, std::int32_t to) {
-  UMA_CHECK(cells_[static_cast<std::size_t>(to)].empty());
-  cells_[static_cast<std::size_t>(to)] = cells_[static_cast<std::size_t>(from)];
-  std::vector<std::uint64_t>& ids = cell_ids_[static_cast<std::size_t>(to)];
-  ids = cell_ids_[static_cast<std::size_t>(from)];
-  if (options_.unified) return;
-  for (std::uint64_t& id : ids) {
-    const bool is_moved = moved_.contains(id);
-    id = ++last_cell_;
-    if (is_moved) moved_.insert(id);
+  const auto source = static_cast<std::size_t>(from);
+  const auto target = static_cast<std::size_t>(to);
+  UMA_CHECK(held_[target].empty());
+  if (options_.unified) {
+    held_[target] = held_[source];
+    for (const std::uint32_t cell : held_[target]) ++cells_[cell].holders;
+    return;
   }
+  // The same places of the other part.
+  const auto size = static_cast<std::uint32_t>(shape_.sequence_cells_max);
+  for (const std::uint32_t cell : held_[source]) {
+    held_[target].push_back(cell - static_cast<std::uint32_t>(from) * size + static_cast<std::uint32_t>(to) * size);
+    cells_[held_[target].back()].holders = 1;
+  }
+  std::erase_if(free_[target], [&](std::uint32_t cell) { return cells_[cell].holders > 0; });
+  copies_.emplace_back(source, target);
 }
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {
   if (fail_state) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
-  const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
-  UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(cells.size()));
-  UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(cells.size())) || (options_.unified && options_.can_truncate));
+  const Held& held = held_[static_cast<std::size_t>(sequence)];
+  UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
+  UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
   UMA_CHECK(moved_cells(sequence) == 0);
-  const auto wanted =
-      std::as_bytes(std::span(cells).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
-  bytes.assign(wanted.begin(), wanted.end());
+  bytes.clear();
+  for (std::int32_t i = begin; i < end; ++i) {
+    const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
+    const auto token = std::as_bytes(std::span(&cell.token, 1));
+    const auto seen = std::as_bytes(std::span(&cell.seen, 1));
+    bytes.insert(bytes.end(), token.begin(), token.end());
+    bytes.insert(bytes.end(), seen.begin(), seen.end());
+  }
   return Unit{};
 }
 
 Expected<Unit> FakeContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                        std::span<const std::byte> bytes) {
-  const std::vector<Token>& cells = cells_[static_cast<std::size_t>(sequence)];
-  UMA_CHECK(begin == static_cast<std::int32_t>(cells.size()));
-  if (fail_state || bytes.size() != static_cast<std::size_t>(end - begin) * sizeof(Token)) {
-    (void)truncate(sequence, 0);
+  const auto index = static_cast<std::size_t>(sequence);
+  const auto count = static_cast<std::size_t>(end - begin);
+  UMA_CHECK(begin == static_cast<std::int32_t>(held_[index].size()));
+  if (fail_state || bytes.size() != count * kCellBytes || count > free_[stream_of(index)].size()) {
+    keep(index, 0);
     return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   }
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Token)) {
+  for (std::size_t at = 0; at < bytes.size(); at += kCellBytes) {
     Token token = 0;
+    std::uint32_t seen = 0;
     std::memcpy(&token, bytes.data() + at, sizeof token);
-    append(static_cast<std::size_t>(sequence), token);
+    std::memcpy(&seen, bytes.data() + at + sizeof token, sizeof seen);
+    append(index, token, seen);
   }
   return Unit{};
 }
@@ -293,7 +360,7 @@ std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Tok
   const FakeVocab vocab;
   std::vector<Token> made;
   while (static_cast<std::int32_t>(made.size()) < tokens_max) {
-    std::vector<float> logits = fake_logits(tokens, options);
+    std::vector<float> logits = fake_logits(digest_of(tokens), tokens, options);
     if (constraint != nullptr) constraint->mask(logits);
     const auto token = static_cast<Token>(std::ranges::max_element(logits) - logits.begin());
     if (vocab.is_end_of_generation(token)) break;

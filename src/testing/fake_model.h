@@ -1,6 +1,8 @@
-// A model without weights: the logits of a position are pseudo-random numbers drawn from all tokens up to it, so that a wrong,
-// missing or foreign token anywhere in a sequence's cache changes what is generated from it. Keeps the library's rules: bounded
-// cells and batches, consecutive positions, split or unified cells. Faults and the price of a decode are settable.
+// A model without weights: the logits of a position are pseudo-random numbers drawn from all cells up to it. A cell keeps its
+// token and a digest of the cells that it was computed from, so that a wrong, missing, foreign or stale cell anywhere in a
+// sequence changes what is generated from it, also where it has the right token. Keeps the library's rules: bounded cells and
+// batches, consecutive positions, split or unified cells, and copies between sequences of a split cache that are only done at
+// the beginning of the next decode. Faults and the price of a decode are settable.
 #pragma once
 
 #include <cstdint>
@@ -68,18 +70,18 @@ class FakeContext final : public llm::Context {
   void copy(std::int32_t from, std::int32_t to) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override {
-    return cells_[static_cast<std::size_t>(sequence)].size() * sizeof(Token);
+    return held_[static_cast<std::size_t>(sequence)].size() * kCellBytes;
   }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
 
+  // Of a cell in a saved state.
+  static constexpr std::size_t kCellBytes = sizeof(Token) + sizeof(std::uint32_t);
+
   // What the simulator looks at and turns.
-  [[nodiscard]] const std::vector<Token>& cached(std::int32_t sequence) const {
-    return cells_[static_cast<std::size_t>(sequence)];
-  }
-  // In a unified context what was copied shares its cells.
-  [[nodiscard]] std::int64_t cells_used() const;
+  // The tokens that the first cells of a sequence were computed for, `count` at most.
+  [[nodiscard]] std::vector<Token> cached(std::int32_t sequence, std::size_t count) const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   [[nodiscard]] std::int64_t shifts() const { return shifts_; }
   // Cells of the sequence that were moved up: to save them is a fault.
@@ -88,16 +90,30 @@ class FakeContext final : public llm::Context {
   bool fail_state = false;  // save_state and load_state fail
 
  private:
+  struct Cell {
+    Token token = 0;
+    std::uint32_t seen = 0;  // digest of the tokens that it was computed from, its own included
+    bool is_moved = false;   // up, by a shift
+    std::uint16_t holders = 0;
+  };
+  // Cells of a sequence, by position.
+  using Held = std::vector<std::uint32_t>;
+
+  [[nodiscard]] std::size_t stream_of(std::size_t sequence) const { return options_.unified ? 0 : sequence; }
+  [[nodiscard]] std::uint64_t digest_of(const Held& held) const;
+  [[nodiscard]] std::vector<Token> tokens_of(const Held& held) const;
+  void append(std::size_t sequence, Token token, std::uint32_t seen);
+  void keep(std::size_t sequence, std::size_t count);
+  void copy_what_waits();
+
   FakeOptions options_;
   llm::ContextShape shape_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
-  void append(std::size_t sequence, Token token);
-
-  std::vector<std::vector<Token>> cells_;             // per sequence
-  std::vector<std::vector<std::uint64_t>> cell_ids_;  // of the same shape: copies have the ids of what they share
-  std::set<std::uint64_t> moved_;                     // ids of cells that were moved up
-  std::uint64_t last_cell_ = 0;
+  std::vector<Cell> cells_;                       // those of a stream one after another
+  std::vector<std::vector<std::uint32_t>> free_;  // per stream: those that nobody holds, the next one last
+  std::vector<Held> held_;                        // per sequence
+  std::vector<std::pair<std::size_t, std::size_t>> copies_;  // from one sequence to another, that the next decode does
   std::int64_t shifts_ = 0;
   std::map<std::int32_t, std::vector<float>> logits_;
 };

@@ -103,7 +103,7 @@ class Machine::PricedContext final : public llm::Context {
   }
 
   [[nodiscard]] std::uint64_t request_in(std::int32_t sequence) const {
-    const std::vector<Token>& tokens = inner_.cached(sequence);
+    const std::vector<Token> tokens = inner_.cached(sequence, kNameLength + 1);
     if (tokens.size() <= kNameLength) return kUnknownRequest;
     UMA_CHECK(tokens.front() == testing::kFakeBos);
     std::uint64_t request = 0;

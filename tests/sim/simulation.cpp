@@ -324,6 +324,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
                     .ttl = std::chrono::milliseconds(random_.next_below(2) * 1000),
                     .cold_tokens_min = 1};
   lanes_count_ = 1 + random_.next_below(2);
+  clients_are_alike_ = random_.next_below(2) == 0;
   // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
   lane_options_.threads = 2;
   lane_options_.stored_tokens_min = 4;
@@ -599,6 +600,21 @@ std::string Simulation::new_text() {
   return std::format("[{}{}]", ++texts_made_, std::string(random_.next_below(40), 'x'));
 }
 
+// What a session or a response is told.
+std::string Simulation::input_text() {
+  if (!clients_are_alike_ || random_.next_below(4) == 0) return new_text();
+  return std::format("[my name is {}]", random_.next_below(3));
+}
+
+// What a request without a session begins with: where clients are alike, often the same long text.
+std::string Simulation::prompt_text() {
+  if (!clients_are_alike_ || random_.next_below(3) == 0) return input_text();
+  const std::int32_t cells = model_options_.unified ? model_options_.cells : model_options_.cells / model_options_.sequences;
+  std::string text = "[";
+  while (std::ssize(text) < cells * 5 / 8) text += "one two three ";
+  return text + "]";
+}
+
 std::string Simulation::pick_session() {
   if (known_.empty()) return "nobody";
   auto picked = known_.begin();
@@ -616,7 +632,7 @@ void Simulation::create_session() {
   const TenantId tenant = tenant_of("");
   CreateSessionRequest request;
   request.mode = SessionMode::text;
-  if (random_.next_below(3) == 0) request.system = new_text();
+  if (random_.next_below(3) == 0) request.system = input_text();
   if (random_.next_below(20) == 0) request.ttl_s = 1;
   if (random_.next_below(4) != 0) {
     request.on_full = OnFull::shift;
@@ -634,7 +650,7 @@ void Simulation::create_session() {
 
 void Simulation::append() {
   const std::string session = pick_session();
-  const std::string text = new_text();
+  const std::string text = input_text();
   router_->append_input(tenant_of(session), {.session = session, .input = {.text = text, .messages = {}}},
                         expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
                           if (done && known_.contains(session)) known_[session].inputs.push_back(text);
@@ -644,7 +660,7 @@ void Simulation::append() {
 void Simulation::generate(bool in_session) {
   GenerateRequest request;
   if (in_session) request.session = pick_session();
-  if (!in_session || random_.next_below(2) == 0) request.input.text = new_text();
+  if (!in_session || random_.next_below(2) == 0) request.input.text = in_session ? input_text() : prompt_text();
   if (in_session && random_.next_below(10) == 0) {
     request.regenerate = true;
     request.input = {};
@@ -742,7 +758,7 @@ void Simulation::create_conversation() {
   const TenantId tenant = tenant_of("");
   CreateSessionRequest request;
   request.mode = SessionMode::chat;
-  if (random_.next_below(2) == 0) request.messages = {{"user", new_text()}};
+  if (random_.next_below(2) == 0) request.messages = {{"user", input_text()}};
   router_->create_session(tenant, request, expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
                             if (made) conversations_.emplace_back(made->id.value, tenant);
                           }));
@@ -762,7 +778,7 @@ void Simulation::respond() {
     response.previous = known.id;
     tenant = known.tenant;
   }
-  request.input.messages = {{"user", new_text().substr(0, 12)}};
+  request.input.messages = {{"user", input_text().substr(0, 12)}};
   response.id = std::format("{}", ++texts_made_);
   response.is_kept = random_.next_below(5) != 0;
   if (random_.next_below(3) == 0) response.instructions = random_.next_below(2) == 0 ? "a" : "b";

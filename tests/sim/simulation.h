@@ -128,11 +128,14 @@ class Simulation {
   [[nodiscard]] std::string pick_session();
   [[nodiscard]] TenantId tenant_of(const std::string& session);
   [[nodiscard]] std::string new_text();
+  [[nodiscard]] std::string input_text();
+  [[nodiscard]] std::string prompt_text();
   template <class T>
   Reply<T> expect_reply(std::move_only_function<void(Expected<T>)> then);
 
   Random random_;
   bool has_prefill_lanes_ = false;
+  bool clients_are_alike_ = false;  // most say the same few things, as many users of one program do
   testing::SimClock clock_;
   testing::FakeOptions model_options_;
   std::shared_ptr<const testing::FakeModel> model_;
