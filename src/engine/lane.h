@@ -292,6 +292,7 @@ class Lane {
   [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const Source& source);
   [[nodiscard]] bool make_room_for(const Sequence& sequence, std::size_t index, Source& source);
   void fill_slot(Sequence& sequence, std::size_t index, const Source& source);
+  void copy_slot(std::size_t from, std::size_t to, std::size_t count);
   void write_receipt(Sequence& sequence, const Source& source, bool had_tokens);
   void add_cached(std::size_t index, std::span<const Token> tokens);
   void keep_cached(std::size_t index, std::size_t count);

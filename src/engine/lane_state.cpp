@@ -367,8 +367,10 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
     const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
+    // A copy is a state: cells that were moved up are in none, and of a window it has only what its end sees.
+    if (is_copied && (slot.was_moved() || (!shape().can_truncate && count < size_of(slot.tokens)))) continue;
     consider({.kind = Source::Kind::slot, .tokens_count = count, .slot = i},
-             is_copied ? load_ms(slot.tokens.size() * shape().kv_bytes_per_token) : 0);
+             is_copied ? 2 * load_ms(slot.tokens.size() * shape().kv_bytes_per_token) : 0);
   }
   return best;
 }
@@ -549,17 +551,7 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
       return;
     case Source::Kind::slot: {
       if (source.slot == index) return;
-      Slot& from = slots_[source.slot];
-      context_->copy(static_cast<std::int32_t>(source.slot), static_cast<std::int32_t>(index));
-      slots_[index].tokens = from.tokens;
-      if (shape().is_unified) {
-        cells_.share(source.slot, index, from.tokens.size());
-      } else {
-        cells_.add(index, from.tokens.size());
-      }
-      (void)cut_slot(index, count);
-      ++from.uses;
-      from.last_used = clock_.now();
+      copy_slot(source.slot, index, count);
       return;
     }
     case Source::Kind::image:
@@ -574,6 +566,35 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
       sequence.arriving =
           Arrival{.report = std::nullopt, .stored = source.image, .id = source.stored.id, .tokens_wanted = source.tokens_count};
   }
+}
+
+// The first `count` tokens of a slot come into an empty one, or none of them where that fails: then they are computed again.
+void Lane::copy_slot(std::size_t from, std::size_t to, std::size_t count) {
+  Slot& source = slots_[from];
+  ++source.uses;
+  source.last_used = clock_.now();
+  const auto from_sequence = static_cast<std::int32_t>(from);
+  const auto to_sequence = static_cast<std::int32_t>(to);
+  if (shape().is_unified) {
+    context_->share(from_sequence, to_sequence, static_cast<std::int32_t>(count));
+    cells_.share(from, to, count);
+    slots_[to].tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(count));
+    return;
+  }
+  auto room = pool_.reserve(room_of_state(*context_, from_sequence));
+  if (!room) {
+    log_debug("lane {}: memory has no room to copy the {} tokens of slot {}, which are computed again", options_.index,
+              source.tokens.size(), from);
+    return;
+  }
+  const auto copied = copy_sequence(*context_, from_sequence, to_sequence, source.tokens, pool_, std::move(*room));
+  if (!copied) {
+    log_warning("lane {}: the {} tokens of slot {} could not be copied and are computed again: {}", options_.index,
+                source.tokens.size(), from, copied.error().message);
+    return;
+  }
+  add_cached(to, source.tokens);
+  (void)cut_slot(to, count);
 }
 
 void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_tokens) {

@@ -81,6 +81,15 @@ Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence
   return context.load_state(sequence, next.begin, next.end, context.fit_state(copy));
 }
 
+Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to, std::span<const Token> tokens,
+                             kv::BytePool& pool, ByteBudget::Share room) {
+  auto image = save_sequence(context, from, tokens, pool, std::move(room));
+  if (!image) return std::unexpected(image.error());
+  auto restored = restore_sequence(context, to, *image);
+  kv::recycle(std::move(*image), pool);
+  return restored;
+}
+
 Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image) {
   if (auto verdict = kv::check_fits(image, context.state_identity()); !verdict) return verdict;
   for (kv::StatePiece& piece : image.pieces) {

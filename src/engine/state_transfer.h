@@ -34,6 +34,11 @@ struct StateSize {
 [[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::StateImage& image,
                                                   std::size_t piece, const kv::BytePool& pool);
 
+// Makes the empty sequence `to` a copy of `from`, whose cache holds exactly `tokens`, by way of the pool, for which `room` has
+// been reserved. Takes as long as saving and loading. On failure `to` is empty.
+[[nodiscard]] Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to,
+                                           std::span<const Token> tokens, kv::BytePool& pool, ByteBudget::Share room);
+
 // Loads an image into the empty `sequence`. On failure the sequence is empty. What is in the image afterwards may be of another
 // form.
 [[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::StateImage& image);

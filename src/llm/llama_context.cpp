@@ -373,8 +373,10 @@ void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t
   is_shifted_ = true;
 }
 
-void LlamaContext::copy(std::int32_t from, std::int32_t to) {
-  llama_memory_seq_cp(memory(), from, to, -1, -1);
+void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count) {
+  UMA_CHECK(shape_.is_unified && can_truncate(from, count) && sequence_length(to) == 0);
+  // A model that keeps states knows no parts of a sequence.
+  llama_memory_seq_cp(memory(), from, to, -1, count >= sequence_length(from) ? -1 : count);
 }
 
 void LlamaContext::set_threads(std::int32_t threads) {

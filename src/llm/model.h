@@ -142,8 +142,10 @@ class Context {
   // values have seen what was forgotten. The library turns the keys with the next decode: until then the sequence must not be
   // saved. REQUIRES: shape().can_shift, begin < end < the sequence's length, and no other sequence has the cells from `end` on.
   virtual void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) = 0;
-  // Makes `to`, which is empty, a copy of all of `from`.
-  virtual void copy(std::int32_t from, std::int32_t to) = 0;
+  // Makes the first `count` cells of `from` also those of `to`, which is empty. In a split context a sequence is copied as a
+  // state: the library would copy its cells only with the next decode, and what is saved or loaded until then would be wrong
+  // without an error (docs/LIBLLAMA.md). REQUIRES: shape().is_unified, can_truncate(from, count).
+  virtual void share(std::int32_t from, std::int32_t to, std::int32_t count) = 0;
 
   // Compute threads of the calls from now on.
   virtual void set_threads(std::int32_t threads) = 0;

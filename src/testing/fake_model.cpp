@@ -113,19 +113,6 @@ void FakeContext::keep(std::size_t sequence, std::size_t count) {
   }
 }
 
-// The library copies the whole of a sequence's part of the cache, as it is when the next decode begins.
-void FakeContext::copy_what_waits() {
-  const auto size = static_cast<std::size_t>(shape_.sequence_cells_max);
-  for (const auto& [from, to] : copies_) {
-    for (std::size_t i = 0; i < size; ++i) {
-      Cell& target = cells_[to * size + i];
-      const Cell& source = cells_[from * size + i];
-      target = {.token = source.token, .seen = source.seen, .is_moved = source.is_moved, .holders = target.holders};
-    }
-  }
-  copies_.clear();
-}
-
 Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) {
   UMA_CHECK(!rows.empty() && rows.size() <= static_cast<std::size_t>(shape_.batch_rows_max));
   logits_.clear();
@@ -136,7 +123,6 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
-  copy_what_waits();
   std::vector<std::size_t> wanted(free_.size());
   for (const llm::BatchRow& row : rows) ++wanted[stream_of(static_cast<std::size_t>(row.sequence))];
   for (std::size_t stream = 0; stream < free_.size(); ++stream) {
@@ -220,23 +206,15 @@ std::int64_t FakeContext::moved_cells(std::int32_t sequence) const {
                                [&](std::uint32_t cell) { return cells_[cell].is_moved; });
 }
 
-void FakeContext::copy(std::int32_t from, std::int32_t to) {
-  const auto source = static_cast<std::size_t>(from);
-  const auto target = static_cast<std::size_t>(to);
-  UMA_CHECK(held_[target].empty());
-  if (options_.unified) {
-    held_[target] = held_[source];
-    for (const std::uint32_t cell : held_[target]) ++cells_[cell].holders;
-    return;
+void FakeContext::share(std::int32_t from, std::int32_t to, std::int32_t count) {
+  const Held& source = held_[static_cast<std::size_t>(from)];
+  Held& target = held_[static_cast<std::size_t>(to)];
+  UMA_CHECK(options_.unified && target.empty() && count <= std::ssize(source) && can_truncate(from, count));
+  target.assign(source.begin(), source.begin() + count);
+  for (const std::uint32_t cell : target) {
+    UMA_CHECK(!cells_[cell].is_moved);
+    ++cells_[cell].holders;
   }
-  // The same places of the other part.
-  const auto size = static_cast<std::uint32_t>(shape_.sequence_cells_max);
-  for (const std::uint32_t cell : held_[source]) {
-    held_[target].push_back(cell - static_cast<std::uint32_t>(from) * size + static_cast<std::uint32_t>(to) * size);
-    cells_[held_[target].back()].holders = 1;
-  }
-  std::erase_if(free_[target], [&](std::uint32_t cell) { return cells_[cell].holders > 0; });
-  copies_.emplace_back(source, target);
 }
 
 Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) {

@@ -1,8 +1,7 @@
 // A model without weights: the logits of a position are pseudo-random numbers drawn from all cells up to it. A cell keeps its
 // token and a digest of the cells that it was computed from, so that a wrong, missing, foreign or stale cell anywhere in a
 // sequence changes what is generated from it, also where it has the right token. Keeps the library's rules: bounded cells and
-// batches, consecutive positions, split or unified cells, and copies between sequences of a split cache that are only done at
-// the beginning of the next decode. Faults and the price of a decode are settable.
+// batches, consecutive positions, split or unified cells. Faults and the price of a decode are settable.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +66,7 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] bool can_truncate(std::int32_t sequence, std::int32_t begin) override;
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
-  void copy(std::int32_t from, std::int32_t to) override;
+  void share(std::int32_t from, std::int32_t to, std::int32_t count) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override {
     return held_[static_cast<std::size_t>(sequence)].size() * kCellBytes;
@@ -104,16 +103,14 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] std::vector<Token> tokens_of(const Held& held) const;
   void append(std::size_t sequence, Token token, std::uint32_t seen);
   void keep(std::size_t sequence, std::size_t count);
-  void copy_what_waits();
 
   FakeOptions options_;
   llm::ContextShape shape_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
-  std::vector<Cell> cells_;                       // those of a stream one after another
+  std::vector<Cell> cells_; // those of a stream one after another
   std::vector<std::vector<std::uint32_t>> free_;  // per stream: those that nobody holds, the next one last
   std::vector<Held> held_;                        // per sequence
-  std::vector<std::pair<std::size_t, std::size_t>> copies_;  // from one sequence to another, that the next decode does
   std::int64_t shifts_ = 0;
   std::map<std::int32_t, std::vector<float>> logits_;
 };

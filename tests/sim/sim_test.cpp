@@ -40,7 +40,7 @@ Seeds choose_seeds(std::uint64_t usual) {
 }
 
 TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
-  const Seeds seeds_to_run = choose_seeds(300);
+  const Seeds seeds_to_run = choose_seeds(1500);
   const std::uint64_t seeds = seeds_to_run.last;
   Outcome total;
   for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
