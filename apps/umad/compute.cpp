@@ -16,6 +16,7 @@ Compute choose_compute(const Config& config, const std::optional<Profile>& profi
   llm::ContextOptions& options = compute.context;
   options.cells = config.context_cells;
   options.sequences = config.slots;
+  options.has_spare = config.verify_every > 0;
 
   const bool takes_threads = profile && !config.is_given("threads");
   if (takes_threads) {

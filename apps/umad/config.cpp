@@ -234,6 +234,8 @@ const std::vector<Setting>& settings() {
       {"scheduler", "lanes", apply_lanes},
       {"scheduler", "speculation", apply_speculation},
       {"scheduler", "reproducible", apply_reproducible},
+      {"scheduler", "verify", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.verify_every; }),
+       "UMA_VERIFY"},
       {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
       {"scheduler", "weights", apply_weights},
       {"scheduler", "prefill_threads", store(integer(0, 256), [](Config& c) -> auto& { return c.prefill_threads; })},

@@ -251,6 +251,7 @@ engine::EngineOptions Daemon::engine_options() {
   options.bmt_budget_gbps = config_.bmt_budget_gbps;
   options.is_reproducible = config_.reproducible == Reproducible::on;
   options.speculates = config_.speculates;
+  options.verify_every = config_.verify_every;
   options.store = store_options(config_);
   options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
                     .cache_bytes_max = config_.vision_cache_bytes_max,

@@ -271,6 +271,7 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
                         .policy = options_.policy,
                         .is_reproducible = options_.is_reproducible,
                         .speculates = options_.speculates,
+                        .verify_every = options_.verify_every,
                         .workers = busy_workers_,
                         .stats = loaded.stats[index],
                         .store = &store_,
@@ -737,6 +738,8 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.queue_depth += stats.queue_depth.value();
     snapshot.preemptions_total += stats.preemptions_total.value();
     snapshot.context_shifts_total += stats.context_shifts_total.value();
+    snapshot.reuses_verified_total += stats.reuses_verified_total.value();
+    snapshot.reuses_wrong_total += stats.reuses_wrong_total.value();
     snapshot.promises_kept_total += stats.promises_kept_total.value();
     snapshot.promises_broken_total += stats.promises_broken_total.value();
     snapshot.drafted_tokens_total += stats.drafted_tokens_total.value();

@@ -41,6 +41,7 @@ struct EngineOptions {
   sched::PolicyOptions policy;
   double bmt_budget_gbps = 0;         // 10^9 bytes a second that may be moved; 0: no limit
   bool is_reproducible = false;       // LaneOptions
+  std::int32_t verify_every = 0;      // LaneOptions; the contexts of the workers need a spare sequence
   bool speculates = false;            // guesses tokens from a sequence's own text where that pays
   kv::StoreOptions store;             // of states that no context holds
   VisionOptions vision;               // of models that have a projector

@@ -37,7 +37,8 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       context_(std::move(context)),
       family_(options_.store != nullptr ? options_.store->join(context_->state_identity(), context_->shape().can_truncate) : 0),
       slots_(static_cast<std::size_t>(context_->shape().sequences)),
-      cells_(slots_.size()),
+      cells_(slots_.size() + 1),
+      verifier_(options_.verify_every, *context_),
       pool_(options_.store != nullptr ? options_.store->pool() : own_pool_),
       turns_(options.policy, context_->shape().sequences),
       thread_control_(options.threads),
@@ -109,6 +110,8 @@ StepOutcome Lane::step() {
     make_room_in_chains();
     build_views(now);
   }
+  const bool has_verified = verify_some();
+  if (has_verified) build_views(now);
   send_prompts_away();
   Sequence* image = stop_at_images();
   cores_.set_decode_busy(!views_.empty() || image != nullptr);
@@ -117,7 +120,7 @@ StepOutcome Lane::step() {
   const auto until = waits_until(now, takes_turn);
   if (until && image == nullptr) {
     update_gauges();
-    return {.did_work = has_loaded, .wake = std::min(*until, next_wake())};
+    return {.did_work = has_loaded || has_verified, .wake = std::min(*until, next_wake())};
   }
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
@@ -143,7 +146,7 @@ StepOutcome Lane::step() {
   }
   remove_finished();
   update_gauges();
-  return {.did_work = has_loaded || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
+  return {.did_work = has_loaded || has_verified || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
 }
 
 // Reasons to leave what could be computed for a little later. Takes out of views_ whose turn it is not.
@@ -1141,6 +1144,7 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   UMA_CHECK(sequence.state != Sequence::State::finished);
   if (sequence.is_away) come_home(sequence);
   sequence.arriving.reset();
+  end_verification(sequence);
   if (sequence.state == Sequence::State::running) {
     leave_slot(sequence);
     const double service_ms = to_ms(clock_.now() - sequence.placed_at);
@@ -1276,6 +1280,9 @@ void Lane::check_invariants() {
     UMA_CHECK(owners == (slot.is_running ? 1 : 0));
   }
   UMA_CHECK(cells_used() <= shape().cells);
+  UMA_CHECK(!verifier_.current() || context_->sequence_length(shape().spare) == verifier_.rows_done());
+  UMA_CHECK(std::ranges::count_if(sequences_, [](const SequencePtr& sequence) { return sequence->is_verified; }) ==
+            (verifier_.current() ? 1 : 0));
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->state != Sequence::State::running || sequence->arriving) continue;
     const std::vector<Token>& cached = slots_[sequence->slot].tokens;

@@ -40,6 +40,7 @@
 #include "engine/lane_stats.h"
 #include "engine/model_drafter.h"
 #include "engine/prefill_lane.h"
+#include "engine/reuse_verifier.h"
 #include "engine/text_stream.h"
 #include "kv/state_image.h"
 #include "kv/state_owner.h"
@@ -150,6 +151,7 @@ struct LaneOptions {
   // Calls are made so that a request's logits are the same bits whoever shares the context (docs/decisions/0014).
   bool is_reproducible = false;
   bool speculates = true;                          // where guesses pay; the text is the same
+  std::int32_t verify_every = 0;                   // of what is reused one in so many is computed anew and compared; 0: none
   std::shared_ptr<BusyWorkers> workers = nullptr;  // of the daemon, with which it shares the threads; null: there are no others
   std::shared_ptr<LaneStats> stats = nullptr;      // of a worker that was here before; null: they begin at zero
   // Where states go that leave the context; it outlives the lane. Null: they are dropped, and requests share nothing.
@@ -289,6 +291,7 @@ class Lane {
   [[nodiscard]] Source choose_source(const Sequence& sequence) const;
   [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
+  [[nodiscard]] static bool can_take_over(const Slot& slot, std::int32_t count);
   [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const Source& source);
   [[nodiscard]] bool make_room_for(const Sequence& sequence, std::size_t index, Source& source);
   void fill_slot(Sequence& sequence, std::size_t index, const Source& source);
@@ -328,6 +331,11 @@ class Lane {
   void take_prompt_back(Sequence& sequence, PrefillReport report);
   void load_arriving(Sequence& sequence, TimePoint until);
   void refuse_arrival(Sequence& sequence, const Error& error);
+  void note_refused(Sequence& sequence);
+  void begin_verification(Sequence& sequence, kv::StateId state);
+  [[nodiscard]] bool verify_some();
+  void end_verification(Sequence& sequence);
+  void reject_reuse(Sequence& sequence, double distance);
   void end_arrival(Sequence& sequence);
   [[nodiscard]] bool load_arrivals(TimePoint now);
   [[nodiscard]] bool should_gather(TimePoint now);
@@ -384,7 +392,8 @@ class Lane {
   std::unique_ptr<llm::Context> context_;
   const kv::FamilyId family_;
   std::vector<Slot> slots_;
-  CellLedger cells_;  // of a unified context
+  CellLedger cells_;  // of a unified context; the last entry is the spare sequence's
+  ReuseVerifier verifier_;
   kv::BytePool own_pool_{0};
   kv::BytePool& pool_;                  // of states: the store\'s, where there is one
   std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival

@@ -42,8 +42,8 @@ struct Lane::Sequence {
   }
   [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
   [[nodiscard]] bool is_fetching() const { return fetching_since != TimePoint{}; }
-  // Its slot is not complete: it is in no plan.
-  [[nodiscard]] bool is_elsewhere() const { return is_away || arriving; }
+  // Its slot is not complete, or in doubt: it is in no plan.
+  [[nodiscard]] bool is_elsewhere() const { return is_away || arriving || is_verified; }
   // Its own state, which nobody else keeps.
   [[nodiscard]] bool is_swapped_out() const { return image != nullptr && image_id == 0; }
 
@@ -78,6 +78,7 @@ struct Lane::Sequence {
   bool has_rows = true;   // all images of its that are to be computed are encoded
   bool is_away = false;   // its prompt is being computed in the prefill lane
   bool stays = false;     // it has been there in vain
+  bool is_verified = false;  // what it reused is being computed anew
   std::optional<Arrival> arriving;
   RequestId waits_for{};  // that one's prompt, still being computed, begins as its own does
   std::int64_t position_reported = -1;

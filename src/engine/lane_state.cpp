@@ -246,6 +246,7 @@ Lane::Sequence* Lane::choose_victim() {
 
 void Lane::swap_out(Sequence& sequence) {
   if (sequence.is_away) come_home(sequence);
+  end_verification(sequence);
   kv::ImagePtr kept;
   kv::StateId id = 0;
   if (sequence.arriving) {
@@ -366,9 +367,9 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     const std::int32_t count = usable_of_slot(i, slot.unmoved());
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
-    const bool is_copied = !shape().is_unified && (slot.is_running || !slot.owner.session.empty());
-    // A copy is a state: cells that were moved up are in none, and of a window it has only what its end sees.
-    if (is_copied && (slot.was_moved() || (!shape().can_truncate && count < size_of(slot.tokens)))) continue;
+    const bool is_copied = !shape().is_unified && !can_take_over(slot, count);
+    // A copy is a state: of a window it has only what its end sees.
+    if (is_copied && !shape().can_truncate && count < size_of(slot.tokens)) continue;
     consider({.kind = Source::Kind::slot, .tokens_count = count, .slot = i},
              is_copied ? 2 * load_ms(slot.tokens.size() * shape().kv_bytes_per_token) : 0);
   }
@@ -450,6 +451,11 @@ bool Lane::make_slot_ahead(const Sequence& sequence) {
   return !waits_for_room_;
 }
 
+// Whether who continues the slot's first `count` tokens gets the slot itself: nobody comes back to it, and little of it is lost.
+bool Lane::can_take_over(const Slot& slot, std::int32_t count) {
+  return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
+}
+
 // The session's own slot; a slot left behind that the sequence continues; the lowest free one, since the library rewards
 // running slots that lie close together; the least valuable idle one.
 std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Source& source) {
@@ -460,9 +466,7 @@ std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Sou
   }
   const bool is_from_slot = source.kind == Source::Kind::slot;
   if (is_from_slot) {
-    const Slot& slot = slots_[source.slot];
-    if (!slot.is_running && slot.owner.session.empty() && source.tokens_count >= size_of(slot.tokens) / 4 * 3)
-      return source.slot;
+    if (can_take_over(slots_[source.slot], source.tokens_count)) return source.slot;
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!slots_[i].is_running && slots_[i].tokens.empty()) return i;
@@ -540,6 +544,7 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to come", sequence.task.id.value,
             sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(),
             sequence.chain.size(), sequence.arriving ? sequence.arriving->tokens_wanted : 0);
+  if (!sequence.arriving) begin_verification(sequence, 0);
   return true;
 }
 
@@ -703,14 +708,18 @@ void Lane::refuse_arrival(Sequence& sequence, const Error& error) {
   if (sequence.arriving->report) {
     sequence.stays = true;
   } else {
-    sequence.is_refused = true;
-    if (!sequence.in_batch) {
-      sequence.usage.recomputed_tokens = std::exchange(sequence.usage.reused_tokens, 0) + sequence.usage.recomputed_tokens;
-      sequence.usage.tier = Tier::none;
-      sequence.usage.reuse_reason = "refused";
-    }
+    note_refused(sequence);
   }
   sequence.arriving.reset();
+}
+
+// Nothing that was stored is used for it any more.
+void Lane::note_refused(Sequence& sequence) {
+  sequence.is_refused = true;
+  if (sequence.in_batch) return;
+  sequence.usage.recomputed_tokens = std::exchange(sequence.usage.reused_tokens, 0) + sequence.usage.recomputed_tokens;
+  sequence.usage.tier = Tier::none;
+  sequence.usage.reuse_reason = "refused";
 }
 
 // All of it is in the slot. A prompt brings the logits of its first token with it.
@@ -735,6 +744,7 @@ void Lane::end_arrival(Sequence& sequence) {
   const double weight = std::min(megabytes / 16, 1.0 / 8);
   load_ms_per_mb_ += weight * ((arrival.ms - sequence.image_ms) / std::max(megabytes, 1e-3) - load_ms_per_mb_);
   if (arrival.id != 0) options_.store->settle(arrival.id, asker_of(sequence));
+  begin_verification(sequence, arrival.id);
 }
 
 }  // namespace uma::engine

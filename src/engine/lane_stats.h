@@ -25,6 +25,8 @@ struct LaneStats {
   Counter drafted_accepted_total;  // and were right
   Counter logits_rows_total;       // that tokens were chosen from
   Counter logits_copied_total;  // of them, those that came with a prompt from the prefill lane; the others stay where they are
+  Counter reuses_verified_total;  // by scheduler.verify
+  Counter reuses_wrong_total;     // of them, those that gave other logits than their tokens
   Counter promises_kept_total;
   Counter promises_broken_total;
   Counter hot_hits_total;

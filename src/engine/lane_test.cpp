@@ -142,6 +142,12 @@ class LaneTest : public ::testing::Test {
     return made;
   }
 
+  static LaneOptions verifying(std::int32_t every) {
+    LaneOptions options;
+    options.verify_every = every;
+    return options;
+  }
+
   const EosEvent& eos(std::uint64_t id) { return std::get<EosEvent>(results_.at(id).terminal); }
 
   SimClock clock_;
@@ -1328,6 +1334,91 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   for (std::size_t i = 0; i < without.size(); ++i) {
     EXPECT_EQ(sinks_[2]->logprobs[i].chosen.logprob, without[i].chosen.logprob);
   }
+}
+
+// --- What is reused is computed anew, now and then
+
+TEST_F(LaneTest, AWrongReuseIsFoundAndComputedAgain) {
+  for (const bool unified : {false, true}) {
+    for (const std::int32_t every : {0, 1}) {
+      make({.cells = unified ? 320 : 640, .sequences = 4, .unified = unified, .has_spare = every > 0}, verifying(every));
+      Task first = task(1, "a turn of some length", 8);
+      first.session = {"s"};
+      post(std::move(first));
+      run();
+      std::vector<Token> chain = tokens_of("a turn of some length");
+      chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+      chain.push_back('?');
+      context_->damage(0, 3);
+      Task second = task(2, "", 8);
+      second.session = {"s"};
+      second.tokens = chain;
+      post(std::move(second));
+      run();
+      const bool is_right = sinks_[2]->tokens == fake_continuation(options_, chain, 8);
+      EXPECT_EQ(is_right, every == 1) << "a damaged cell changes what is said";
+      EXPECT_EQ(lane_->stats().reuses_wrong_total.value(), every == 1 ? 1u : 0u);
+      EXPECT_EQ(eos(2).usage.reuse_reason, every == 1 ? "refused" : "hot");
+      EXPECT_EQ(eos(2).usage.reused_tokens + eos(2).usage.recomputed_tokens, eos(2).usage.prompt_tokens);
+      EXPECT_EQ(lane_->stats().cells_used.value(), static_cast<std::int64_t>(chain.size()) + 7);
+    }
+  }
+}
+
+TEST_F(LaneTest, AStoredStateThatIsWrongIsThrownAway) {
+  kv::StateStore store({.warm_bytes_max = 100'000}, nullptr, clock_);
+  LaneOptions options = verifying(1);
+  options.store = &store;
+  options.stored_tokens_min = 4;
+  options.eviction = kv::EvictionOrder::lru;
+  make({.cells = 160, .sequences = 2, .has_spare = true}, options);
+  Task first = task(1, "a turn of some length", 8);
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  std::vector<Token> chain = tokens_of("a turn of some length");
+  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  context_->damage(0, 3);
+  for (std::uint64_t id = 2; id < 4; ++id) {  // which take both slots
+    Task other = task(id, "something else " + std::to_string(id), 8);
+    other.session = {std::to_string(id)};
+    post(std::move(other));
+    run();
+  }
+  ASSERT_EQ(store.states_of({"s"}).tier, Tier::warm);
+  chain.push_back('?');
+  Task second = task(4, "", 8);
+  second.session = {"s"};
+  second.tokens = chain;
+  post(std::move(second));
+  run();
+  EXPECT_EQ(sinks_[4]->tokens, fake_continuation(options_, chain, 8));
+  EXPECT_EQ(lane_->stats().reuses_wrong_total.value(), 1u);
+  EXPECT_EQ(store.states_of({"s"}).tier, Tier::none);
+}
+
+TEST_F(LaneTest, ARequestThatLeavesWhileItsReuseIsVerifiedLeavesNothingBehind) {
+  make({.cells = 640, .sequences = 2, .batch_rows_max = 8, .unified = true, .has_spare = true}, verifying(1));
+  const std::string prompt(100, 'p');
+  Task first = task(1, prompt, 8);
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  std::vector<Token> chain = tokens_of(prompt);
+  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  chain.push_back('?');
+  const std::int64_t cells = lane_->stats().cells_used.value();
+  Task second = task(2, "", 8);
+  second.session = {"s"};
+  second.tokens = chain;
+  post(std::move(second));
+  for (int i = 0; i < 100 && lane_->stats().cells_used.value() == cells; ++i) step();
+  ASSERT_GT(lane_->stats().cells_used.value(), cells) << "the spare sequence has some";
+  lane_->post(CancelCommand{RequestId{2}});
+  run();
+  EXPECT_EQ(eos(2).reason, FinishReason::cancelled);
+  EXPECT_EQ(lane_->stats().cells_used.value(), cells);
+  EXPECT_EQ(lane_->stats().reuses_verified_total.value(), 0u);
 }
 
 }  // namespace

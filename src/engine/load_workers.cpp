@@ -29,7 +29,8 @@ std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm:
                                                    llm::Context& decodes) {
   const llm::ContextShape& shape = decodes.shape();
   options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
-  for (const std::int32_t sequences : {1, shape.sequences}) {
+  options.has_spare = false;
+  for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
     options.sequences = sequences;
     options.cells = shape.is_unified ? shape.sequence_cells_max : shape.sequence_cells_max * sequences;
     auto context = model.new_context(options);

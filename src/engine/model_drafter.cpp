@@ -41,6 +41,7 @@ Expected<Unit> check_same_vocabulary(const llm::Vocab& model, const llm::Vocab& 
 Expected<std::unique_ptr<llm::Context>> make_draft_context(const llm::Model& draft, const llm::ContextShape& decodes,
                                                            llm::ContextOptions options) {
   options.sequences = decodes.sequences;
+  options.has_spare = false;
   options.cells = decodes.cells;
   options.layout = decodes.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   options.kv_type = llm::KvType::f16;  // a small model's heads may be too small for blocks

@@ -338,6 +338,11 @@ void StateStore::expect(std::size_t piece_bytes, std::size_t pieces) {
   inbox_.push({.kind = JobKind::expect, .bytes = piece_bytes, .count = pieces});
 }
 
+void StateStore::discard(StateId id) {
+  const MutexLock lock(mutex_);
+  if (entries_.contains(id)) remove(id);
+}
+
 void StateStore::forget(const SessionId& session) {
   const MutexLock lock(mutex_);
   if (!is_open_) forgotten_.insert(session);

@@ -144,6 +144,8 @@ class StateStore {
   [[nodiscard]] BytePool& pool() { return pool_; }
   // Runs a task on the store's thread, where work on the bytes of a whole state makes nobody wait but the disk's queue.
   void run_later(std::move_only_function<void()> task) { inbox_.push({.kind = JobKind::task, .task = std::move(task)}); }
+  // It is not the state of its tokens: nobody gets it again.
+  void discard(StateId id);
   // The session has ended.
   void forget(const SessionId& session);
   // What is stored of a session.

@@ -39,12 +39,17 @@ Estimated estimate_layout(const GgufHeader& header, const ContextOptions& option
   layout.is_unified = options.layout == KvLayout::unified ||
                       (options.layout == KvLayout::automatic &&
                        chooses_unified(layout.cells, static_cast<std::int32_t>(layout.sequences), train));
+  if (options.has_spare && !layout.is_unified) {
+    layout.cells += layout.cells / layout.sequences;
+    ++layout.sequences;
+  }
   return layout;
 }
 
 // A context for the longest sequence of such a one.
 ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cells, bool is_unified) {
   options.sequences = 1;
+  options.has_spare = false;
   options.cells = sequence_cells;
   options.layout = is_unified ? KvLayout::unified : KvLayout::split;
   return options;

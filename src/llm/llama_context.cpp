@@ -68,6 +68,7 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   if (options.layout == KvLayout::automatic) {
     unified = chooses_unified(static_cast<std::int64_t>(cells), options.sequences, train);
   }
+  if (options.has_spare && !unified) cells += cells / static_cast<std::uint64_t>(options.sequences);
   return {static_cast<std::uint32_t>(cells), unified};
 }
 
@@ -154,10 +155,11 @@ namespace {
 
 // The library's parameters of a context as asked for.
 Expected<llama_context_params> context_params(const Layout& layout, const ContextOptions& options) {
-  const std::int32_t sequences = options.sequences + (layout.unified ? 1 : 0);
+  const std::int32_t own = (layout.unified ? 1 : 0) + (options.has_spare ? 1 : 0);
+  const std::int32_t sequences = options.sequences + own;
   if (options.sequences < 1 || sequences > kLibrarySequencesMax) {
     return fail(ErrorCode::model_load, std::format("{} slots were asked for, a context can have 1 to {}", options.sequences,
-                                                   kLibrarySequencesMax - (layout.unified ? 1 : 0)));
+                                                   kLibrarySequencesMax - own));
   }
   llama_context_params params = llama_context_default_params();
   params.n_ctx = layout.cells;
@@ -215,9 +217,12 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                               layout.cells));
     }
     ContextShape shape;
-    shape.cells = static_cast<std::int32_t>(llama_n_ctx(context));
-    shape.sequence_cells_max = sequence_cells_of(model.get(), context, layout);
+    const auto cells = static_cast<std::int32_t>(llama_n_ctx(context));
     shape.sequences = options.sequences;
+    shape.spare = options.has_spare ? options.sequences : -1;
+    const std::int32_t sequences = options.sequences + (options.has_spare ? 1 : 0);
+    shape.cells = layout.unified ? cells : cells / sequences * options.sequences;
+    shape.sequence_cells_max = sequence_cells_of(model.get(), context, layout);
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
     shape.ubatch_rows_max = static_cast<std::int32_t>(llama_n_ubatch(context));
     shape.logits_rows_max = static_cast<std::int32_t>(std::min(params.n_outputs_max, llama_n_batch(context)));
@@ -236,8 +241,8 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     const ContextBytes bytes = bytes_of_last(model.get(), params);
     shape.memory_bytes = bytes.total();
     shape.kv_bytes_per_token =
-        kv_bytes_measured(kv_bytes_foretold(model.get(), options.kv_type), bytes.cache, shape.cells, has_states(model.get()));
-    shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(shape.sequences));
+        kv_bytes_measured(kv_bytes_foretold(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
+    shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
     std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
                                        shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
                                        shape.has_flash_attention ? "on" : "off", layout.unified ? "unified" : "split");
@@ -270,8 +275,9 @@ LlamaContext::LlamaContext(std::shared_ptr<llama_model> model, llama_context* co
       vocabulary_(llama_vocab_n_tokens(llama_model_get_vocab(model_.get()))),
       has_states_(has_states(model_.get())),
       window_(shape.can_truncate ? 0 : llama_model_n_swa(model_.get())),
-      streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(shape.sequences)),
-      scratch_(shape.is_unified ? shape.sequences : -1),
+      sequences_(shape.sequences + (shape.spare >= 0 ? 1 : 0)),
+      streams_(shape.is_unified ? 1 : static_cast<std::uint32_t>(sequences_)),
+      scratch_(shape.is_unified ? sequences_ : -1),
       batch_(llama_batch_init(shape.batch_rows_max, 0, 1)) {
   llama_set_abort_callback(context_, ask_monitor, &monitor_);
 }
@@ -287,7 +293,7 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
   batch_.n_tokens = static_cast<std::int32_t>(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const BatchRow& row = rows[i];
-    UMA_CHECK(row.token >= 0 && row.token < vocabulary_ && row.sequence >= 0 && row.sequence < shape_.sequences);
+    UMA_CHECK(row.token >= 0 && row.token < vocabulary_ && row.sequence >= 0 && row.sequence < sequences_);
     batch_.token[i] = row.token;
     batch_.pos[i] = row.position;
     batch_.n_seq_id[i] = 1;

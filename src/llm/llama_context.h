@@ -70,6 +70,7 @@ class LlamaContext final : public Context {
   std::int32_t vocabulary_;
   bool has_states_;          // of the past, in some layers at least, instead of tokens
   std::int32_t window_;      // tokens that some layers see, the last one included; 0: all
+  std::int32_t sequences_;   // that rows may be of
   std::uint32_t streams_;    // parts of the cache that each have cells of their own: one per sequence, or one in all
   std::int32_t scratch_;     // a sequence of our own in a unified context, through which pieces of state pass
   bool is_shifted_ = false;  // keys are to be turned by the next decode

@@ -51,6 +51,7 @@ enum class KvType : std::uint8_t { f16, q8_0 };  // of keys and values; q8_0 nee
 struct ContextOptions {
   std::int32_t cells = 0;      // KV cells, shared by all sequences; 0: from the model
   std::int32_t sequences = 8;  // sequences that may be resident at once
+  bool has_spare = false;      // and one more, ContextShape::spare; in a split context with cells of its own
   std::int32_t threads = 1;    // of a call that computes one row, until set_threads()
   KvLayout layout = KvLayout::automatic;
   std::int32_t threads_batch = 0;  // of a call that computes more rows, until set_threads(); 0: as threads
@@ -63,7 +64,8 @@ struct ContextOptions {
 struct ContextShape {
   std::int32_t cells = 0;               // of all sequences together
   std::int32_t sequence_cells_max = 0;  // of one sequence
-  std::int32_t sequences = 0;
+  std::int32_t sequences = 0;        // 0 to sequences - 1
+  std::int32_t spare = -1;           // one more, for what is computed on the side; -1: none
   std::int32_t batch_rows_max = 0;   // rows of one decode call
   std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
   std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits

@@ -54,9 +54,10 @@ float fake_row_value(Token token) {
 }  // namespace
 
 FakeContext::FakeContext(const FakeOptions& options)
-    : options_(options), held_(static_cast<std::size_t>(options_.sequences)) {
+    : options_(options), held_(static_cast<std::size_t>(options_.sequences + (options_.has_spare ? 1 : 0))) {
   shape_.cells = options_.cells;
   shape_.sequences = options_.sequences;
+  shape_.spare = options_.has_spare ? options_.sequences : -1;
   shape_.sequence_cells_max = options_.unified ? options_.cells : options_.cells / options_.sequences;
   shape_.batch_rows_max = options_.batch_rows_max;
   shape_.ubatch_rows_max = options_.batch_rows_max;
@@ -180,8 +181,8 @@ bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   return true;
 }
 
-// The library turns the keys with the next decode; until then, and as their values have seen what is gone, cells that were
-// moved must be neither saved nor shared, which is checked where that would be done.
+// The library turns the keys with the next decode, and the values have seen what is gone: cells that were moved must not be
+// shared, and in a saved state they are worth nothing.
 void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
   const auto index = static_cast<std::size_t>(sequence);
   Held& held = held_[index];
@@ -222,12 +223,12 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   const Held& held = held_[static_cast<std::size_t>(sequence)];
   UMA_CHECK(0 <= begin && begin < end && end <= static_cast<std::int32_t>(held.size()));
   UMA_CHECK((begin == 0 && end == static_cast<std::int32_t>(held.size())) || (options_.unified && options_.can_truncate));
-  UMA_CHECK(moved_cells(sequence) == 0);
   bytes.clear();
   for (std::int32_t i = begin; i < end; ++i) {
     const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
     const auto token = std::as_bytes(std::span(&cell.token, 1));
-    const auto seen = std::as_bytes(std::span(&cell.seen, 1));
+    const std::uint32_t digest = cell.is_moved ? ~cell.seen : cell.seen;  // whoever uses it has another text
+    const auto seen = std::as_bytes(std::span(&digest, 1));
     bytes.insert(bytes.end(), token.begin(), token.end());
     bytes.insert(bytes.end(), seen.begin(), seen.end());
   }

@@ -33,6 +33,7 @@ struct FakeOptions {
   std::int32_t sequences = 4;
   std::int32_t batch_rows_max = 64;
   bool unified = false;
+  bool has_spare = false;          // ContextShape::spare; in a split context with as many cells as each of the others
   bool has_chat_template = false;  // ChatML, unless another is given
   std::string_view chat_template = {};
   // One token in this many (by content) ends a generation; 0: none ever does.
@@ -83,8 +84,12 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] std::vector<Token> cached(std::int32_t sequence, std::size_t count) const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   [[nodiscard]] std::int64_t shifts() const { return shifts_; }
-  // Cells of the sequence that were moved up: to save them is a fault.
+  // Cells of the sequence that were moved up.
   [[nodiscard]] std::int64_t moved_cells(std::int32_t sequence) const;
+  // A cell of the sequence is no more what its token gives.
+  void damage(std::int32_t sequence, std::size_t position) {
+    cells_[held_[static_cast<std::size_t>(sequence)][position]].seen ^= 1;
+  }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
   bool fail_state = false;  // save_state and load_state fail
 

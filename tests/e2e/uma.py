@@ -269,6 +269,7 @@ def clean_environment(**extra):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
     kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which is 1 too
     kept["UMA_HTTP"] = "off"  # the default port is one for all; a test that wants the door asks with --http 127.0.0.1:0
+    kept["UMA_VERIFY"] = "3"  # of what is reused one in three is computed again and compared; what differs is an error in the log
     kept.update({name: str(value) for name, value in extra.items()})
     return kept
 
@@ -332,6 +333,7 @@ class Daemon:
             if self.is_running():
                 status = self.terminate()
                 assert status == 0, f"umad ended with {status}:\n{self.log()[-8000:]}"
+            self.check_reuse()
         finally:
             self.kill()
 
@@ -359,6 +361,11 @@ class Daemon:
         if self.process is not None:
             self.process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def check_reuse(self):
+        """No cells that were reused and verified were those of other tokens."""
+        wrong = [line for line in self.log().splitlines() if "are not those of their tokens" in line]
+        assert not wrong, wrong[0]
 
     def log(self):
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
@@ -454,6 +461,7 @@ class DaemonTest(unittest.TestCase):
     def tearDownClass(cls):
         status = cls.daemon.terminate()
         assert status == 0, f"umad ended with {status}:\n{cls.daemon.log()[-8000:]}"
+        cls.daemon.check_reuse()
 
     def setUp(self):
         self.client = self.daemon.client()

@@ -336,6 +336,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
                             .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
                             .slice_ms = static_cast<double>(random_.next_below(30))};
   }
+  lane_options_.verify_every = static_cast<std::int32_t>(random_.next_below(4));
+  model_options_.has_spare = lane_options_.verify_every > 0;
   // Guesses of what comes next, right, half right or wrong as a whole.
   lane_options_.guess = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
     if (random_.next_below(4) == 0) return;
@@ -369,6 +371,7 @@ void Simulation::make_lanes() {
     if (has_prefill_lanes_) {
       testing::FakeOptions one = model_options_;
       one.sequences = 1;
+      one.has_spare = false;
       one.cells = context->shape().sequence_cells_max;
       prefill_context = std::make_unique<testing::FakeContext>(one);
       contexts_.push_back(prefill_context.get());
@@ -382,6 +385,7 @@ void Simulation::make_lanes() {
     if (random_.next_below(2) == 0) {
       // A draft model that is cheaper, and wrong now and then.
       testing::FakeOptions draft = model_options_;
+      draft.has_spare = false;
       draft.differs_every = static_cast<std::uint32_t>(random_.next_below(4));
       draft.decode_cost /= 10;
       draft.row_cost /= 10;
@@ -447,6 +451,8 @@ void Simulation::count_lanes() {
     outcome_.cold_hits += lane->stats().cold_hits_total.value();
     outcome_.handovers += lane->stats().handover.count();
     outcome_.preemptions += lane->stats().preemptions_total.value();
+    outcome_.verified += lane->stats().reuses_verified_total.value();
+    UMA_CHECK(lane->stats().reuses_wrong_total.value() == 0);
   }
 }
 

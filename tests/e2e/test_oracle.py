@@ -1,0 +1,45 @@
+"""A random mixed load, every reply compared with that of an undisturbed daemon (oracle.py). script/soak does the same for longer."""
+
+import unittest
+
+import oracle
+from oracle import Settings
+
+SECONDS = 6
+
+
+class Oracle(unittest.TestCase):
+    def check(self, settings, seed, models=None):
+        outcome = oracle.run(settings, seed, SECONDS, models or oracle.shipped_models())
+        print(f"\n{settings}: {outcome}")
+        self.assertEqual([], outcome.wrong)
+        self.assertGreater(outcome.equal, 20)
+        self.assertGreater(outcome.reused, 0)
+        return outcome
+
+    def test_a_crowd_that_begins_alike(self):
+        outcome = self.check(Settings(slots=4, layout="split", kinds=("crowd", "long")), 1)
+        self.assertGreater(outcome.verified, 0)
+
+    def test_slots_of_their_own(self):
+        self.check(Settings(slots=6, layout="split", speculation="auto"), 2)
+
+    def test_cells_that_all_share(self):
+        self.check(Settings(slots=6, layout="unified"), 3)
+
+    def test_prompts_beside_the_streams(self):
+        self.check(Settings(slots=3, layout="split", threads=2, lanes="split", verify=0), 4)
+
+    def test_little_memory_for_states(self):
+        self.check(Settings(slots=2, layout="unified", warm="2M", cold="4M"), 5)
+
+    def test_the_same_bits_for_all(self):
+        self.check(Settings(slots=4, reproducible="strict", warm="2M"), 6)
+
+    @unittest.skipUnless(oracle.vision_models(), "no model here reads images")
+    def test_images(self):
+        self.check(Settings(slots=4, layout="unified", clients=8), 7, oracle.vision_models())
+
+
+if __name__ == "__main__":
+    unittest.main()
