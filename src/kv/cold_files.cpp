@@ -116,6 +116,13 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   return state;
 }
 
+// Whether the file is a state that an older umad has written.
+bool is_older_file(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  std::array<std::byte, kStatePrefixBytes> prefix{};
+  return file.is_open() && read_all(file.get(), 0, prefix) == 0 && is_older_state(prefix);
+}
+
 Expected<StateImage> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
   StateImage image{
       .identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .room = {}, .pieces = {}};
@@ -241,6 +248,7 @@ Expected<std::vector<ColdHead>> ColdFiles::list() {
   std::vector<ColdHead> heads;
   heads.reserve(found->size());
   std::size_t refused_count = 0;
+  std::size_t older_count = 0;
   for (std::string& name : *found) {
     auto state = open_state(path_of(name), name, false);
     if (state) {
@@ -252,8 +260,16 @@ Expected<std::vector<ColdHead>> ColdFiles::list() {
                        .last_used_s = state->last_used_s});
       continue;
     }
+    if (is_older_file(path_of(name))) {
+      ++older_count;
+      (void)remove(name);
+      continue;
+    }
     if (++refused_count <= kLogLinesMax) log_warning("stored state not used: {}", state.error().message);
     if (state.error().code == ErrorCode::runtime_decode) set_aside(name);
+  }
+  if (older_count > 0) {
+    log_info("{}: {} states that an older umad has stored were removed; their tokens are computed again", folder_, older_count);
   }
   if (refused_count > kLogLinesMax) log_warning("{}: {} more stored states not used", folder_, refused_count - kLogLinesMax);
   if (refused_count > 0) prune_damaged();

@@ -263,6 +263,21 @@ TEST_F(ColdFilesTest, SixteenDamagedFilesAreKeptForPeople) {
   EXPECT_TRUE(fs::exists(path_of(std::format("{:032x}", 100)) + ".damaged"));
 }
 
+// Their cells may be those of another text (docs/decisions/0037). Nobody has to look at them.
+TEST_F(ColdFilesTest, StatesOfAnOlderVersionAreRemoved) {
+  const std::string kept = store_->write(kOwner, image_of(1, {50})).value().name;
+  const std::string older = store_->write(kOwner, image_of(2, {50})).value().name;
+  std::string bytes = content(path_of(older));
+  bytes[8] = 1;
+  put(path_of(older), bytes);
+  EXPECT_FALSE(store_->read(older, kOwner, pool_));
+  put(path_of(older), bytes);
+  const auto heads = store_->list().value();
+  ASSERT_EQ(heads.size(), 1u);
+  EXPECT_EQ(heads.front().name, kept);
+  EXPECT_FALSE(fs::exists(path_of(older)));
+}
+
 TEST_F(ColdFilesTest, AWriteThatWasKilledLeavesTheFormerFile) {
   const StateImage image = image_of(1, {50'000});
   const ColdHead head = store_->write(kOwner, image).value();

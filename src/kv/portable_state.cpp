@@ -27,6 +27,7 @@ Expected<StateHead> read_head(PortableReader& file) {
   const std::size_t file_bytes = file.left();
   Bytes bytes(kStatePrefixBytes);
   file.read(bytes);
+  if (is_older_state(bytes)) return useless("it is of an older umad, whose states cannot be trusted");
   const auto head_bytes = state_head_bytes(bytes);
   if (!head_bytes) return refused(head_bytes.error().message);
   if (*head_bytes > file_bytes) return refused("it is truncated");

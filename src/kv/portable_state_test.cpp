@@ -70,6 +70,15 @@ TEST(PortableState, IsLeftOutWhereItIsOfNoUse) {
   }
 }
 
+// The conversation is imported all the same.
+TEST(PortableState, IsLeftOutWhereAnOlderUmadHasStoredIt) {
+  Bytes bytes = file_of_image();
+  bytes[8] = std::byte{1};
+  const auto image = read(bytes);
+  ASSERT_FALSE(image);
+  EXPECT_EQ(image.error().code, ErrorCode::runtime_decode) << image.error().message;
+}
+
 TEST(PortableState, EveryChangedOrMissingByteIsNoticed) {
   const Bytes whole = file_of_image();
   for (std::size_t at = 0; at < whole.size(); at += at < 300 ? 1 : 97) {

@@ -133,6 +133,14 @@ Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
   return head_bytes;
 }
 
+bool is_older_state(std::span<const std::byte> prefix) {
+  if (prefix.size() < kStatePrefixBytes) return false;
+  Reader in(prefix);
+  if (!std::ranges::equal(in.take(kMagic.size()), std::as_bytes(std::span(kMagic)))) return false;
+  const auto version = in.take_number<std::uint32_t>();
+  return version > 0 && version < kStateFileVersion;
+}
+
 Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   const auto head_bytes = state_head_bytes(bytes);
   if (!head_bytes) return std::unexpected(head_bytes.error());

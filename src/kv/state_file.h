@@ -18,7 +18,8 @@
 
 namespace uma::kv {
 
-inline constexpr std::uint32_t kStateFileVersion = 1;
+// 1: before libllama's deferred copies were known; its states may have the cells of another text (docs/decisions/0037).
+inline constexpr std::uint32_t kStateFileVersion = 2;
 inline constexpr std::size_t kStateBlockBytes = 4'096;
 inline constexpr std::size_t kStatePrefixBytes = 16;           // enough for state_head_bytes()
 inline constexpr std::size_t kStateHeadBytesMax = 64ul << 20;  // 16 million tokens
@@ -52,6 +53,9 @@ struct StateHead {
 // How long the head is that begins with these kStatePrefixBytes. Errors, all E_RUNTIME_001: not a state file, another version
 // of the format, an impossible length.
 [[nodiscard]] Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix);
+
+// Whether these kStatePrefixBytes begin a state of an older version of the format, which is not used any more.
+[[nodiscard]] bool is_older_state(std::span<const std::byte> prefix);
 
 // `bytes` is the whole head and nothing else. Accepts exactly what encode_state_head makes. Errors, all E_RUNTIME_001: as
 // state_head_bytes(), and damaged.

@@ -78,9 +78,9 @@ TEST(StateFile, RefusesEveryTruncationOfAHead) {
 }
 
 TEST(StateFile, SaysThatAnotherVersionIsNoDamage) {
-  const auto refused = decode_state_head(changed<std::uint32_t>(8, 2));
+  const auto refused = decode_state_head(changed<std::uint32_t>(8, 3));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message, "its format is version 2, this is 1");
+  EXPECT_EQ(refused.error().message, "its format is version 3, this is 2");
 }
 
 TEST(StateFile, RefusesLengthsThatLie) {
