@@ -54,7 +54,7 @@ TEST(StateFile, HeadsAreReadAsTheyWereWritten) {
 
 TEST(StateFile, TheFirstBytesAreThoseOfTheDocument) {
   const Bytes bytes = encode_state_head(kOwner, image_of(), checksum_of(image_of()));
-  EXPECT_EQ(std::memcmp(bytes.data(), "umastate\x01\0\0\0\0\x10\0\0", 16), 0);
+  EXPECT_EQ(std::memcmp(bytes.data(), "umastate\x02\0\0\0\0\x10\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 56, "uid:10000123456789abcdef0123456789abcdefmodel|layout\x01\0\0\0\x02\0\0\0", 60), 0);
 }
 

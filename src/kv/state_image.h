@@ -1,5 +1,5 @@
 // A sequence's state as a value: the only way a sequence changes place. libllama accepts damaged bytes without a word
-// (LIBLLAMA.md): an image that left the process is verified by its checksum when it comes back (cold_store.h).
+// (docs/LIBLLAMA.md): an image that left the process is verified by its checksum when it comes back (cold_store.h).
 #pragma once
 
 #include <cstddef>
