@@ -1,11 +1,11 @@
-"""The load of oracle.py for as long as is wanted, with settings by chance. script/soak --help"""
+"""The load of reply_oracle.py for as long as is wanted, with settings by chance. script/soak --help"""
 
 import argparse
 import random
 import sys
 import time
 
-import oracle
+import reply_oracle
 
 
 def main():
@@ -17,18 +17,18 @@ def main():
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())
     until = time.monotonic() + 60 * options.minutes
-    total = oracle.Outcome()
+    total = reply_oracle.Outcome()
     runs = 0
     while time.monotonic() < until:
-        settings = oracle.Settings.by_chance(random.Random(seed))
+        settings = reply_oracle.Settings.by_chance(random.Random(seed))
         if options.no_verify:
-            settings = oracle.dataclasses.replace(settings, verify=0)
-        models = (runs % 6 == 5 and oracle.vision_models()) or oracle.shipped_models()
-        outcome = oracle.run(settings, seed, options.seconds, models)
+            settings = reply_oracle.dataclasses.replace(settings, verify=0)
+        models = (runs % 6 == 5 and reply_oracle.vision_models()) or reply_oracle.shipped_models()
+        outcome = reply_oracle.run(settings, seed, options.seconds, models)
         print(f"seed {seed} {models.chat.stem} {settings}\n  {outcome}", flush=True)
         for wrong in outcome.wrong:
             print("  WRONG", wrong, flush=True)
-        oracle.add(total, outcome)
+        reply_oracle.add(total, outcome)
         seed, runs = seed + 1, runs + 1
     print(f"{runs} settings: {total}")
     return 1 if total.wrong else 0

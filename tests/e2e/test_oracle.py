@@ -1,16 +1,16 @@
-"""A random mixed load, every reply compared with that of an undisturbed daemon (oracle.py). script/soak does the same for longer."""
+"""A random mixed load, every reply compared with that of an undisturbed daemon (reply_oracle.py). script/soak does the same for longer."""
 
 import unittest
 
-import oracle
-from oracle import Settings
+import reply_oracle
+from reply_oracle import Settings
 
 SECONDS = 6
 
 
 class Oracle(unittest.TestCase):
     def check(self, settings, seed, models=None):
-        outcome = oracle.run(settings, seed, SECONDS, models or oracle.shipped_models())
+        outcome = reply_oracle.run(settings, seed, SECONDS, models or reply_oracle.shipped_models())
         print(f"\n{settings}: {outcome}")
         self.assertEqual([], outcome.wrong)
         self.assertGreater(outcome.equal, 20)
@@ -36,9 +36,9 @@ class Oracle(unittest.TestCase):
     def test_the_same_bits_for_all(self):
         self.check(Settings(slots=4, reproducible="strict", warm="2M"), 6)
 
-    @unittest.skipUnless(oracle.vision_models(), "no model here reads images")
+    @unittest.skipUnless(reply_oracle.vision_models(), "no model here reads images")
     def test_images(self):
-        self.check(Settings(slots=4, layout="unified", clients=8), 7, oracle.vision_models())
+        self.check(Settings(slots=4, layout="unified", clients=8), 7, reply_oracle.vision_models())
 
 
 if __name__ == "__main__":
