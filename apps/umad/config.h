@@ -90,8 +90,8 @@ struct Config {
   Reproducible reproducible = Reproducible::off;
   bool speculates = false;
   std::int32_t verify_every = 0;  // of what is reused one in so many is computed again and compared; 0: none
-  double target_ttft_ms = 0;  // until the first token of a request that asks for nothing else; 0: none
-  double target_tbt_ms = 0;   // time between tokens of a stream; 0: automatic
+  double target_ttft_ms = 0;      // until the first token of a request that asks for nothing else; 0: none
+  double target_tbt_ms = 0;       // time between tokens of a stream; 0: automatic
   llm::KvLayout kv_layout = llm::KvLayout::automatic;
   llm::FlashAttention flash_attention = llm::FlashAttention::automatic;
   llm::KvType kv_type = llm::KvType::f16;

@@ -74,10 +74,10 @@ struct Lane::Sequence {
   bool is_refused = false;     // what was stored could not be used: it is computed
   std::string reply;
   Usage usage;
-  bool in_batch = false;  // a token of it has been in a batch
-  bool has_rows = true;   // all images of its that are to be computed are encoded
-  bool is_away = false;   // its prompt is being computed in the prefill lane
-  bool stays = false;     // it has been there in vain
+  bool in_batch = false;     // a token of it has been in a batch
+  bool has_rows = true;      // all images of its that are to be computed are encoded
+  bool is_away = false;      // its prompt is being computed in the prefill lane
+  bool stays = false;        // it has been there in vain
   bool is_verified = false;  // what it reused is being computed anew
   std::optional<Arrival> arriving;
   RequestId waits_for{};  // that one's prompt, still being computed, begins as its own does

@@ -451,7 +451,8 @@ bool Lane::make_slot_ahead(const Sequence& sequence) {
   return !waits_for_room_;
 }
 
-// Whether who continues the slot's first `count` tokens gets the slot itself: nobody comes back to it, and little of it is lost.
+// Whether who continues the slot's first `count` tokens gets the slot itself: nobody comes back to it, and little of it is
+// lost.
 bool Lane::can_take_over(const Slot& slot, std::int32_t count) {
   return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
 }

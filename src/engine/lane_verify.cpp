@@ -1,4 +1,5 @@
-// Verification of what a lane's sequences reuse: when it begins, what it may take of a tick, and what follows (scheduler.verify).
+// Verification of what a lane's sequences reuse: when it begins, what it may take of a tick, and what follows
+// (scheduler.verify).
 #include <algorithm>
 #include <format>
 #include <string>
@@ -34,10 +35,8 @@ void Lane::begin_verification(Sequence& sequence, kv::StateId state) {
   // Images would have to be encoded again. What cannot be taken back must not be the last token, whose logits are needed.
   if (std::ranges::any_of(tokens, llm::is_image_token)) return;
   if (!shape().can_truncate && tokens.size() == sequence.chain.size()) return;
-  const llm::BatchRow row{.token = tokens.back(),
-                          .position = reused,
-                          .sequence = static_cast<std::int32_t>(sequence.slot),
-                          .wants_logits = true};
+  const llm::BatchRow row{
+      .token = tokens.back(), .position = reused, .sequence = static_cast<std::int32_t>(sequence.slot), .wants_logits = true};
   set_threads(cores_.decode_threads());
   const auto status = context_->decode(std::span(&row, 1), nullptr);
   stats_.batch_calls_total.add();
@@ -66,8 +65,8 @@ bool Lane::verify_some() {
   const bool someone_decodes = std::ranges::any_of(views_, &sched::SequenceView::decodes);
   const double ms = someone_decodes ? std::max(tick_target_ms() - step_model_.decode_ms(), 0.0) : kAloneMs;
   const std::int32_t rows_max = std::min(verifier_.rows_left(), shape().batch_rows_max);
-  const std::int32_t rows = std::max(step_model_.rows_within(ms, verifier_.rows_done(), rows_max),
-                                     std::min(sched::kPrefillChunkMin, rows_max));
+  const std::int32_t rows =
+      std::max(step_model_.rows_within(ms, verifier_.rows_done(), rows_max), std::min(sched::kPrefillChunkMin, rows_max));
   const bool has_room = !shape().is_unified || cells_used() + cells_arriving() + rows <= shape().cells;
   if (!has_room) {
     log_debug("request {}: the context has no room to verify what it reuses", sequence.task.id.value);
@@ -110,7 +109,8 @@ void Lane::reject_reuse(Sequence& sequence, double distance) {
   end_verification(sequence);
   stats_.reuses_wrong_total.add();
   log_error(
-      "request {} session {} seq {}: the {} cells it reused ({}) are not those of their tokens: the next logits are {:.2f} apart "
+      "request {} session {} seq {}: the {} cells it reused ({}) are not those of their tokens: the next logits are {:.2f} "
+      "apart "
       "(limit {}). They are thrown away and computed again. Tokens of the slot:{}; of the request:{}",
       sequence.task.id.value, sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
       slots_[sequence.slot].tokens.size(), reuse.state != 0 ? std::format("stored state {}", reuse.state) : "a slot", distance,

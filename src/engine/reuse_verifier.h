@@ -28,9 +28,9 @@ class ReuseVerifier {
   // What is being verified.
   struct Reuse {
     RequestId request;
-    kv::StateId state = 0;       // that it came from; 0: another slot, or memory of its own
-    std::vector<Token> tokens;   // those that were reused, and the next one
-    std::vector<float> logits;   // of that one, after the reused cells
+    kv::StateId state = 0;      // that it came from; 0: another slot, or memory of its own
+    std::vector<Token> tokens;  // those that were reused, and the next one
+    std::vector<float> logits;  // of that one, after the reused cells
   };
 
   // Verifies one reuse in `every`; 0: none. A context without a spare sequence is never used.
@@ -45,7 +45,8 @@ class ReuseVerifier {
   [[nodiscard]] std::int32_t rows_left() const;
   // Rows in the spare sequence.
   [[nodiscard]] std::int32_t rows_done() const { return rows_done_; }
-  // Computes up to `rows_max` more. With the last of them: how far the logits are apart. Errors: the rows could not be computed.
+  // Computes up to `rows_max` more. With the last of them: how far the logits are apart. Errors: the rows could not be
+  // computed.
   [[nodiscard]] Expected<std::optional<double>> step(std::int32_t rows_max);
   // Ends it, verified or not.
   void end();

@@ -68,8 +68,7 @@ class Deferred : public testing::TestWithParam<Kind> {
     params.no_perf = true;
     context_.reset(llama_init_from_model(model_.get(), params));
     memory_ = llama_get_memory(context_.get());
-    llama_set_abort_callback(
-        context_.get(), [](void* stops) { return *static_cast<const bool*>(stops); }, &stops_);
+    llama_set_abort_callback(context_.get(), [](void* stops) { return *static_cast<const bool*>(stops); }, &stops_);
   }
 
   // The logits of the last token; none where the call was aborted.
@@ -234,7 +233,8 @@ TEST_P(Deferred, AShiftOfOneSequenceLeavesTheOthersAsTheyAre) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Deferred,
-                         testing::Combine(testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"), testing::Bool()),
+                         testing::Combine(testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
+                                          testing::Bool()),
                          [](const auto& made) {
                            std::string name = std::get<0>(made.param);
                            std::ranges::replace(name, '-', '_');

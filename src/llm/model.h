@@ -64,14 +64,14 @@ struct ContextOptions {
 struct ContextShape {
   std::int32_t cells = 0;               // of all sequences together
   std::int32_t sequence_cells_max = 0;  // of one sequence
-  std::int32_t sequences = 0;        // 0 to sequences - 1
-  std::int32_t spare = -1;           // one more, for what is computed on the side; -1: none
-  std::int32_t batch_rows_max = 0;   // rows of one decode call
-  std::int32_t ubatch_rows_max = 0;  // rows the library computes at once
-  std::int32_t logits_rows_max = 0;  // rows of one decode call that may ask for logits
-  std::int32_t image_rows_max = 0;   // rows of one decode_image call
-  std::int32_t layers = 1;           // of the model: a computation's steps are parts of one
-  bool is_unified = false;           // one pool of cells, against equal parts
+  std::int32_t sequences = 0;           // 0 to sequences - 1
+  std::int32_t spare = -1;              // one more, for what is computed on the side; -1: none
+  std::int32_t batch_rows_max = 0;      // rows of one decode call
+  std::int32_t ubatch_rows_max = 0;     // rows the library computes at once
+  std::int32_t logits_rows_max = 0;     // rows of one decode call that may ask for logits
+  std::int32_t image_rows_max = 0;      // rows of one decode_image call
+  std::int32_t layers = 1;              // of the model: a computation's steps are parts of one
+  bool is_unified = false;              // one pool of cells, against equal parts
   bool has_flash_attention = false;
   // Any sequence can be cut at any token at any time, and saved in pieces. False where the past is kept as a state, or only as
   // far back as a window reaches: truncate() may then fail, always or sometimes (docs/decisions/0016).

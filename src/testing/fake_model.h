@@ -113,7 +113,7 @@ class FakeContext final : public llm::Context {
   llm::ContextShape shape_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
-  std::vector<Cell> cells_; // those of a stream one after another
+  std::vector<Cell> cells_;                       // those of a stream one after another
   std::vector<std::vector<std::uint32_t>> free_;  // per stream: those that nobody holds, the next one last
   std::vector<Held> held_;                        // per sequence
   std::int64_t shifts_ = 0;

@@ -65,7 +65,7 @@ class Settings:
         if is_quiet:
             kv.update(warm_bytes_max=0, cold_bytes_max=0)
         else:
-            scheduler.update(lanes=self.lanes, speculation=self.speculation, verify=self.verify)
+            scheduler.update(lanes=self.lanes, speculation=self.speculation)
             kv.update(warm_bytes_max=self.warm, cold_bytes_max=self.cold)
         return {"scheduler": scheduler, "kv": kv}
 
@@ -100,7 +100,8 @@ class Door:
             shutil.copy(models.embeds, self.folder / "models" / "embeds.gguf")
             config["models_dirs"] = [str(self.folder / "models")]
         flags = [*settings.flags(is_quiet), "--http", "127.0.0.1:0", *(["--mmproj", models.projector] if models.projector else [])]
-        self.daemon = uma.Daemon(models.chat, *flags, config=json.dumps(config)).start().wait_ready()
+        self.daemon = uma.Daemon(models.chat, *flags, config=json.dumps(config),
+                                  environment={"UMA_VERIFY": 0 if is_quiet else settings.verify}).start().wait_ready()
         self.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
 
     def close(self):
