@@ -439,8 +439,8 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 constexpr const char* kFooter =
     "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
     "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_MMPROJ UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
-    "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file), "
-    "UMA_DEBUG=1 (log more)\n"
+    "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file)\n"
+    "             UMA_VERIFY (scheduler.verify) UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"

@@ -110,8 +110,6 @@ StepOutcome Lane::step() {
     make_room_in_chains();
     build_views(now);
   }
-  const bool has_verified = verify_some();
-  if (has_verified) build_views(now);
   send_prompts_away();
   Sequence* image = stop_at_images();
   cores_.set_decode_busy(!views_.empty() || image != nullptr);
@@ -120,12 +118,13 @@ StepOutcome Lane::step() {
   const auto until = waits_until(now, takes_turn);
   if (until && image == nullptr) {
     update_gauges();
-    return {.did_work = has_loaded || has_verified, .wake = std::min(*until, next_wake())};
+    return {.did_work = has_loaded, .wake = std::min(*until, next_wake())};
   }
   sched::BatchLimits limits;
   limits.rows_max = shape().batch_rows_max;
   limits.ubatch_rows = shape().ubatch_rows_max;
-  limits.tick_ms = tick_target_ms();
+  const double verified_ms = verify_some();
+  limits.tick_ms = tick_target_ms() - verified_ms;
   limits.fixed_grid = options_.is_reproducible;
   limits.serves_background = stats_.ticks_total.value() % kBackgroundEvery == 0;
   if (until) views_.clear();
@@ -146,7 +145,7 @@ StepOutcome Lane::step() {
   }
   remove_finished();
   update_gauges();
-  return {.did_work = has_loaded || has_verified || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
+  return {.did_work = has_loaded || verified_ms > 0 || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
 }
 
 // Reasons to leave what could be computed for a little later. Takes out of views_ whose turn it is not.
@@ -242,7 +241,9 @@ void Lane::take_report(PrefillReport report) {
   if (report.is_final()) cores_.handover_taken();
   const auto found =
       std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
-  if (found == sequences_.end() || !(*found)->is_away) {
+  // A report may be of an earlier stay there, of a chain that has grown meanwhile.
+  const bool is_stale = found != sequences_.end() && report.image && report.image->tokens != (*found)->chain;
+  if (found == sequences_.end() || !(*found)->is_away || is_stale) {
     if (report.image) kv::recycle(std::move(*report.image), pool_);  // cancelled meanwhile
     return;
   }
@@ -319,7 +320,7 @@ void Lane::expire(TimePoint now) {
     if (sequence.state == Sequence::State::finished) continue;
     if (now >= sequence.task.timeout) {
       finish(sequence, FinishReason::timeout);
-    } else if (!sequence.in_batch && now >= sequence.task.deadline) {
+    } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.task.deadline) {
       fail_waiting(sequence, position);
     }
     if (sequence.state == Sequence::State::waiting) ++position;

@@ -288,6 +288,7 @@ class Lane {
   // Estimates: for tokens of a prompt after `cached` others; for state bytes that go into or out of the context.
   [[nodiscard]] double compute_ms(std::int32_t tokens, std::int32_t cached) const;
   [[nodiscard]] double load_ms(std::size_t bytes) const;
+  [[nodiscard]] double copy_ms(std::size_t tokens) const;
   [[nodiscard]] Source choose_source(const Sequence& sequence) const;
   [[nodiscard]] kv::Asker asker_of(const Sequence& sequence) const;
   [[nodiscard]] bool may_share(const Sequence& sequence, const Slot& slot) const;
@@ -295,7 +296,7 @@ class Lane {
   [[nodiscard]] std::optional<std::size_t> choose_slot(const Sequence& sequence, const Source& source);
   [[nodiscard]] bool make_room_for(const Sequence& sequence, std::size_t index, Source& source);
   void fill_slot(Sequence& sequence, std::size_t index, const Source& source);
-  void copy_slot(std::size_t from, std::size_t to, std::size_t count);
+  void copy_slot(std::size_t from, std::size_t to, std::size_t count, bool is_one_shot);
   void write_receipt(Sequence& sequence, const Source& source, bool had_tokens);
   void add_cached(std::size_t index, std::span<const Token> tokens);
   void keep_cached(std::size_t index, std::size_t count);
@@ -307,6 +308,7 @@ class Lane {
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> room_to_store(std::size_t index, kv::GiveWay how);
   void note_not_stored(std::size_t index);
+  [[nodiscard]] std::optional<ByteBudget::Share> make_room_at_once(std::uint64_t bytes);
   void store_state(std::size_t index);
   void store_state(std::size_t index, ByteBudget::Share room);
   [[nodiscard]] bool store_by_disk(std::size_t index);
@@ -333,9 +335,12 @@ class Lane {
   void refuse_arrival(Sequence& sequence, const Error& error);
   void note_refused(Sequence& sequence);
   void begin_verification(Sequence& sequence, kv::StateId state);
-  [[nodiscard]] bool verify_some();
+  [[nodiscard]] double verify_some();
   void end_verification(Sequence& sequence);
+  [[nodiscard]] bool give_up_verification();
+  [[nodiscard]] bool is_in_doubt(std::size_t index) const;
   void reject_reuse(Sequence& sequence, double distance);
+  void forget_beginning(std::span<const Token> tokens, const kv::Asker& asker);
   void end_arrival(Sequence& sequence);
   [[nodiscard]] bool load_arrivals(TimePoint now);
   [[nodiscard]] bool should_gather(TimePoint now);

@@ -129,6 +129,10 @@ std::optional<ByteBudget::Share> Lane::room_to_store(std::size_t index, kv::Give
   return slots_[index].owner.session.empty() ? pool_.reserve(bytes) : options_.store->make_room(bytes, how);
 }
 
+std::optional<ByteBudget::Share> Lane::make_room_at_once(std::uint64_t bytes) {
+  return options_.store != nullptr ? options_.store->make_room(bytes, kv::GiveWay::at_once) : pool_.reserve(bytes);
+}
+
 // Gives the store a copy of what the slot holds, where it is worth that and memory has room.
 void Lane::store_state(std::size_t index) {
   if (!is_worth_storing(slots_[index])) return;
@@ -223,6 +227,7 @@ bool Lane::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
 
 // Frees cells that no planned call needs: an idle slot's, or what a sequence that is away has left here. False: there are none.
 bool Lane::free_unused_cells() {
+  if (give_up_verification()) return true;
   if (evict_idle(kv::GiveWay::at_once)) return true;
   for (const SequencePtr& sequence : sequences_) {
     if (!sequence->is_away || slots_[sequence->slot].tokens.empty()) continue;
@@ -257,7 +262,7 @@ void Lane::swap_out(Sequence& sequence) {
     kept = arrival.report ? kv::share_image(std::move(*arrival.report->image), pool_) : std::move(arrival.stored);
   } else if (const Slot& slot = slots_[sequence.slot]; !slot.tokens.empty() && !slot.was_moved()) {
     const std::uint64_t bytes = room_of_state(*context_, static_cast<std::int32_t>(sequence.slot));
-    auto room = options_.store != nullptr ? options_.store->make_room(bytes, kv::GiveWay::at_once) : pool_.reserve(bytes);
+    auto room = make_room_at_once(bytes);
     auto image = room ? save_sequence(*context_, static_cast<std::int32_t>(sequence.slot), slot.tokens, pool_, std::move(*room))
                       : fail(ErrorCode::limit_wait, "memory has no room for it");
     if (image) {
@@ -319,6 +324,11 @@ double Lane::load_ms(std::size_t bytes) const {
   return load_ms_per_mb_ * static_cast<double>(bytes) / kMegabyte;
 }
 
+// A copy within a split context is a state, saved and loaded.
+double Lane::copy_ms(std::size_t tokens) const {
+  return 2 * load_ms(tokens * shape().kv_bytes_per_token);
+}
+
 // The source that has most of the chain, unless bringing it in takes longer than computing what it adds. The last token of a
 // chain is always computed: its logits are needed.
 Lane::Source Lane::choose_source(const Sequence& sequence) const {
@@ -361,17 +371,17 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     }
   }
   const std::int32_t own_count = best.tokens_count;
+  const bool has_slot = std::ranges::any_of(slots_, is_own);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
-    if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot)) continue;
+    if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot) || is_in_doubt(i)) continue;
     const std::int32_t count = usable_of_slot(i, slot.unmoved());
     const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
-    const bool is_copied = !shape().is_unified && !can_take_over(slot, count);
+    const bool is_copied = !shape().is_unified && (has_slot || !can_take_over(slot, count));
     // A copy is a state: of a window it has only what its end sees.
     if (is_copied && !shape().can_truncate && count < size_of(slot.tokens)) continue;
-    consider({.kind = Source::Kind::slot, .tokens_count = count, .slot = i},
-             is_copied ? 2 * load_ms(slot.tokens.size() * shape().kv_bytes_per_token) : 0);
+    consider({.kind = Source::Kind::slot, .tokens_count = count, .slot = i}, is_copied ? copy_ms(slot.tokens.size()) : 0);
   }
   return best;
 }
@@ -403,8 +413,7 @@ bool Lane::begin_to_wait(Sequence& sequence, const Source& source) {
     const std::size_t common = std::min(kv::common_prefix(other.chain, wanted), slot.moved_from);
     const auto added = static_cast<std::int32_t>(common) - source.tokens_count;
     if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
-    const double copy_ms = shape().is_unified ? 0 : load_ms(common * shape().kv_bytes_per_token);
-    if (copy_ms > compute_ms(added, source.tokens_count)) continue;
+    if (!shape().is_unified && copy_ms(other.chain.size()) > compute_ms(added, source.tokens_count)) continue;
     sequence.waits_for = other.task.id;
     return true;
   }
@@ -451,8 +460,8 @@ bool Lane::make_slot_ahead(const Sequence& sequence) {
   return !waits_for_room_;
 }
 
-// Whether who continues the slot's first `count` tokens gets the slot itself: nobody comes back to it, and little of it is
-// lost.
+// Whether a request that continues the slot's first `count` tokens gets the slot itself: no session owns it, and most of it is
+// used.
 bool Lane::can_take_over(const Slot& slot, std::int32_t count) {
   return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
 }
@@ -494,6 +503,7 @@ bool Lane::make_room_for(const Sequence& sequence, std::size_t index, Source& so
     return cells;
   };
   while (needed() > shape().cells) {
+    if (give_up_verification()) continue;
     const bool is_slot = source.kind == Source::Kind::slot;
     const std::size_t spared[] = {index, source.slot};
     if (evict_idle(kv::GiveWay::by_disk, is_slot ? std::span(spared) : std::span(spared).first(1))) continue;
@@ -557,7 +567,7 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
       return;
     case Source::Kind::slot: {
       if (source.slot == index) return;
-      copy_slot(source.slot, index, count);
+      copy_slot(source.slot, index, count, sequence.task.session.empty());
       return;
     }
     case Source::Kind::image:
@@ -575,7 +585,7 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
 }
 
 // The first `count` tokens of a slot come into an empty one, or none of them where that fails: then they are computed again.
-void Lane::copy_slot(std::size_t from, std::size_t to, std::size_t count) {
+void Lane::copy_slot(std::size_t from, std::size_t to, std::size_t count, bool is_one_shot) {
   Slot& source = slots_[from];
   ++source.uses;
   source.last_used = clock_.now();
@@ -587,7 +597,8 @@ void Lane::copy_slot(std::size_t from, std::size_t to, std::size_t count) {
     slots_[to].tokens.assign(source.tokens.begin(), source.tokens.begin() + static_cast<std::ptrdiff_t>(count));
     return;
   }
-  auto room = pool_.reserve(room_of_state(*context_, from_sequence));
+  const std::uint64_t bytes = room_of_state(*context_, from_sequence);
+  auto room = is_one_shot ? pool_.reserve(bytes) : make_room_at_once(bytes);
   if (!room) {
     log_debug("lane {}: memory has no room to copy the {} tokens of slot {}, which are computed again", options_.index,
               source.tokens.size(), from);
@@ -720,6 +731,7 @@ void Lane::note_refused(Sequence& sequence) {
   if (sequence.in_batch) return;
   sequence.usage.recomputed_tokens = std::exchange(sequence.usage.reused_tokens, 0) + sequence.usage.recomputed_tokens;
   sequence.usage.tier = Tier::none;
+  sequence.usage.restore_ms = 0;
   sequence.usage.reuse_reason = "refused";
 }
 

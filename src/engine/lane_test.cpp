@@ -1387,12 +1387,12 @@ TEST_F(LaneTest, AStoredStateThatIsWrongIsThrownAway) {
   }
   ASSERT_EQ(store.states_of({"s"}).tier, Tier::warm);
   chain.push_back('?');
-  Task second = task(4, "", 8);
-  second.session = {"s"};
-  second.tokens = chain;
-  post(std::move(second));
+  Task another = task(4, "", 8);  // not of the session, whose state would leave the store as it comes back
+  another.tokens = chain;
+  post(std::move(another));
   run();
   EXPECT_EQ(sinks_[4]->tokens, fake_continuation(options_, chain, 8));
+  EXPECT_EQ(eos(4).usage.reuse_reason, "refused");
   EXPECT_EQ(lane_->stats().reuses_wrong_total.value(), 1u);
   EXPECT_EQ(store.states_of({"s"}).tier, Tier::none);
 }
@@ -1419,6 +1419,30 @@ TEST_F(LaneTest, ARequestThatLeavesWhileItsReuseIsVerifiedLeavesNothingBehind) {
   EXPECT_EQ(eos(2).reason, FinishReason::cancelled);
   EXPECT_EQ(lane_->stats().cells_used.value(), cells);
   EXPECT_EQ(lane_->stats().reuses_verified_total.value(), 0u);
+}
+
+// Verification takes only cells that nobody else wants.
+TEST_F(LaneTest, AVerificationGivesItsCellsToRequests) {
+  make({.cells = 160, .sequences = 3, .batch_rows_max = 8, .unified = true, .has_spare = true}, verifying(1));
+  const std::string prompt(60, 'p');
+  Task first = task(1, prompt, 4);
+  first.session = {"s"};
+  post(std::move(first));
+  run();
+  std::vector<Token> chain = tokens_of(prompt);
+  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  chain.push_back('?');
+  Task second = task(2, "", 8);
+  second.session = {"s"};
+  second.tokens = chain;
+  post(std::move(second));
+  step();
+  post(task(3, std::string(70, 'q'), 8));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 8));
+  EXPECT_EQ(sinks_[3]->tokens, expected(std::string(70, 'q')));
+  EXPECT_EQ(lane_->stats().preemptions_total.value(), 0u);
+  EXPECT_EQ(lane_->stats().requests_failed_total.value(), 0u);
 }
 
 }  // namespace

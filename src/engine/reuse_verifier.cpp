@@ -30,7 +30,7 @@ double logits_distance(std::span<const float> logits, std::span<const float> exp
   return std::sqrt(differences / count / variance);
 }
 
-bool ReuseVerifier::is_due() {
+bool ReuseVerifier::takes_next() {
   if (every_ == 0 || context_.shape().spare < 0 || ++reuses_ < every_ || current_) return false;
   reuses_ = 0;
   return true;

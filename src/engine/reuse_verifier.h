@@ -36,8 +36,8 @@ class ReuseVerifier {
   // Verifies one reuse in `every`; 0: none. A context without a spare sequence is never used.
   ReuseVerifier(std::int32_t every, llm::Context& context) : every_(every), context_(context) {}
 
-  // Counts a reuse. True: it is one to verify.
-  [[nodiscard]] bool is_due();
+  // Counts a reuse. True: it is the next one to verify.
+  [[nodiscard]] bool takes_next();
   // REQUIRES: nothing is being verified, and no token stands for an image.
   void begin(Reuse reuse);
   [[nodiscard]] const std::optional<Reuse>& current() const { return current_; }

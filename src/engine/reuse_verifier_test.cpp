@@ -44,11 +44,11 @@ TEST(ReuseVerifier, TakesOneReuseInSoMany) {
   testing::FakeContext context({.has_spare = true});
   ReuseVerifier verifier(3, context);
   int due = 0;
-  for (int i = 0; i < 9; ++i) due += verifier.is_due() ? 1 : 0;
+  for (int i = 0; i < 9; ++i) due += verifier.takes_next() ? 1 : 0;
   EXPECT_EQ(due, 3);
   testing::FakeContext without({});
-  EXPECT_FALSE(ReuseVerifier(1, without).is_due());
-  EXPECT_FALSE(ReuseVerifier(0, context).is_due());
+  EXPECT_FALSE(ReuseVerifier(1, without).takes_next());
+  EXPECT_FALSE(ReuseVerifier(0, context).takes_next());
 }
 
 // In parts, whatever their size, and with nothing left in the spare sequence.
@@ -62,11 +62,11 @@ TEST(ReuseVerifier, ComputesTheTokensAnew) {
     const std::span<const float> logits = context.logits(6);
     for (const bool is_wrong : {false, true}) {
       ReuseVerifier verifier(1, context);
-      ASSERT_TRUE(verifier.is_due());
+      ASSERT_TRUE(verifier.takes_next());
       std::vector<Token> claimed = tokens;
       if (is_wrong) claimed[2] = 9;
       verifier.begin({.request = RequestId{1}, .state = 0, .tokens = claimed, .logits = {logits.begin(), logits.end()}});
-      EXPECT_FALSE(verifier.is_due()) << "one at a time";
+      EXPECT_FALSE(verifier.takes_next()) << "one at a time";
       std::optional<double> distance;
       while (!distance) distance = verifier.step(rows_max).value();
       EXPECT_EQ(*distance > ReuseVerifier::kDistanceMax, is_wrong) << *distance;

@@ -261,8 +261,8 @@ Expected<std::vector<ColdHead>> ColdFiles::list() {
       continue;
     }
     if (is_older_file(path_of(name))) {
+      if (const auto removed = remove(name); !removed) log_warning("{}", removed.error().message);
       ++older_count;
-      (void)remove(name);
       continue;
     }
     if (++refused_count <= kLogLinesMax) log_warning("stored state not used: {}", state.error().message);

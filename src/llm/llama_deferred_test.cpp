@@ -42,6 +42,7 @@ class Deferred : public testing::TestWithParam<Kind> {
         path != nullptr ? std::filesystem::path(path).parent_path() : std::filesystem::path("build/release/models");
     const std::string file = folder / (std::string(std::get<0>(GetParam())) + ".gguf");
     model_.reset(llama_model_load_from_file(file.c_str(), llama_model_default_params()));
+    ASSERT_NE(model_, nullptr) << file;
     for (Token i = 0; i < 120; ++i) {
       text_.push_back(10 + i * 7 % 200);
       other_text_.push_back(30 + i * 13 % 200);

@@ -344,6 +344,8 @@ def nats_between(door, said):
     # A token after the end shows how likely the end was.
     with door.daemon.client() as client:
         reply = client.generate(**said.asked, temperature=0, logprobs=20, ignore_eos=True)
+    if reply.reason != "length":
+        raise AssertionError(f"the undisturbed daemon says {reply.last}")
     left = said.text.encode()
     tokens = list(said.tokens or [])
     most = 0.0
@@ -362,7 +364,7 @@ def nats_between(door, said):
             continue
         ways = [way["logprob"] for way in place["top_logprobs"] if continues(way)]
         return max(most, best - max(ways)) if ways else math.inf
-    return most
+    return most if not left else math.inf
 
 
 def is_allowed(said):
@@ -432,6 +434,8 @@ def run(settings, seed, seconds, models):
         thread.start()
     for thread in threads:
         thread.join(seconds + 4 * uma.WAIT_S)
+        if thread.is_alive():
+            problems.append("a client hangs")
     outcome = Outcome()
     if not problems and busy.daemon.is_running():
         with busy.daemon.client() as asks:

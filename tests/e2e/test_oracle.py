@@ -14,6 +14,7 @@ class Oracle(unittest.TestCase):
         print(f"\n{settings}: {outcome}")
         self.assertEqual([], outcome.wrong)
         self.assertGreater(outcome.equal, 20)
+        self.assertLess(outcome.near, outcome.replies / 4)
         self.assertGreater(outcome.reused, 0)
         return outcome
 
