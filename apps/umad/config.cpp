@@ -469,7 +469,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_tune = !arguments.empty() && arguments.front() == "tune";
   if (is_tune) arguments = arguments.subspan(1);
   CLI::App app{is_tune ? "umad tune: measures what suits this model on this machine."
-                       : "umad: serves one model to many conversations at once, over a Unix socket and HTTP.",
+                       : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
                is_tune ? "umad tune" : "umad"};
   if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
   app.footer(is_tune ? kTuneFooter : kFooter);

@@ -400,7 +400,7 @@ class Lane {
   CellLedger cells_;  // of a unified context; the last entry is the spare sequence's
   ReuseVerifier verifier_;
   kv::BytePool own_pool_{0};
-  kv::BytePool& pool_;                  // of states: the store\'s, where there is one
+  kv::BytePool& pool_;                  // of states: the store's, where there is one
   std::vector<SequencePtr> sequences_;  // all unfinished ones, in order of arrival
   std::vector<LaneCommand> inbox_taken_;
   sched::StepModel step_model_;

@@ -314,9 +314,7 @@ Awaitable<bool> HttpConnection::serve_request() {
   if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   RouteMatch match = find_route(path, parser.get().method());
   if (match.route == nullptr && match.allowed.empty()) {
-    const Error error{ErrorCode::proto_type,
-                      "no such path: this version serves /v1/chat/completions, /v1/completions, /v1/responses, "
-                      "/v1/conversations, /v1/images/embeddings, /v1/sessions, /v1/models, /health, /ready and /metrics"};
+    const Error error{ErrorCode::proto_type, std::format("no such path: this version serves {}", served_paths())};
     co_return co_await respond_error(404, error, may_stay);
   }
   if (match.route == nullptr) {

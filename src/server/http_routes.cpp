@@ -1,7 +1,9 @@
 #include "server/http_routes.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 
 namespace uma::server {
 namespace {
@@ -83,6 +85,20 @@ RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
     found.allowed += to_string(route.method);
   }
   return found;
+}
+
+std::string served_paths() {
+  std::string paths;
+  for (const HttpRoute& route : kRoutes) {
+    const bool is_below = std::ranges::any_of(kRoutes, [&](const HttpRoute& other) {
+      return route.path != other.path && route.path.starts_with(std::string(other.path) + "/");
+    });
+    const bool is_known = std::ranges::any_of(std::span(kRoutes.data(), static_cast<std::size_t>(&route - kRoutes.data())),
+                                              [&](const HttpRoute& other) { return other.path == route.path; });
+    if (is_below || is_known) continue;
+    paths += (paths.empty() ? "" : ", ") + std::string(route.path);
+  }
+  return paths;
 }
 
 }  // namespace uma::server

@@ -32,6 +32,8 @@ struct RouteMatch {
 
 // Pure.
 [[nodiscard]] RouteMatch find_route(std::string_view path, boost::beast::http::verb method);
+// The paths that are served, for people: those without a served one above them.
+[[nodiscard]] std::string served_paths();
 
 // --- The handlers, each in the file of its API.
 

@@ -32,6 +32,16 @@ TEST(HttpRoutes, FindTheHandlerAndTheIds) {
   EXPECT_TRUE(is("/v1/models/tiny", get, handlers::get_model, {"tiny"}));
 }
 
+TEST(HttpRoutes, PeopleAreToldEveryPathOnce) {
+  const std::string paths = served_paths();
+  for (const std::string_view path : {"/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/v1/images/embeddings",
+                                      "/v1/sessions", "/health", "/metrics"}) {
+    EXPECT_NE(paths.find(path), std::string::npos) << paths;
+  }
+  EXPECT_EQ(paths.find("{id}"), std::string::npos) << paths;
+  EXPECT_EQ(paths.find("/v1/sessions"), paths.rfind("/v1/sessions")) << paths;
+}
+
 TEST(HttpRoutes, OnlyAFileMayBeLarge) {
   EXPECT_TRUE(find_route("/v1/sessions/import", post).route->takes_file);
   EXPECT_FALSE(find_route("/v1/sessions", post).route->takes_file);
