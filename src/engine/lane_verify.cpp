@@ -141,7 +141,8 @@ void Lane::reject_reuse(Sequence& sequence, double distance) {
   end_verification(sequence);
 }
 
-// Whatever has these tokens may be a copy of the same cells. Sequences that have said nothing yet are computed again.
+// Whatever has these tokens may be a copy of the same cells. Sequences that have said nothing yet are computed again, but for
+// those at an image, whose next call is planned from where they are.
 void Lane::forget_beginning(std::span<const Token> tokens, const kv::Asker& asker) {
   constexpr int kStatesMax = 64;
   for (int i = 0; i < kStatesMax && options_.store != nullptr; ++i) {
@@ -155,7 +156,7 @@ void Lane::forget_beginning(std::span<const Token> tokens, const kv::Asker& aske
   }
   for (const SequencePtr& one : sequences_) {
     const bool is_silent = one->state == Sequence::State::running && !one->is_elsewhere() && one->generated() == 0;
-    if (is_silent && has_them(one->slot)) drop_tokens(one->slot);
+    if (is_silent && one->task.images.empty() && has_them(one->slot)) drop_tokens(one->slot);
   }
 }
 
