@@ -3,9 +3,10 @@
 import unittest
 
 import reply_oracle
+import uma
 from reply_oracle import Settings
 
-SECONDS = 6
+SECONDS = 6 * uma.SLOW
 
 
 class Oracle(unittest.TestCase):
