@@ -59,13 +59,14 @@ TEST(ReuseVerifier, ComputesTheTokensAnew) {
     std::vector<llm::BatchRow> rows;
     for (std::int32_t i = 0; i < 7; ++i) rows.push_back({tokens[static_cast<std::size_t>(i)], i, 2, i == 6});
     ASSERT_TRUE(context.decode(rows, nullptr));
-    const std::span<const float> logits = context.logits(6);
+    const std::span<const float> in_context = context.logits(6);
+    const std::vector<float> logits(in_context.begin(), in_context.end());
     for (const bool is_wrong : {false, true}) {
       ReuseVerifier verifier(1, context);
       ASSERT_TRUE(verifier.takes_next());
       std::vector<Token> claimed = tokens;
       if (is_wrong) claimed[2] = 9;
-      verifier.begin({.request = RequestId{1}, .state = 0, .tokens = claimed, .logits = {logits.begin(), logits.end()}});
+      verifier.begin({.request = RequestId{1}, .state = 0, .tokens = claimed, .logits = logits});
       EXPECT_FALSE(verifier.takes_next()) << "one at a time";
       std::optional<double> distance;
       while (!distance) distance = verifier.step(rows_max).value();
