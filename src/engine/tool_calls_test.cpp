@@ -349,7 +349,8 @@ TEST_F(ToolCalls, OnlyTheTokensOfTheContentSayHowLikelyTheyWere) {
   EXPECT_EQ(sink->likely, sink->content);
   request.options.stream = false;
   std::string likely;
-  for (const TokenLogprobs& place : generate(request)->eos().logprobs) likely += place.chosen.bytes;
+  const auto whole = generate(request);
+  for (const TokenLogprobs& place : whole->eos().logprobs) likely += place.chosen.bytes;
   EXPECT_EQ(likely, "firstthen");
 }
 
