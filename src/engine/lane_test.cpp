@@ -142,6 +142,22 @@ class LaneTest : public ::testing::Test {
     return made;
   }
 
+  // The first turn of session "s". Returns its tokens.
+  std::vector<Token> run_turn(std::string_view prompt, std::int32_t tokens_max) {
+    Task first = task(1, prompt, tokens_max);
+    first.session = {"s"};
+    post(std::move(first));
+    run();
+    std::vector<Token> chain = tokens_of(prompt);
+    chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+    return chain;
+  }
+  Task next_turn(std::uint64_t id, const std::vector<Token>& chain) {
+    Task next = task(id, "", 8);
+    next.session = {"s"};
+    next.tokens = chain;
+    return next;
+  }
   static LaneOptions verifying(std::int32_t every) {
     LaneOptions options;
     options.verify_every = every;
@@ -1342,18 +1358,10 @@ TEST_F(LaneTest, AWrongReuseIsFoundAndComputedAgain) {
   for (const bool unified : {false, true}) {
     for (const std::int32_t every : {0, 1}) {
       make({.cells = unified ? 320 : 640, .sequences = 4, .unified = unified, .has_spare = every > 0}, verifying(every));
-      Task first = task(1, "a turn of some length", 8);
-      first.session = {"s"};
-      post(std::move(first));
-      run();
-      std::vector<Token> chain = tokens_of("a turn of some length");
-      chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+      std::vector<Token> chain = run_turn("a turn of some length", 8);
       chain.push_back('?');
       context_->damage(0, 3);
-      Task second = task(2, "", 8);
-      second.session = {"s"};
-      second.tokens = chain;
-      post(std::move(second));
+      post(next_turn(2, chain));
       run();
       const bool is_right = sinks_[2]->tokens == fake_continuation(options_, chain, 8);
       EXPECT_EQ(is_right, every == 1) << "a damaged cell changes what is said";
@@ -1372,12 +1380,7 @@ TEST_F(LaneTest, AStoredStateThatIsWrongIsThrownAway) {
   options.stored_tokens_min = 4;
   options.eviction = kv::EvictionOrder::lru;
   make({.cells = 160, .sequences = 2, .has_spare = true}, options);
-  Task first = task(1, "a turn of some length", 8);
-  first.session = {"s"};
-  post(std::move(first));
-  run();
-  std::vector<Token> chain = tokens_of("a turn of some length");
-  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  std::vector<Token> chain = run_turn("a turn of some length", 8);
   context_->damage(0, 3);
   for (std::uint64_t id = 2; id < 4; ++id) {  // which take both slots
     Task other = task(id, "something else " + std::to_string(id), 8);
@@ -1400,18 +1403,10 @@ TEST_F(LaneTest, AStoredStateThatIsWrongIsThrownAway) {
 TEST_F(LaneTest, ARequestThatLeavesWhileItsReuseIsVerifiedLeavesNothingBehind) {
   make({.cells = 640, .sequences = 2, .batch_rows_max = 8, .unified = true, .has_spare = true}, verifying(1));
   const std::string prompt(100, 'p');
-  Task first = task(1, prompt, 8);
-  first.session = {"s"};
-  post(std::move(first));
-  run();
-  std::vector<Token> chain = tokens_of(prompt);
-  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  std::vector<Token> chain = run_turn(prompt, 8);
   chain.push_back('?');
   const std::int64_t cells = lane_->stats().cells_used.value();
-  Task second = task(2, "", 8);
-  second.session = {"s"};
-  second.tokens = chain;
-  post(std::move(second));
+  post(next_turn(2, chain));
   for (int i = 0; i < 100 && lane_->stats().cells_used.value() == cells; ++i) step();
   ASSERT_GT(lane_->stats().cells_used.value(), cells) << "the spare sequence has some";
   lane_->post(CancelCommand{RequestId{2}});
@@ -1425,17 +1420,9 @@ TEST_F(LaneTest, ARequestThatLeavesWhileItsReuseIsVerifiedLeavesNothingBehind) {
 TEST_F(LaneTest, AVerificationGivesItsCellsToRequests) {
   make({.cells = 160, .sequences = 3, .batch_rows_max = 8, .unified = true, .has_spare = true}, verifying(1));
   const std::string prompt(60, 'p');
-  Task first = task(1, prompt, 4);
-  first.session = {"s"};
-  post(std::move(first));
-  run();
-  std::vector<Token> chain = tokens_of(prompt);
-  chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
+  std::vector<Token> chain = run_turn(prompt, 4);
   chain.push_back('?');
-  Task second = task(2, "", 8);
-  second.session = {"s"};
-  second.tokens = chain;
-  post(std::move(second));
+  post(next_turn(2, chain));
   step();
   post(task(3, std::string(70, 'q'), 8));
   run();
