@@ -15,6 +15,13 @@
 namespace uma::engine {
 namespace {
 
+// The sequence that is being verified. REQUIRES: one is.
+constexpr auto verified_of = [](const auto& sequences) -> auto& {
+  const auto found = std::ranges::find_if(sequences, [](const auto& sequence) { return sequence->is_verified; });
+  UMA_CHECK(found != sequences.end());
+  return **found;
+};
+
 std::string list_of(std::span<const Token> tokens) {
   constexpr std::size_t kTokensTold = 512;
   std::string text;
@@ -63,9 +70,7 @@ void Lane::begin_verification(Sequence& sequence, kv::StateId state) {
 // took, in ms; 0: nothing is being verified.
 double Lane::verify_some() {
   if (!verifier_.current()) return 0;
-  const auto found = std::ranges::find_if(sequences_, [](const SequencePtr& one) { return one->is_verified; });
-  UMA_CHECK(found != sequences_.end());
-  Sequence& sequence = **found;
+  Sequence& sequence = verified_of(sequences_);
   const double ms = std::max(tick_target_ms() - step_model_.decode_ms(), 0.0) / 2;
   const std::int32_t rows_max = std::min(verifier_.rows_left(), shape().batch_rows_max);
   const std::int32_t rows =
@@ -110,15 +115,14 @@ void Lane::end_verification(Sequence& sequence) {
 
 // Cells are needed for what clients wait for. False: nothing is being verified.
 bool Lane::give_up_verification() {
-  const auto found = std::ranges::find_if(sequences_, [](const SequencePtr& one) { return one->is_verified; });
-  if (found == sequences_.end()) return false;
-  end_verification(**found);
+  if (!verifier_.current()) return false;
+  end_verification(verified_of(sequences_));
   return true;
 }
 
 // What the slot has is being verified.
 bool Lane::is_in_doubt(std::size_t index) const {
-  return std::ranges::any_of(sequences_, [&](const SequencePtr& one) { return one->is_verified && one->slot == index; });
+  return verifier_.current() && verified_of(sequences_).slot == index;
 }
 
 // The cells that the sequence reused are not those of their tokens: a fault of this program, or of memory. They go, and what
@@ -129,8 +133,7 @@ void Lane::reject_reuse(Sequence& sequence, double distance) {
   stats_.reuses_wrong_total.add();
   log_error(
       "request {} session {} seq {}: the {} cells it reused ({}) are not those of their tokens: the next logits are {:.2f} "
-      "apart "
-      "(limit {}). They are thrown away and computed again. Tokens of the slot:{}; of the request:{}",
+      "apart (limit {}). They are thrown away and computed again. Tokens of the slot:{}; of the request:{}",
       sequence.task.id.value, sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
       slots_[sequence.slot].tokens.size(), reuse.state != 0 ? std::format("stored state {}", reuse.state) : "a slot", distance,
       ReuseVerifier::kDistanceMax, list_of(slots_[sequence.slot].tokens), list_of(sequence.chain));
