@@ -9,6 +9,14 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# A unity build compiles the sources of a target in batches: what they include and instantiate is compiled once a batch, not once a
+# file. Names in anonymous namespaces must therefore differ within a room. The presets debug and lint compile file by file.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # It warns of anonymous namespaces in files that are included, which all sources of a batch are.
+  add_compile_options(-Wno-subobject-linkage)
+endif()
+
 # Paths in messages and debug information are those of the repository, wherever it lies.
 add_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 add_compile_options(-Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Woverloaded-virtual)

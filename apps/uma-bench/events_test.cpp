@@ -9,7 +9,7 @@
 namespace uma::bench {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(ParseFrameEvent, ReadsTokensWithAndWithoutTheirText) {
   const std::string body = R"({"id":"a","event":"token","text":" \u00e9\n","token_id":7})";

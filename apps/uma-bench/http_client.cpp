@@ -29,7 +29,7 @@ using asio::awaitable;
 template <class T>
 using Result = std::expected<T, Failure>;
 
-constexpr auto kWithError = asio::as_tuple(asio::use_awaitable);
+constexpr auto kHttpResult = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kErrorBodyBytesMax = 4096;
 
 class HttpClient final : public Client {
@@ -112,10 +112,10 @@ class HttpClient final : public Client {
       }
       parser.emplace();
       parser->body_limit(boost::none);
-      auto [write_error, written] = co_await http::async_write(socket_, request, kWithError);
+      auto [write_error, written] = co_await http::async_write(socket_, request, kHttpResult);
       auto error = write_error;
       if (!error) {
-        auto [read_error, read] = co_await http::async_read_header(socket_, buffer_, *parser, kWithError);
+        auto [read_error, read] = co_await http::async_read_header(socket_, buffer_, *parser, kHttpResult);
         error = read_error;
       }
       if (!error) {
@@ -132,11 +132,11 @@ class HttpClient final : public Client {
     const std::size_t colon = endpoint_.address.rfind(':');
     asio::ip::tcp::resolver resolver(socket_.get_executor());
     auto [resolve_error, addresses] =
-        co_await resolver.async_resolve(endpoint_.address.substr(0, colon), endpoint_.address.substr(colon + 1), kWithError);
+        co_await resolver.async_resolve(endpoint_.address.substr(0, colon), endpoint_.address.substr(colon + 1), kHttpResult);
     if (resolve_error) {
       co_return lost("cannot find", resolve_error);
     }
-    auto [connect_error, address] = co_await asio::async_connect(socket_, addresses, kWithError);
+    auto [connect_error, address] = co_await asio::async_connect(socket_, addresses, kHttpResult);
     if (connect_error) {
       co_return lost("cannot connect to", connect_error);
     }
@@ -153,7 +153,7 @@ class HttpClient final : public Client {
     while (!parser.is_done()) {
       parser.get().body().data = chunk_.data();
       parser.get().body().size = chunk_.size();
-      auto [error, transferred] = co_await http::async_read_some(socket_, buffer_, parser, kWithError);
+      auto [error, transferred] = co_await http::async_read_some(socket_, buffer_, parser, kHttpResult);
       if (error && error != http::error::need_buffer) {
         co_return lost("the answer broke off from", error);
       }

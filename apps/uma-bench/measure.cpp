@@ -7,12 +7,11 @@ namespace uma::bench {
 
 namespace {
 
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 constexpr double kFirstSecondsMs = 3000;
 constexpr std::size_t kFifth = 4;
 
 double largest(const std::vector<double>& values) {
-  return values.empty() ? kNothing : *std::ranges::max_element(values);
+  return values.empty() ? kNotMeasured : *std::ranges::max_element(values);
 }
 
 void append(std::vector<double>& to, const std::vector<double>& values) {
@@ -23,7 +22,7 @@ void append(std::vector<double>& to, const std::vector<double>& values) {
 
 double percentile(std::vector<double> values, double fraction) {
   if (values.empty()) {
-    return kNothing;
+    return kNotMeasured;
   }
   const auto count = static_cast<double>(values.size());
   const auto rank = static_cast<std::size_t>(std::clamp(std::ceil(fraction * count), 1.0, count));
@@ -74,7 +73,7 @@ Figures summarize(std::span<const StreamRecord> records, const Totals& totals) {
                   {"prompt_tokens", prompt_tokens},
                   {"reused_tokens", reused_tokens},
                   {"generated_tokens", generated_tokens},
-                  {"tokens_per_s", wall_s > 0 ? generated_tokens / wall_s : kNothing},
+                  {"tokens_per_s", wall_s > 0 ? generated_tokens / wall_s : kNotMeasured},
                   {"ttft_p50_ms", percentile(ttft, 0.50)},
                   {"ttft_p95_ms", percentile(ttft, 0.95)},
                   {"ttft_max_ms", largest(ttft)},
@@ -82,7 +81,7 @@ Figures summarize(std::span<const StreamRecord> records, const Totals& totals) {
   add_distribution(figures, "inter_token", gaps);
   figures.push_back({"worst_pause_first_3s_ms", largest(early_gaps)});
   figures.push_back({"server_cpu_s", totals.cpu_s});
-  figures.push_back({"server_cpu_ms_per_token", generated_tokens > 0 ? totals.cpu_s * 1000 / generated_tokens : kNothing});
+  figures.push_back({"server_cpu_ms_per_token", generated_tokens > 0 ? totals.cpu_s * 1000 / generated_tokens : kNotMeasured});
   return figures;
 }
 

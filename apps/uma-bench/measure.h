@@ -10,6 +10,8 @@
 
 namespace uma::bench {
 
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
+
 struct Failure {
   enum class Kind : std::uint8_t {
     server,    // refused, broke off, or answered less than asked

@@ -8,7 +8,7 @@
 namespace uma::bench {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 double figure(const Figures& figures, const std::string& name) {
   for (const Figure& each : figures) {

@@ -8,7 +8,7 @@
 namespace uma::bench {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 Outcome sample() {
   const Failure lost{Failure::Kind::server, "no answer"};
@@ -20,8 +20,8 @@ Outcome sample() {
 TEST(Report, PrintsFiguresWithUnitsAndCountsFailures) {
   const std::string table = format_table("burst", "socket", sample());
   EXPECT_THAT(table, HasSubstr("burst over socket\n"));
-  EXPECT_THAT(table, testing::ContainsRegex("ttft_p50_ms +12\\.3[45]\n"));
-  EXPECT_THAT(table, testing::ContainsRegex("server_cpu_s +-\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("ttft_p50_ms +12\\.3[45]\n"));
+  EXPECT_THAT(table, ::testing::ContainsRegex("server_cpu_s +-\n"));
   EXPECT_THAT(table, HasSubstr("failed 2 times: no answer\n"));
 }
 

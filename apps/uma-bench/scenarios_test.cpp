@@ -26,7 +26,7 @@ namespace uma::bench {
 namespace {
 
 namespace json = boost::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Accepts connections until it is destroyed; each is served by its own thread.
 class TestServer {
@@ -141,7 +141,7 @@ double figure(const Outcome& outcome, const std::string& name) {
   return 0;
 }
 
-class Scenarios : public testing::Test {
+class Scenarios : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = (std::filesystem::temp_directory_path() / std::format("uma_bench_test.{}", getpid())).string();

@@ -23,7 +23,7 @@ using asio::awaitable;
 template <class T>
 using Result = std::expected<T, Failure>;
 
-constexpr auto kWithError = asio::as_tuple(asio::use_awaitable);
+constexpr auto kSocketResult = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kFrameBytesMax = 64u << 20;
 
 class SocketClient final : public Client {
@@ -134,14 +134,14 @@ class SocketClient final : public Client {
 
   awaitable<Result<void>> send(std::string body) {
     if (!socket_.is_open()) {
-      auto [error] = co_await socket_.async_connect(asio::local::stream_protocol::endpoint(endpoint_.address), kWithError);
+      auto [error] = co_await socket_.async_connect(asio::local::stream_protocol::endpoint(endpoint_.address), kSocketResult);
       if (error) {
         co_return lost("cannot connect to", error);
       }
     }
     std::string frame;
     wire::append_frame(frame, body);
-    auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(frame), kWithError);
+    auto [error, bytes] = co_await asio::async_write(socket_, asio::buffer(frame), kSocketResult);
     if (error) {
       co_return lost("cannot write to", error);
     }
@@ -158,7 +158,7 @@ class SocketClient final : public Client {
       if (frame->has_value()) {
         co_return parse_frame_event(**frame, with_text);
       }
-      auto [error, bytes] = co_await socket_.async_read_some(asio::buffer(chunk_), kWithError);
+      auto [error, bytes] = co_await socket_.async_read_some(asio::buffer(chunk_), kSocketResult);
       if (error) {
         co_return lost("no answer from", error);
       }

@@ -8,8 +8,8 @@
 namespace uma::bench {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 auto read(const std::string& text, std::size_t limit = 100) {
   std::istringstream in(text);

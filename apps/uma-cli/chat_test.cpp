@@ -90,7 +90,7 @@ class FakeSessions {
   int count_ = 0;
 };
 
-class ChatTest : public testing::Test {
+class ChatTest : public ::testing::Test {
  protected:
   Result<void> chat(std::vector<Line> lines, bool is_terminal = true) {
     FakeDaemon daemon({[this](FakeConnection& connection) { sessions_.serve(connection); }});
@@ -113,24 +113,24 @@ TEST_F(ChatTest, EachLineIsATurnOfOneSessionThatEndsWithTheChat) {
   options_.system = "Be kind.";
   options_.on_full = "shift";
   ASSERT_TRUE(chat({typed("one"), typed(""), typed("  "), typed("two")}, false));
-  EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "create_session", "generate", "generate", "end_session"));
+  EXPECT_THAT(sessions_.types(), ::testing::ElementsAre("models", "create_session", "generate", "generate", "end_session"));
   EXPECT_EQ(text_field(sessions_.request(1), "system"), "Be kind.");
   EXPECT_EQ(text_field(sessions_.request(1), "on_full"), "shift");
   EXPECT_GT(int_field(sessions_.request(1), "ttl_s"), 0) << "the daemon forgets a session whose chat was killed";
   EXPECT_EQ(text_field(sessions_.request(2), "prompt"), "one");
   EXPECT_EQ(text_field(sessions_.request(3), "session_id"), "id1");
-  EXPECT_THAT(sessions_.live(), testing::IsEmpty());
+  EXPECT_THAT(sessions_.live(), ::testing::IsEmpty());
   EXPECT_EQ(screen_.text(), "(generate)\n(generate)\n") << "a pipe gets the answers and nothing else";
 }
 
 TEST_F(ChatTest, ANamedSessionIsCreatedOnceAndStays) {
   options_.session = "notes";
   ASSERT_TRUE(chat({typed("one")}));
-  EXPECT_THAT(sessions_.live(), testing::ElementsAre("notes"));
+  EXPECT_THAT(sessions_.live(), ::testing::ElementsAre("notes"));
   ASSERT_TRUE(chat({typed("two")}));
-  EXPECT_THAT(sessions_.live(), testing::ElementsAre("notes"));
+  EXPECT_THAT(sessions_.live(), ::testing::ElementsAre("notes"));
   EXPECT_EQ(std::ranges::count(sessions_.types(), "create_session"), 1);
-  EXPECT_THAT(screen_.text(), testing::HasSubstr("resumed"));
+  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("resumed"));
 }
 
 TEST_F(ChatTest, ABackslashAtTheEndJoinsLines) {
@@ -145,37 +145,37 @@ TEST_F(ChatTest, CommandsDoWhatHelpSays) {
                     typed("/sessions"), typed("/switch id1"), typed("/system Be brief."), typed("/new kept"), typed("/usage"),
                     typed("/exit"), typed("not read")}));
   EXPECT_THAT(sessions_.types(),
-              testing::ElementsAre("models", "create_session", "fork_session", "fork_session", "rewind_session", "regenerate",
+              ::testing::ElementsAre("models", "create_session", "fork_session", "fork_session", "rewind_session", "regenerate",
                                    "list_sessions", "get_session", "create_session", "create_session", "end_session",
                                    "end_session", "end_session"));
   EXPECT_EQ(text_field(sessions_.request(4), "session_id"), "copy");
   EXPECT_EQ(int_field(sessions_.request(4), "turn"), 1);
   EXPECT_EQ(text_field(sessions_.request(8), "system"), "Be brief.");
-  EXPECT_THAT(sessions_.live(), testing::ElementsAre("copy", "kept")) << "what has no name ends with the chat";
+  EXPECT_THAT(sessions_.live(), ::testing::ElementsAre("copy", "kept")) << "what has no name ends with the chat";
   EXPECT_EQ(lines_left_, 1u);
-  EXPECT_THAT(screen_.text(), testing::AllOf(testing::HasSubstr("/rewind N"), testing::HasSubstr("(regenerate)"),
-                                             testing::HasSubstr("listed")));
+  EXPECT_THAT(screen_.text(), ::testing::AllOf(::testing::HasSubstr("/rewind N"), ::testing::HasSubstr("(regenerate)"),
+                                             ::testing::HasSubstr("listed")));
 }
 
 TEST_F(ChatTest, AWrongCommandIsToldAndNothingIsSent) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(chat({typed("/nope"), typed("/rewind"), typed("/rewind -1"), typed("/rewind 1x"), typed("/switch"),
                     typed("/exit now"), typed("/system"), typed("/"), typed("caf\xc3")}));
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "create_session", "end_session"));
-  EXPECT_THAT(told, testing::HasSubstr("/nope: /help"));
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(sessions_.types(), ::testing::ElementsAre("models", "create_session", "end_session"));
+  EXPECT_THAT(told, ::testing::HasSubstr("/nope: /help"));
   EXPECT_EQ(std::ranges::count(told, '\n'), 9);
 }
 
 TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   options_.images = {"https://host/a.png"};
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   ASSERT_TRUE(chat({typed("What?"), typed("/image http://host/b.png"), typed("/image /absent/c.png"), typed("/image"),
                     typed("And this?"), typed("Well.")}));
-  const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(told, testing::HasSubstr("/absent/c.png: No such file"));
-  EXPECT_THAT(told, testing::HasSubstr("/image needs"));
-  EXPECT_THAT(sessions_.types(), testing::ElementsAre("models", "models", "create_session", "generate", "models", "generate",
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, ::testing::HasSubstr("/absent/c.png: No such file"));
+  EXPECT_THAT(told, ::testing::HasSubstr("/image needs"));
+  EXPECT_THAT(sessions_.types(), ::testing::ElementsAre("models", "models", "create_session", "generate", "models", "generate",
                                                       "generate", "end_session"));
   const auto content = [&](std::size_t request) {
     return json::serialize(array_field(sessions_.request(request), "messages").at(0).at("content"));
@@ -183,7 +183,7 @@ TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   EXPECT_EQ(content(3), R"([{"url":"https://host/a.png","type":"image"},{"type":"text","text":"What?"}])");
   EXPECT_EQ(content(5), R"([{"url":"http://host/b.png","type":"image"},{"type":"text","text":"And this?"}])");
   EXPECT_EQ(text_field(sessions_.request(6), "prompt"), "Well.");
-  EXPECT_THAT(screen_.text(), testing::HasSubstr("1 image with the next message"));
+  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("1 image with the next message"));
 }
 
 TEST_F(ChatTest, ASpaceInFrontSendsASlashAsText) {
@@ -197,9 +197,9 @@ TEST_F(ChatTest, ARefusedTurnEndsPipedInputButNotAConversation) {
   ASSERT_FALSE(piped);
   EXPECT_EQ(piped.error().server_code, "E_LIMIT_004");
   EXPECT_EQ(lines_left_, 1u);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_TRUE(chat({typed("one"), typed("two")}));
-  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("E_LIMIT_004"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), ::testing::HasSubstr("E_LIMIT_004"));
   EXPECT_EQ(lines_left_, 0u);
 }
 
@@ -207,7 +207,7 @@ TEST_F(ChatTest, CtrlCAtTheEmptyPromptLeavesTheSecondTime) {
   const Line ctrl_c{LineEnd::interrupted, ""};
   ASSERT_TRUE(chat({ctrl_c, typed("one"), ctrl_c, {LineEnd::cleared, ""}, ctrl_c, ctrl_c, typed("not read")}));
   EXPECT_EQ(lines_left_, 1u);
-  EXPECT_THAT(sessions_.live(), testing::IsEmpty());
+  EXPECT_THAT(sessions_.live(), ::testing::IsEmpty());
 }
 
 TEST_F(ChatTest, CtrlCWhileItAnswersStopsTheTurnAndKeepsTheSession) {
@@ -231,7 +231,7 @@ TEST_F(ChatTest, CtrlCWhileItAnswersStopsTheTurnAndKeepsTheSession) {
   ASSERT_TRUE(client);
   ScriptedLines lines(true, {typed("first"), typed("again")});
   EXPECT_TRUE(run_chat(**client, options_, lines, screen_.output(), interrupts_));
-  EXPECT_THAT(screen_.text(), testing::HasSubstr("half\nwhole\n"));
+  EXPECT_THAT(screen_.text(), ::testing::HasSubstr("half\nwhole\n"));
 }
 
 TEST_F(ChatTest, ADaemonThatGoesAwayEndsTheChat) {
@@ -248,7 +248,7 @@ TEST_F(ChatTest, ADaemonThatGoesAwayEndsTheChat) {
   const auto result = run_chat(**client, options_, lines, screen_.output(), interrupts_);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().exit_code, ExitCode::server);
-  EXPECT_THAT(result.error().message, testing::HasSubstr("went away"));
+  EXPECT_THAT(result.error().message, ::testing::HasSubstr("went away"));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-class ClientTest : public testing::Test {
+class ClientTest : public ::testing::Test {
  protected:
   // The outcome of one call to a daemon that plays `script`.
   Result<json::object> call(FakeDaemon::Script script) {
@@ -101,7 +101,7 @@ TEST_F(ClientTest, SaysSoWhenTheDaemonGoesAwayInTheMiddle) {
   });
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().exit_code, ExitCode::server);
-  EXPECT_THAT(answer.error().message, testing::HasSubstr("went away"));
+  EXPECT_THAT(answer.error().message, ::testing::HasSubstr("went away"));
 }
 
 TEST_F(ClientTest, ConnectsAgainWhenTheDaemonClosedTheIdleConnection) {

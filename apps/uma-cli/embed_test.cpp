@@ -16,10 +16,10 @@ namespace uma::cli {
 namespace {
 
 namespace json = boost::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Gives each text the vector [number of bytes], and each document its index as score, the last first; collects what was asked.
-FakeDaemon::Script serve(std::vector<json::object>& requests) {
+FakeDaemon::Script serve_vectors(std::vector<json::object>& requests) {
   return [&requests](FakeConnection& connection) {
     for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
       if (text_field(request, "type") == "embed") {
@@ -40,7 +40,7 @@ FakeDaemon::Script serve(std::vector<json::object>& requests) {
   };
 }
 
-class EmbedTest : public testing::Test {
+class EmbedTest : public ::testing::Test {
  protected:
   Result<void> embed(EmbedOptions options, bool is_terminal = false) {
     return with_client(is_terminal, [&](Client& client, Output& output) {
@@ -54,7 +54,7 @@ class EmbedTest : public testing::Test {
   }
   template <class RunT>
   Result<void> with_client(bool is_terminal, RunT run) {
-    FakeDaemon daemon({serve(requests_)});
+    FakeDaemon daemon({serve_vectors(requests_)});
     Screen screen(is_terminal, interrupts_);
     auto client = Client::connect(daemon.path(), interrupts_);
     EXPECT_TRUE(client);

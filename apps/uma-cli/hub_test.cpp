@@ -6,9 +6,9 @@
 namespace uma::cli {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<HubFile> files(std::initializer_list<const char*> paths) {
   std::vector<HubFile> list;

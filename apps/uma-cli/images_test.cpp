@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace json = boost::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const std::string kPng = "\x89PNG\r\n\x1a\nrest";
 
@@ -32,7 +32,7 @@ std::string base64(std::string_view text) {
 }
 
 // Lists two models, of which the second reads images where `sees`; answers the rest; collects what was asked.
-FakeDaemon::Script serve(bool sees, std::vector<json::object>& requests) {
+FakeDaemon::Script serve_images(bool sees, std::vector<json::object>& requests) {
   return [sees, &requests](FakeConnection& connection) {
     for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
       const std::string type = text_field(request, "type");
@@ -59,7 +59,7 @@ FakeDaemon::Script serve(bool sees, std::vector<json::object>& requests) {
   };
 }
 
-class ImagesTest : public testing::Test {
+class ImagesTest : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("uma-cli-images-" + std::to_string(::getpid()));
@@ -80,7 +80,7 @@ class ImagesTest : public testing::Test {
   }
   template <class RunT>
   Result<void> with_client(bool sees, RunT run) {
-    FakeDaemon daemon({serve(sees, requests_)});
+    FakeDaemon daemon({serve_images(sees, requests_)});
     auto client = Client::connect(daemon.path(), interrupts_);
     EXPECT_TRUE(client);
     return run(**client);
@@ -183,8 +183,8 @@ TEST_F(ImagesTest, HaveVectorsAsManyAsFitInARequest) {
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); }));
   std::vector<std::size_t> counts;
   for (const json::object& request : requests_) counts.push_back(array_field(request, "images").size());
-  EXPECT_THAT(counts, testing::ElementsAre(64u, 7u, 1u));
-  EXPECT_THAT(screen_.text(), testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
+  EXPECT_THAT(counts, ::testing::ElementsAre(64u, 7u, 1u));
+  EXPECT_THAT(screen_.text(), ::testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
                                                   std::to_string(base64(kPng).size()) + "]}\n"));
   options.task = "query";
   const auto mixed =

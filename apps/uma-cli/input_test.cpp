@@ -87,7 +87,7 @@ TEST(PlainLines, SaysWhichSignalEndedTheWait) {
   EXPECT_EQ(lines->read("> ").end, LineEnd::leave);
 }
 
-class HistoryTest : public testing::Test {
+class HistoryTest : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(mkdtemp(folder_.data()), nullptr); }
   void TearDown() override { std::filesystem::remove_all(folder_); }

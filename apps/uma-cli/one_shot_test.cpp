@@ -17,7 +17,7 @@ json::object models(bool has_chat_template, const char* state = "ready") {
 }
 
 // Serves requests until the client leaves: `models` as given, generations with "ok"; collects what was asked.
-FakeDaemon::Script serve(bool has_chat_template, std::vector<json::object>& requests) {
+FakeDaemon::Script serve_reply(bool has_chat_template, std::vector<json::object>& requests) {
   return [has_chat_template, &requests](FakeConnection& connection) {
     for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
       const bool is_models = text_field(request, "type") == "models";
@@ -28,7 +28,7 @@ FakeDaemon::Script serve(bool has_chat_template, std::vector<json::object>& requ
   };
 }
 
-class OneShotTest : public testing::Test {
+class OneShotTest : public ::testing::Test {
  protected:
   Result<void> run(FakeDaemon::Script script, const OneShot& command) {
     FakeDaemon daemon({std::move(script)});
@@ -47,7 +47,7 @@ TEST_F(OneShotTest, SendsAUserMessageWhereTheModelHasAChatTemplate) {
   command.prompt = "Hi";
   command.generation.max_tokens = 5;
   command.generation.stop = {"a", "b"};
-  ASSERT_TRUE(run(serve(true, requests_), command));
+  ASSERT_TRUE(run(serve_reply(true, requests_), command));
   ASSERT_EQ(requests_.size(), 2u);
   EXPECT_EQ(json::serialize(array_field(requests_[1], "messages")), R"([{"role":"user","content":"Hi"}])");
   EXPECT_FALSE(requests_[1].contains("prompt"));
@@ -60,10 +60,10 @@ TEST_F(OneShotTest, SendsAUserMessageWhereTheModelHasAChatTemplate) {
 TEST_F(OneShotTest, SendsATextWhereItHasNoneOrWhenRaw) {
   OneShot command;
   command.prompt = "Once";
-  ASSERT_TRUE(run(serve(false, requests_), command));
+  ASSERT_TRUE(run(serve_reply(false, requests_), command));
   EXPECT_EQ(text_field(requests_.back(), "prompt"), "Once");
   command.is_raw = true;
-  ASSERT_TRUE(run(serve(true, requests_), command));
+  ASSERT_TRUE(run(serve_reply(true, requests_), command));
   EXPECT_EQ(text_field(requests_.back(), "prompt"), "Once");
   EXPECT_FALSE(requests_.back().contains("messages"));
 }

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class PartFiles : public testing::Test {
+class PartFiles : public ::testing::Test {
  protected:
   PartFiles() { fs::create_directories(folder); }
   ~PartFiles() override { fs::remove_all(folder); }
@@ -25,7 +25,7 @@ class PartFiles : public testing::Test {
     return text.str();
   }
 
-  const fs::path folder = fs::path(testing::TempDir()) / ("uma-part-" + std::to_string(getpid()));
+  const fs::path folder = fs::path(::testing::TempDir()) / ("uma-part-" + std::to_string(getpid()));
   const std::string target = folder / "m.gguf";
   Interrupts interrupts;
 };
@@ -74,7 +74,7 @@ TEST_F(PartFiles, AreFetchedByOneAtATime) {
   auto part = PartFile::open(target).value();
   const auto second = PartFile::open(target);
   ASSERT_FALSE(second.has_value());
-  EXPECT_THAT(second.error().message, testing::HasSubstr("another uma-cli"));
+  EXPECT_THAT(second.error().message, ::testing::HasSubstr("another uma-cli"));
 }
 
 TEST_F(PartFiles, LeaveNothingBehindWhenEmptyOrDiscarded) {

@@ -41,9 +41,9 @@ TEST(BarLine, LeavesOutWhatItDoesNotKnow) {
 TEST(BarLine, SaysHundredPercentOnlyAtTheEnd) {
   ProgressView view = kView;
   view.done = *view.total - 1;
-  EXPECT_THAT(bar_line(view, 80), testing::HasSubstr(" 99 %"));
+  EXPECT_THAT(bar_line(view, 80), ::testing::HasSubstr(" 99 %"));
   view.done = *view.total;
-  EXPECT_THAT(bar_line(view, 80), testing::HasSubstr("100 %"));
+  EXPECT_THAT(bar_line(view, 80), ::testing::HasSubstr("100 %"));
 }
 
 TEST(PlainLine, IsForALog) {

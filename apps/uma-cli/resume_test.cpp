@@ -82,7 +82,7 @@ TEST(ContentRange, IsReadStrictly) {
   }
 }
 
-class Judge : public testing::Test {
+class Judge : public ::testing::Test {
  protected:
   Result<Judgement> judged(const Wanted& what = kWanted) const { return judge(head, plan, &kState, what); }
   Verdict verdict(const Wanted& what = kWanted) const { return judged(what).value().verdict; }
@@ -167,8 +167,8 @@ TEST_F(Judge, AsksBusyServersAgainAndSaysWhatOthersMean) {
   Wanted on_hub = kWanted;
   on_hub.is_on_hub = true;
   head.status = 401;
-  EXPECT_THAT(judged(on_hub).error().message, testing::HasSubstr("HF_TOKEN"));
-  EXPECT_THAT(judged().error().message, testing::Not(testing::HasSubstr("HF_TOKEN")));
+  EXPECT_THAT(judged(on_hub).error().message, ::testing::HasSubstr("HF_TOKEN"));
+  EXPECT_THAT(judged().error().message, ::testing::Not(::testing::HasSubstr("HF_TOKEN")));
   head.status = 404;
   head.url = "https://h/\x1b[2J";
   EXPECT_EQ(judged().error().message, "there is no https://h/^[[2J (404)");

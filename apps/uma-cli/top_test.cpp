@@ -11,7 +11,7 @@ namespace uma::cli {
 namespace {
 
 namespace json = boost::json;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(Top, FitsItsPictureIntoTheWindow) {
   EXPECT_EQ(fit_to_window("first line\nsecond\nthird\n", 2, 5), "first\r\nsecon");
@@ -22,7 +22,7 @@ TEST(Top, FitsItsPictureIntoTheWindow) {
 TEST(Top, ShowsTheRateOnlyWhenThereIsOne) {
   const json::object metrics = {{"model", "m"}, {"sequences_active", 2}};
   EXPECT_THAT(top_text(metrics, {}, 0, 12.5), HasSubstr("12.5 tokens/s"));
-  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), testing::Not(HasSubstr("tokens/s")));
+  EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), ::testing::Not(HasSubstr("tokens/s")));
 }
 
 TEST(Top, ShowsTheTiers) {
@@ -43,7 +43,7 @@ TEST(Top, ShowsWhatModelsTakeAndTheLastDecision) {
                                 {"memory_decisions", json::array{"memory: unload a", "memory: unload b"}}};
   const std::string text = top_text(metrics, {}, 0, std::nullopt);
   EXPECT_THAT(text, HasSubstr("models 2 of 500 loaded  memory 1.0 MiB of 2.0 MiB reserved\nmemory: unload b\n\n"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("memory: unload a")));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("memory: unload a")));
 }
 
 TEST(Sessions, AreListedByLastUse) {
@@ -71,7 +71,7 @@ TEST(Sessions, ShowWhatWasSaid) {
   EXPECT_THAT(session_text({{"hot_bytes", 2048}, {"warm_bytes", 512}}, 0), HasSubstr("hot 2.0 KiB, warm 512 B\n"));
   EXPECT_THAT(session_text(chat, 0), HasSubstr("\n[user]\nHi\n\n[assistant]\nHello\n"));
   EXPECT_THAT(session_text({{"session_id", "x"}, {"text", "Once"}, {"pending_tokens", 3}}, 0),
-              testing::AllOf(HasSubstr("\nOnce\n"), HasSubstr("and 3 pending")));
+              ::testing::AllOf(HasSubstr("\nOnce\n"), HasSubstr("and 3 pending")));
 }
 
 TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {

@@ -15,7 +15,7 @@ namespace {
 
 namespace json = boost::json;
 
-class TurnTest : public testing::Test {
+class TurnTest : public ::testing::Test {
  protected:
   Result<TurnEnd> run(FakeDaemon::Script script, Output& output) {
     FakeDaemon daemon({std::move(script)});
@@ -88,7 +88,7 @@ TEST_F(TurnTest, CtrlCCancelsAndWaitsForTheEnd) {
   ASSERT_TRUE(end);
   EXPECT_TRUE(end->is_interrupted);
   EXPECT_EQ(int_field(end->usage, "completion_tokens"), 1);
-  EXPECT_THAT(terminal_.text(), testing::StartsWith("half\n"));
+  EXPECT_THAT(terminal_.text(), ::testing::StartsWith("half\n"));
 }
 
 TEST_F(TurnTest, TheConnectionIsUsableAfterACancelWhateverComesFirst) {
@@ -159,7 +159,7 @@ TEST_F(TurnTest, SaysWhyAGenerationDidNotEndByItself) {
         terminal_.output());
     ASSERT_FALSE(end) << reason;
     EXPECT_EQ(end.error().exit_code, ExitCode::server) << reason;
-    EXPECT_THAT(end.error().message, testing::HasSubstr(words));
+    EXPECT_THAT(end.error().message, ::testing::HasSubstr(words));
     EXPECT_TRUE(terminal_.output().at_line_start()) << "the message begins its own line";
   }
 }
@@ -176,7 +176,7 @@ TEST_F(TurnTest, AFullDiskIsAFailure) {
       },
       output);
   ASSERT_FALSE(end);
-  EXPECT_THAT(end.error().message, testing::HasSubstr("cannot write"));
+  EXPECT_THAT(end.error().message, ::testing::HasSubstr("cannot write"));
   close(full);
 }
 

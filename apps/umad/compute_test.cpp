@@ -14,7 +14,7 @@ Config given(const std::string& yaml) {
   return config;
 }
 
-std::optional<Profile> a_profile() {
+std::optional<Profile> compute_profile() {
   Profile profile;
   profile.decode_threads = 4;
   profile.prefill_threads = 6;
@@ -56,7 +56,7 @@ TEST(Compute, ASmallModelGetsOneThreadPerWorker) {
 }
 
 TEST(Compute, TheProfileDecidesWhatWasNotGiven) {
-  const auto all = context_of(Config(), a_profile(), kLarge, kCores);
+  const auto all = context_of(Config(), compute_profile(), kLarge, kCores);
   EXPECT_EQ(all.threads, 4);
   EXPECT_EQ(all.threads_batch, 6);
   EXPECT_EQ(all.ubatch_rows, 128);
@@ -64,7 +64,7 @@ TEST(Compute, TheProfileDecidesWhatWasNotGiven) {
   EXPECT_EQ(all.layout, llm::KvLayout::unified);
 
   const Config config = given("{threads: 2, scheduler: {ubatch: 512}, kv: {layout: auto, flash_attention: auto}}");
-  const auto none = context_of(config, a_profile(), kLarge, kCores);
+  const auto none = context_of(config, compute_profile(), kLarge, kCores);
   EXPECT_EQ(none.threads, 2);
   EXPECT_EQ(none.threads_batch, 0) << "who sets the threads sets them for prompts too";
   EXPECT_EQ(none.ubatch_rows, 512) << "the value of the default was given";
@@ -76,7 +76,7 @@ TEST(Compute, TheProfileDecidesWhatWasNotGiven) {
 
 TEST(Compute, LanesAreTheProfilesWhereNothingElseIsGiven) {
   const auto of = [](const std::string& yaml, bool with_profile, bool lanes = true) {
-    std::optional<Profile> profile = a_profile();
+    std::optional<Profile> profile = compute_profile();
     profile->lanes = lanes;
     profile->decode_threads_beside_prefill = 2;
     if (!with_profile) profile.reset();
@@ -97,14 +97,14 @@ TEST(Compute, LanesAreTheProfilesWhereNothingElseIsGiven) {
 }
 
 TEST(Compute, SeveralWorkersShareTheCoresAProfileWasMeasuredOn) {
-  const auto options = context_of(given("workers: 4"), a_profile(), kLarge, kCores);
+  const auto options = context_of(given("workers: 4"), compute_profile(), kLarge, kCores);
   EXPECT_EQ(options.threads, 2);
   EXPECT_EQ(options.threads_batch, 2);
 }
 
 TEST(Compute, NeverQuantizedValuesWithoutFlashAttention) {
-  EXPECT_EQ(context_of(given("kv: {type: q8_0}"), a_profile(), kLarge, kCores).flash_attention, llm::FlashAttention::automatic);
-  std::optional<Profile> quantized = a_profile();
+  EXPECT_EQ(context_of(given("kv: {type: q8_0}"), compute_profile(), kLarge, kCores).flash_attention, llm::FlashAttention::automatic);
+  std::optional<Profile> quantized = compute_profile();
   quantized->flash_attention = llm::FlashAttention::automatic;
   quantized->kv_type = llm::KvType::q8_0;
   EXPECT_EQ(context_of(Config(), quantized, kLarge, kCores).kv_type, llm::KvType::q8_0);

@@ -10,10 +10,10 @@
 namespace uma::umad {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 Environment variables(std::map<std::string, std::string> values) {
   values.try_emplace("HOME", "/home/someone");
@@ -359,7 +359,7 @@ TEST(Config, WhatIsNotYamlIsAMistakeWithItsPlace) {
   EXPECT_THAT(apply_yaml(config, "- a\n- b\n", "u.yaml"), ElementsAre(HasSubstr("u.yaml:1:1: expected keys and values")));
   EXPECT_THAT(apply_yaml(config, "{[1]: 2}", "u.yaml"), ElementsAre(HasSubstr("expected a name as key")));
   EXPECT_THAT(apply_yaml(config, "a: &x {b: *x}\n", "u.yaml"), ElementsAre(HasSubstr("unknown key \"a\"")));
-  EXPECT_THAT(apply_yaml(config, std::string(5000, '['), "u.yaml"), testing::SizeIs(1));
+  EXPECT_THAT(apply_yaml(config, std::string(5000, '['), "u.yaml"), ::testing::SizeIs(1));
 }
 
 TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
@@ -423,7 +423,7 @@ TEST(Config, HelpAndVersionAreAnswersAndUnknownFlagsAreNot) {
   const auto version = load({"--version"});
   ASSERT_FALSE(version);
   EXPECT_EQ(version.error().status, 0);
-  EXPECT_THAT(version.error().text, testing::StartsWith("umad "));
+  EXPECT_THAT(version.error().text, ::testing::StartsWith("umad "));
 
   const auto unknown = load({"--model", "m", "--turbo"});
   ASSERT_FALSE(unknown);
@@ -438,7 +438,7 @@ TEST(Config, KnowsWhatWasGivenAndWhatIsADefault) {
   const TemporaryFile file("slots: 8\nkv: {type: f16}\n");
   const auto config = load({"--config", file.path(), "--n-ctx", "0"}, {{"UMA_THREADS", "0"}});
   ASSERT_TRUE(config);
-  EXPECT_THAT(config->keys_given, testing::UnorderedElementsAre("slots", "kv.type", "threads", "n_ctx"))
+  EXPECT_THAT(config->keys_given, ::testing::UnorderedElementsAre("slots", "kv.type", "threads", "n_ctx"))
       << "the value of a default counts too";
   EXPECT_TRUE(config->is_given("kv.type"));
   EXPECT_FALSE(config->is_given("kv.layout"));

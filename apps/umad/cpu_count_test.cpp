@@ -10,7 +10,7 @@
 namespace uma::umad {
 namespace {
 
-class CpuCount : public testing::Test {
+class CpuCount : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = std::filesystem::temp_directory_path() / "uma_cpu_count_test_XXXXXX";

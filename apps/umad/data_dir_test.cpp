@@ -12,9 +12,9 @@
 namespace uma::umad {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
-class DataDir : public testing::Test {
+class DataDir : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = std::filesystem::temp_directory_path() / "uma_data_dir_test_XXXXXX";

@@ -10,7 +10,7 @@
 namespace uma::umad {
 namespace {
 
-class CpuName : public testing::Test {
+class CpuName : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
   std::string of(std::string_view text) const {

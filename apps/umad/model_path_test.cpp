@@ -10,11 +10,11 @@
 namespace uma::umad {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
-class FindModel : public testing::Test {
+class FindModel : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = std::filesystem::temp_directory_path() / "uma_model_path_test_XXXXXX";

@@ -12,8 +12,8 @@
 namespace uma::umad {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const Machine kMachine{.cpu = "Some(R) CPU @ 2.00GHz", .cores = 6, .library = "libllama 0.7.0"};
 constexpr char kIdentity[] = "0123456789abcdef0123456789abcdef";
@@ -93,7 +93,7 @@ TEST(Profile, ThePathNamesModelAndMachine) {
   EXPECT_EQ(profile_path("/data", "abc", {"../../etc", 1, ""}), "/data/profiles/abc-etc-1.yaml");
 }
 
-class ProfileFile : public testing::Test {
+class ProfileFile : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = std::filesystem::temp_directory_path() / "uma_profile_test_XXXXXX";

@@ -8,7 +8,7 @@
 namespace uma::umad {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::array<std::size_t, 1> kFirst = {0};
 constexpr std::array<std::size_t, 2> kBoth = {0, 1};

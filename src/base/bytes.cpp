@@ -9,12 +9,12 @@ namespace {
 constexpr std::size_t kHugeFrom = 4ul << 20;
 constexpr std::align_val_t kHugePage{2ul << 20};
 
-std::atomic<std::uint64_t> held{0};
+std::atomic<std::uint64_t> heap_bytes_held{0};
 
 }  // namespace
 
 void* allocate_bytes(std::size_t size) {
-  held.fetch_add(size, std::memory_order_relaxed);
+  heap_bytes_held.fetch_add(size, std::memory_order_relaxed);
   if (size < kHugeFrom) return ::operator new(size);
   void* place = ::operator new(size, kHugePage);
   ::madvise(place, size, MADV_HUGEPAGE);  // advice: a system that has none says so, and nothing is lost
@@ -22,13 +22,13 @@ void* allocate_bytes(std::size_t size) {
 }
 
 void free_bytes(void* place, std::size_t size) noexcept {
-  held.fetch_sub(size, std::memory_order_relaxed);
+  heap_bytes_held.fetch_sub(size, std::memory_order_relaxed);
   if (size < kHugeFrom) return ::operator delete(place);
   ::operator delete(place, kHugePage);
 }
 
 std::uint64_t bytes_held() {
-  return held.load(std::memory_order_relaxed);
+  return heap_bytes_held.load(std::memory_order_relaxed);
 }
 
 }  // namespace uma

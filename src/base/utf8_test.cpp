@@ -14,7 +14,7 @@ TEST(Utf8, AcceptsWholeCharactersOfEveryLength) {
 TEST(Utf8, RefusesOverlongSurrogateOutOfRangeAndLoneBytes) {
   for (const char* bad :
        {"\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xff", "a\xc3", "\xf0\x80\x80\x80"}) {
-    EXPECT_FALSE(is_utf8(bad)) << testing::PrintToString(bad);
+    EXPECT_FALSE(is_utf8(bad)) << ::testing::PrintToString(bad);
   }
 }
 

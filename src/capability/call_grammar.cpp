@@ -17,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int kCallsMax = 16;  // of one reply
+constexpr int kGrammarCallsMax = 16;  // of one reply
 
 // What stands around the names and arguments of calls.
 struct Notation {
@@ -146,7 +146,7 @@ id ::= ws "," ws "\"id\"" ws ":" ws "\"" [a-zA-Z0-9_-]{{1,64}} "\""
 ws ::= [ \t\n]{{0,16}}
 {})",
                                           objects, rules.gbnf());
-  const int more = are_parallel ? kCallsMax - 1 : 0;
+  const int more = are_parallel ? kGrammarCallsMax - 1 : 0;
   switch (syntax) {
     case CallSyntax::llama3:
       return "root ::= ws object\n" + grammar;
@@ -222,7 +222,7 @@ Expected<std::string> call_grammar(const ReplyFormat& format, const ChatOptions&
     thought = std::format("({} {})?", literal(format.think_open), thought_until(format.think_close));
   }
   const bool is_one = options.tool_choice == ToolChoice::named || !options.has_parallel_calls;
-  const std::string more = is_one ? "" : std::format("({} call){{0,{}}}", literal(notation.between), kCallsMax - 1);
+  const std::string more = is_one ? "" : std::format("({} call){{0,{}}}", literal(notation.between), kGrammarCallsMax - 1);
   return std::format("root ::= {} {} call {} {}\ncall ::= {}\n{}", thought, literal(notation.begin), more,
                      literal(notation.end), calls, rules.gbnf());
 }

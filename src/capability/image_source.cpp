@@ -16,7 +16,7 @@
 namespace uma::capability {
 namespace {
 
-std::unexpected<Error> refuse(std::string message) {
+std::unexpected<Error> image_refused(std::string message) {
   return fail(ErrorCode::proto_field, std::move(message));
 }
 
@@ -25,15 +25,15 @@ Expected<Bytes> decode_data(std::string_view text) {
     const std::size_t comma = text.find(',');
     constexpr std::string_view kBase64 = ";base64";
     if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(kBase64)) {
-      return refuse("the image's data: URI must hold base64, as in data:image/png;base64,...");
+      return image_refused("the image's data: URI must hold base64, as in data:image/png;base64,...");
     }
     text.remove_prefix(comma + 1);
   }
   if (text.size() / 4 * 3 > kImageBytesMax + 3) {
-    return refuse(std::format("the image has about {} bytes, at most {} are taken", text.size() / 4 * 3, kImageBytesMax));
+    return image_refused(std::format("the image has about {} bytes, at most {} are taken", text.size() / 4 * 3, kImageBytesMax));
   }
   auto bytes = decode_base64(text);
-  if (!bytes) return refuse("the image's data is not base64");
+  if (!bytes) return image_refused("the image's data is not base64");
   return std::move(*bytes);
 }
 
@@ -68,7 +68,7 @@ UniqueFd open_below(const std::string& folder, std::string_view rest) {
 
 Expected<Bytes> read_path(const std::string& path, std::span<const std::string> allowed_dirs) {
   if (allowed_dirs.empty()) {
-    return refuse("images are not read by path here: send their data, or allow folders with vision.allowed_dirs");
+    return image_refused("images are not read by path here: send their data, or allow folders with vision.allowed_dirs");
   }
   UniqueFd file;
   for (const std::string& folder : allowed_dirs) {
@@ -77,18 +77,18 @@ Expected<Bytes> read_path(const std::string& path, std::span<const std::string> 
   }
   struct stat facts{};
   if (!file.is_open() || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
-    return refuse("the image's path is no file below vision.allowed_dirs, or has a link on its way");
+    return image_refused("the image's path is no file below vision.allowed_dirs, or has a link on its way");
   }
   const auto size = static_cast<std::size_t>(facts.st_size);
   if (size > kImageBytesMax) {
-    return refuse(std::format("the image's file has {} bytes, at most {} are taken", size, kImageBytesMax));
+    return image_refused(std::format("the image's file has {} bytes, at most {} are taken", size, kImageBytesMax));
   }
   Bytes bytes(size);
   std::size_t done = 0;
   while (done < size) {
     const ssize_t got = ::read(file.get(), bytes.data() + done, size - done);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return refuse("the image's file cannot be read");
+    if (got <= 0) return image_refused("the image's file cannot be read");
     done += static_cast<std::size_t>(got);
   }
   return bytes;
@@ -107,7 +107,7 @@ Expected<Bytes> read_source(const ImageSource& source, std::span<const std::stri
     case ImageSource::Kind::url:
       break;
   }
-  return refuse("images are not fetched from URLs here: send their data, or allow it with vision.urls");
+  return image_refused("images are not fetched from URLs here: send their data, or allow it with vision.urls");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 namespace ip = boost::asio::ip;
 
-std::unexpected<Error> refuse(std::string_view why) {
+std::unexpected<Error> url_refused(std::string_view why) {
   return fail(ErrorCode::proto_field, std::format("the image's URL {}", why));
 }
 
@@ -42,24 +42,24 @@ std::optional<std::uint16_t> port_of(std::string_view text) {
 
 // HOST, HOST:PORT, [ADDRESS] or [ADDRESS]:PORT.
 Expected<Unit> read_authority(std::string_view text, ImageUrl& url) {
-  if (text.contains('@')) return refuse("has a user's name or a password, which are not sent");
+  if (text.contains('@')) return url_refused("has a user's name or a password, which are not sent");
   std::string_view rest = text;
   if (text.starts_with('[')) {
     const std::size_t end = text.find(']');
     boost::system::error_code problem;
     if (end != std::string_view::npos) (void)ip::make_address_v6(std::string(text.substr(1, end - 1)), problem);
-    if (end == std::string_view::npos || problem || text.substr(0, end).contains('%')) return refuse("has no host");
+    if (end == std::string_view::npos || problem || text.substr(0, end).contains('%')) return url_refused("has no host");
     url.host = lower(text.substr(1, end - 1));
     rest.remove_prefix(end + 1);
   } else {
     url.host = lower(text.substr(0, text.find(':')));
     rest.remove_prefix(url.host.size());
-    if (!is_host_name(url.host)) return refuse("has no host");
+    if (!is_host_name(url.host)) return url_refused("has no host");
   }
   url.port = url.is_secure ? 443 : 80;
   if (rest.empty()) return Unit{};
   const auto port = rest.starts_with(':') ? port_of(rest.substr(1)) : std::nullopt;
-  if (!port) return refuse("has no port behind its colon");
+  if (!port) return url_refused("has no port behind its colon");
   url.port = *port;
   return Unit{};
 }
@@ -120,13 +120,13 @@ std::string ImageUrl::authority() const {
 
 Expected<ImageUrl> parse_image_url(std::string_view text) {
   if (text.size() > kImageUrlBytesMax) {
-    return refuse(std::format("has {} bytes, at most {} are taken", text.size(), kImageUrlBytesMax));
+    return url_refused(std::format("has {} bytes, at most {} are taken", text.size(), kImageUrlBytesMax));
   }
-  if (!is_plain(text)) return refuse("has characters that must be written as %XX");
+  if (!is_plain(text)) return url_refused("has characters that must be written as %XX");
   const std::size_t colon = text.find("://");
   const std::string scheme = lower(text.substr(0, colon));
   if (colon == std::string_view::npos || (scheme != "http" && scheme != "https")) {
-    return refuse("must begin with data:, file://, http:// or https://");
+    return url_refused("must begin with data:, file://, http:// or https://");
   }
   ImageUrl url{.is_secure = scheme == "https", .host = "", .port = 0, .target = ""};
   std::string_view rest = text.substr(colon + 3);
@@ -154,17 +154,17 @@ Expected<ImageUrl> redirected(const ImageUrl& base, std::string_view location) {
     text = std::format("{}://{}{}{}", scheme, base.authority(), path.substr(0, path.rfind('/') + 1), location);
   }
   auto url = parse_image_url(text);
-  if (url && base.is_secure && !url->is_secure) return refuse("leads from https to http");
+  if (url && base.is_secure && !url->is_secure) return url_refused("leads from https to http");
   return url;
 }
 
 Expected<Unit> check_allowed(const ImageUrl& url, const ImageUrlRules& rules) {
   if (is_listed(url, rules)) return Unit{};
   if (!rules.allows_public) {
-    return refuse(std::format("is of {}, which is not among vision.url_hosts: send the image's data", url.authority()));
+    return url_refused(std::format("is of {}, which is not among vision.url_hosts: send the image's data", url.authority()));
   }
   if (!url.has_usual_port()) {
-    return refuse(std::format("has port {}: only 80 and 443 are asked, and what vision.url_hosts names", url.port));
+    return url_refused(std::format("has port {}: only 80 and 443 are asked, and what vision.url_hosts names", url.port));
   }
   return Unit{};
 }

@@ -20,7 +20,7 @@ struct Scope {
 namespace {
 
 // Of expressions, bodies and macros that call each other.
-constexpr std::int32_t kDepthMax = 512;
+constexpr std::int32_t kCallDepthMax = 512;
 
 enum class Flow : std::uint8_t { on, leave_loop, next_round };
 
@@ -47,7 +47,7 @@ class Interpreter {
   class Level {
    public:
     explicit Level(Interpreter& interpreter) : interpreter_(interpreter) {
-      if (++interpreter_.depth_ > kDepthMax) throw TemplateError{"the template calls itself too deep"};
+      if (++interpreter_.depth_ > kCallDepthMax) throw TemplateError{"the template calls itself too deep"};
     }
     ~Level() { --interpreter_.depth_; }
     Level(const Level&) = delete;

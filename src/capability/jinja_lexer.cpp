@@ -11,7 +11,7 @@
 namespace uma::capability::jinja {
 namespace {
 
-bool is_letter(char c) {
+bool begins_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 bool is_digit(char c) {
@@ -225,8 +225,8 @@ class Lexer {
   void read_token(std::string& open) {
     const char first = source_[at_];
     std::size_t length = 1;
-    if (is_letter(first)) {
-      while (at_ + length < source_.size() && (is_letter(source_[at_ + length]) || is_digit(source_[at_ + length]))) ++length;
+    if (begins_name(first)) {
+      while (at_ + length < source_.size() && (begins_name(source_[at_ + length]) || is_digit(source_[at_ + length]))) ++length;
       add(Token::Kind::name, std::string(source_.substr(at_, length)));
     } else if (is_digit(first)) {
       return read_number();
@@ -282,7 +282,7 @@ class Lexer {
         take_digits(is_digit);
       }
     }
-    if (end < source_.size() && is_letter(source_[end]))
+    if (end < source_.size() && begins_name(source_[end]))
       fail(std::format("\"{}\" is no number", source_.substr(at_, end + 1 - at_)));
     add(is_float ? Token::Kind::floating : Token::Kind::integer, std::move(digits));
     advance(end - at_);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t kLastCodePoint = 0x10FFFF;
 constexpr std::int64_t kRepetitionsMax = 4096;
-constexpr int kDepthMax = 16;
+constexpr int kGroupDepthMax = 16;
 
 struct Range {
   std::uint32_t low = 0;
@@ -112,7 +112,7 @@ class Compiler {
 
   Part alternatives(int depth) {
     Part whole{.gbnf = "(", .min = kRepetitionsMax * kRepetitionsMax, .max = 0};
-    if (depth > kDepthMax) refuse("groups are too deep");
+    if (depth > kGroupDepthMax) refuse("groups are too deep");
     for (bool is_first = true; !problem_; is_first = false) {
       const Part part = sequence(depth);
       if (!is_first) whole.gbnf += " | ";

@@ -5,7 +5,7 @@
 namespace uma::capability {
 namespace {
 
-constexpr std::int32_t kDepthMax = 32;
+constexpr std::int32_t kJsonDepthMax = 32;
 constexpr std::size_t kWordBytesMax = 400;
 
 bool is_blank(char c) {
@@ -113,7 +113,7 @@ JsonScanner::Result JsonScanner::begin_value(char c) {
 }
 
 JsonScanner::Result JsonScanner::open(bool is_object) {
-  if (depth_ == kDepthMax) return Result::malformed;
+  if (depth_ == kJsonDepthMax) return Result::malformed;
   ++depth_;
   const std::uint64_t bit = std::uint64_t{1} << depth_;
   objects_ = is_object ? objects_ | bit : objects_ & ~bit;

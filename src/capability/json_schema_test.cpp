@@ -15,7 +15,7 @@
 namespace uma::capability {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Case {
   std::string_view schema;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kIntroBytesMax = 1024;
 constexpr std::size_t kNameBytesMax = 256;
-constexpr std::size_t kCallsMax = 128;
+constexpr std::size_t kParsedCallsMax = 128;
 
 constexpr std::string_view kTaggedEnd = "</tool_call>";
 constexpr std::string_view kCallBegin = "<｜tool▁call▁begin｜>";
@@ -152,7 +152,7 @@ bool ReplyParser::step_thinking(ReplyPieces& out) {
 }
 
 bool ReplyParser::finds_calls() const {
-  return format_.calls != CallSyntax::none && calls_.size() < kCallsMax;
+  return format_.calls != CallSyntax::none && calls_.size() < kParsedCallsMax;
 }
 
 bool ReplyParser::step_content(ReplyPieces& out) {

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "engine/router_test_support.h"
 #include "kv/sqlite_catalog.h"
 #include "testing/fake_model.h"
 
@@ -20,7 +21,6 @@ using testing::FakeModel;
 using testing::FakeOptions;
 
 constexpr FakeOptions kOptions{.cells = 4096, .sequences = 8, .batch_rows_max = 64};
-const TenantId kTenant{"test"};
 
 class FakeSource final : public WorkerSource {
  public:

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "capability/message_images.h"
 #include "engine/router.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "kv/session_file.h"
 #include "llm/image_tokens.h"
@@ -28,9 +29,8 @@ using testing::FakeModel;
 using testing::FakeOptions;
 using testing::image_of_one_pixel;
 
-const TenantId kTenant{"test"};
 
-class Sink final : public EventSink {
+class ImagesSink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) tokens.push_back(token->token);
@@ -119,12 +119,12 @@ class Images : public ::testing::TestWithParam<bool> {
     request.options.max_tokens = 6;
     return request;
   }
-  std::shared_ptr<Sink> start(GenerateRequest request) {
-    auto sink = std::make_shared<Sink>();
+  std::shared_ptr<ImagesSink> start(GenerateRequest request) {
+    auto sink = std::make_shared<ImagesSink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     return sink;
   }
-  std::shared_ptr<Sink> generate(GenerateRequest request) {
+  std::shared_ptr<ImagesSink> generate(GenerateRequest request) {
     auto sink = start(std::move(request));
     run();
     EXPECT_TRUE(sink->terminal);
@@ -157,7 +157,7 @@ class Images : public ::testing::TestWithParam<bool> {
     return result;
   }
   // What the chain says was generated is what the model says after the rest of it.
-  void expect_true_to_the_model(const std::string& session, const Sink& sink) const {
+  void expect_true_to_the_model(const std::string& session, const ImagesSink& sink) const {
     const std::vector<Token>& chain = kept(session)->chain;
     const std::size_t said = sink.tokens.size();
     ASSERT_GE(chain.size(), said);
@@ -286,7 +286,7 @@ TEST_P(Images, AreComputedInThePrefillLaneToo) {
 
 TEST_P(Images, TogetherInOneContextDoNotTouchEachOther) {
   std::vector<std::string> sessions;
-  std::vector<std::shared_ptr<Sink>> sinks;
+  std::vector<std::shared_ptr<ImagesSink>> sinks;
   for (int i = 0; i < 6; ++i) sessions.push_back(begin_session());
   for (int i = 0; i < 6; ++i) {
     const auto colour = static_cast<char>('a' + i % 3);

@@ -15,6 +15,7 @@ namespace uma::engine {
 namespace {
 
 using testing::fake_continuation;
+using testing::fake_tokens;
 using testing::FakeColdStore;
 using testing::FakeContext;
 using testing::FakeFault;
@@ -53,12 +54,6 @@ class RecordingSink final : public EventSink {
   int accepts_tokens = 1'000'000;
 };
 
-std::vector<Token> tokens_of(std::string_view text) {
-  std::vector<Token> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
-
 // A lane on a FakeModel, driven by hand.
 class LaneTest : public ::testing::Test {
  protected:
@@ -80,7 +75,7 @@ class LaneTest : public ::testing::Test {
   Task task(std::uint64_t id, std::string_view prompt, std::int32_t tokens_max = 8) {
     Task made;
     made.id = RequestId{id};
-    made.tokens = tokens_of(prompt);
+    made.tokens = fake_tokens(prompt);
     made.tokens_max = tokens_max;
     made.received = clock_.now();
     sinks_[id] = std::make_shared<RecordingSink>();
@@ -112,7 +107,7 @@ class LaneTest : public ::testing::Test {
   }
 
   std::vector<Token> expected(std::string_view prompt, std::int32_t tokens_max = 8) {
-    return fake_continuation(options_, tokens_of(prompt), tokens_max);
+    return fake_continuation(options_, fake_tokens(prompt), tokens_max);
   }
 
   // 36 tokens: 4 that stay and turns that begin at 12, 24 and 32.
@@ -148,7 +143,7 @@ class LaneTest : public ::testing::Test {
     first.session = {"s"};
     post(std::move(first));
     run();
-    std::vector<Token> chain = tokens_of(prompt);
+    std::vector<Token> chain = fake_tokens(prompt);
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
     return chain;
   }
@@ -227,7 +222,7 @@ TEST_F(LaneTest, ASessionComputesOnlyWhatIsNew) {
   first.session = {"s"};
   post(std::move(first));
   run();
-  std::vector<Token> chain = tokens_of("hello");
+  std::vector<Token> chain = fake_tokens("hello");
   chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
   chain.push_back('!');
   Task second = task(2, "");
@@ -262,7 +257,7 @@ TEST_F(LaneTest, AModelThatCannotBeCutGoesOnHotAndComputesARewrittenChainAgain) 
     first.session = {"s"};
     post(std::move(first));
     run();
-    std::vector<Token> chain = tokens_of("abcdef");
+    std::vector<Token> chain = fake_tokens("abcdef");
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
     chain.push_back('!');
     Task second = task(2, "");
@@ -736,7 +731,7 @@ TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
   first.session = {"s"};
   post(std::move(first));
   run();
-  std::vector<Token> chain = tokens_of("hello");
+  std::vector<Token> chain = fake_tokens("hello");
   chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
   const std::size_t said = chain.size();
   chain.push_back('!');
@@ -800,7 +795,7 @@ TEST_F(LaneTest, ASessionGoesOnAfterADraftModelsWrongGuesses) {
   const FakeOptions options{.cells = 800};
   make(options);
   draft_with(draft_options(options, 3));
-  std::vector<Token> chain = tokens_of("hello");
+  std::vector<Token> chain = fake_tokens("hello");
   for (std::uint64_t turn = 1; turn <= 4; ++turn) {
     Task next = task(turn, "", 20);
     next.session = {"s"};
@@ -849,7 +844,7 @@ TEST_F(LaneTest, WithADraftModelEveryTextIsAsLikelyAsWithout) {
   params.repeat_penalty = 1.2;
   constexpr std::size_t kLength = 4;
   std::map<std::vector<Token>, double> chances;
-  add_texts(options, params, tokens_of("tell"), {}, kLength, 1, chances);
+  add_texts(options, params, fake_tokens("tell"), {}, kLength, 1, chances);
   make(options);
   draft_with(draft_options(options, 2));
   std::map<std::vector<Token>, int> counts;
@@ -1122,7 +1117,7 @@ TEST_F(LaneTest, AReplyThatFillsTheContextDropsTheOldestTurnsAndGoesOn) {
     EXPECT_EQ(eos(1).usage.dropped_tokens, 28);
     EXPECT_EQ(results_.at(1).dropped_turns, 3);
     EXPECT_EQ(context_->shifts(), kind.shifts);
-    EXPECT_EQ(sink.tokens, expected_with_shifts(1, tokens_of(kTurns)));
+    EXPECT_EQ(sink.tokens, expected_with_shifts(1, fake_tokens(kTurns)));
     EXPECT_EQ(results_.at(1).generated, sink.tokens);
   }
 }
@@ -1130,7 +1125,7 @@ TEST_F(LaneTest, AReplyThatFillsTheContextDropsTheOldestTurnsAndGoesOn) {
 TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
   for (const bool is_hot : {true, false}) {
     make({.cells = 160, .sequences = 4});
-    std::vector<Token> chain = tokens_of(kTurns);
+    std::vector<Token> chain = fake_tokens(kTurns);
     if (is_hot) {
       Task before = turns_task(1, kTurns, 2);
       post(std::move(before));
@@ -1139,7 +1134,7 @@ TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
     } else {
       chain.insert(chain.end(), {'x', 'y'});
     }
-    const std::vector<Token> input = tokens_of("more input");
+    const std::vector<Token> input = fake_tokens("more input");
     chain.insert(chain.end(), input.begin(), input.end());
     Task next = turns_task(2, "", 5);
     next.tokens = chain;
@@ -1178,7 +1173,7 @@ TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
     lane_->post(CancelCommand{RequestId{1}});
     run();
     ASSERT_EQ(context_->shifts(), 1);
-    std::vector<Token> chain = tokens_of(first.substr(0, 20) + second);
+    std::vector<Token> chain = fake_tokens(first.substr(0, 20) + second);
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
 
     Task own = task(2, "", 3);
@@ -1216,7 +1211,7 @@ TEST_F(LaneTest, CellsThatAForkSharesAreNotMoved) {
   make({.cells = 40, .sequences = 4, .unified = true});
   post(turns_task(1, kTurns, 1));
   run();
-  std::vector<Token> chain = tokens_of(kTurns);
+  std::vector<Token> chain = fake_tokens(kTurns);
   chain.push_back(results_.at(1).generated.at(0));
   Task fork = task(2, "", 2);
   fork.session = {"fork"};

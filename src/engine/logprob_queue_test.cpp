@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-class LogprobQueueTest : public testing::Test {
+class LogprobQueueTest : public ::testing::Test {
  protected:
   // A token whose text is so long.
   void push(Token token, std::size_t length) {

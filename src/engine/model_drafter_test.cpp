@@ -9,6 +9,7 @@ namespace uma::engine {
 namespace {
 
 using testing::fake_continuation;
+using testing::fake_tokens;
 using testing::FakeContext;
 using testing::FakeFault;
 using testing::FakeOptions;
@@ -17,15 +18,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::SimClock;
 
-std::vector<Token> tokens_of(std::string_view text) {
-  std::vector<Token> tokens;
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
-
 // A sequence as the lane would hold it.
 struct Chain {
-  Chain(std::size_t slot_index, std::string_view text) : slot(slot_index), tokens(tokens_of(text)) {}
+  Chain(std::size_t slot_index, std::string_view text) : slot(slot_index), tokens(fake_tokens(text)) {}
   std::size_t slot;
   std::vector<Token> tokens;
   llm::Sampler sampler{{}, 1, {}};

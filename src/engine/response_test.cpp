@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "engine/router.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -21,10 +22,9 @@ using testing::FakeContext;
 using testing::FakeModel;
 using testing::FakeOptions;
 
-constexpr FakeOptions kOptions{.cells = 4096, .sequences = 4, .has_chat_template = true};
-const TenantId kTenant{"test"};
+constexpr FakeOptions kResponseOptions{.cells = 4096, .sequences = 4, .has_chat_template = true};
 
-class Sink final : public EventSink {
+class ResponseSink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
@@ -77,7 +77,7 @@ class ResponsesTest : public ::testing::Test {
     options.limits = limits_;
     router_ = std::make_unique<Router>(options, source_, disk_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
-        LaneOptions{}, std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
+        LaneOptions{}, std::make_unique<FakeContext>(kResponseOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
     router_->on_loaded("fake", chat_model(model_, {lane_.get()}));
@@ -91,7 +91,7 @@ class ResponsesTest : public ::testing::Test {
       quiet = worked ? 0 : quiet + 1;
     }
   }
-  void step_until_tokens(const Sink& sink) {
+  void step_until_tokens(const ResponseSink& sink) {
     for (int i = 0; i < 100 && sink.tokens.empty(); ++i) {
       router_->step();
       preparer_.step();
@@ -123,13 +123,13 @@ class ResponsesTest : public ::testing::Test {
     request.response->request = "asked for " + id;
     return request;
   }
-  std::shared_ptr<Sink> begin(GenerateRequest request, const TenantId& tenant = kTenant) {
-    auto sink = std::make_shared<Sink>();
+  std::shared_ptr<ResponseSink> begin(GenerateRequest request, const TenantId& tenant = kTenant) {
+    auto sink = std::make_shared<ResponseSink>();
     sink->id = RequestId{++last_request_};
     router_->generate(sink->id, tenant, std::move(request), sink);
     return sink;
   }
-  std::shared_ptr<Sink> respond(GenerateRequest request, const TenantId& tenant = kTenant) {
+  std::shared_ptr<ResponseSink> respond(GenerateRequest request, const TenantId& tenant = kTenant) {
     auto sink = begin(std::move(request), tenant);
     settle();
     EXPECT_TRUE(sink->terminal.has_value());
@@ -158,7 +158,7 @@ class ResponsesTest : public ::testing::Test {
   }
 
   testing::SimClock clock_;
-  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
+  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kResponseOptions);
   Limits limits_;
   FullDisk disk_;
   kv::StateStore store_{{}, nullptr, clock_};

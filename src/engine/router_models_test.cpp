@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "engine/router.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -21,10 +22,9 @@ using testing::FakeContext;
 using testing::FakeModel;
 using testing::FakeOptions;
 
-constexpr FakeOptions kOptions{.cells = 1024, .sequences = 2};
-const TenantId kTenant{"test"};
+constexpr FakeOptions kSmallOptions{.cells = 1024, .sequences = 2};
 
-struct Sink final : EventSink {
+struct StagesSink final : EventSink {
   bool deliver(const Event& event) override {
     if (const auto* progress = std::get_if<ProgressEvent>(&event)) stages.push_back(progress->stage);
     if (const auto* failure = std::get_if<FailureEvent>(&event)) error = failure->error;
@@ -45,7 +45,7 @@ class RouterModels : public ::testing::Test {
     LaneOptions options;
     options.store = &store_;
     lane = std::make_unique<Lane>(
-        std::move(options), std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_,
+        std::move(options), std::make_unique<FakeContext>(kSmallOptions), nullptr, model_->vocab(), clock_,
         [this](TaskResult result) {
           router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
         });
@@ -67,7 +67,7 @@ class RouterModels : public ::testing::Test {
       quiet = worked ? 0 : quiet + 1;
     }
   }
-  std::shared_ptr<Sink> generate(const std::string& model, const std::string& session = "", bool is_background = false) {
+  std::shared_ptr<StagesSink> generate(const std::string& model, const std::string& session = "", bool is_background = false) {
     GenerateRequest request;
     if (is_background) request.options.request_class = RequestClass::background;
     request.model = model;
@@ -75,7 +75,7 @@ class RouterModels : public ::testing::Test {
     request.input.text = "hello";
     request.options.max_tokens = 5;
     request.options.progress = true;
-    auto sink = std::make_shared<Sink>();
+    auto sink = std::make_shared<StagesSink>();
     router_.generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     settle();
     return sink;
@@ -95,7 +95,7 @@ class RouterModels : public ::testing::Test {
   }
 
   testing::SimClock clock_;
-  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
+  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kSmallOptions);
   kv::MemoryCatalog catalog_;
   kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
   NamedModels source_{{"a", "b"}};
@@ -183,7 +183,7 @@ TEST_F(RouterModels, OnlyWhatNobodyUsesIsRetired) {
   on_loaded("a");
   GenerateRequest request;
   request.input.text = "hello";
-  auto running = std::make_shared<Sink>();
+  auto running = std::make_shared<StagesSink>();
   router_.generate(RequestId{++last_request_}, kTenant, std::move(request), running);
   EXPECT_FALSE(router_.retire("a")) << "a request is under way";
   settle();

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -22,10 +23,9 @@ using testing::FakeContext;
 using testing::FakeModel;
 using testing::FakeOptions;
 
-constexpr FakeOptions kOptions{.cells = 1024, .sequences = 4};
-const TenantId kTenant{"test"};
+constexpr FakeOptions kRouterOptions{.cells = 1024, .sequences = 4};
 
-class Sink final : public EventSink {
+class RouterSink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) tokens.push_back(token->token);
@@ -36,33 +36,6 @@ class Sink final : public EventSink {
   std::vector<Token> tokens;
   std::vector<ContextShiftEvent> shifts;
   std::optional<Event> terminal;
-};
-
-// Keeps records, but while the disk is full, and gives them back, but while it cannot be read.
-class DiskCatalog final : public kv::Catalog {
- public:
-  [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept.load(); }
-  void read(const SessionId& id, OnRead on_read) override {
-    if (!can_read) return on_read(fail(ErrorCode::io_short_write, "the disk cannot be read"));
-    ++readings;
-    kept.read(id, std::move(on_read));
-  }
-  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
-    if (is_full) return done(full());
-    kept.commit(std::move(record), std::move(before), std::move(done));
-  }
-  void remove(const SessionId& id, Done done) override {
-    if (is_full) return done(full());
-    kept.remove(id, std::move(done));
-  }
-
-  kv::MemoryCatalog kept;
-  bool is_full = false;
-  bool can_read = true;
-  int readings = 0;
-
- private:
-  static Expected<Unit> full() { return fail(ErrorCode::io_short_write, "the disk is full"); }
 };
 
 class RouterTest : public ::testing::Test {
@@ -95,7 +68,7 @@ class RouterTest : public ::testing::Test {
     std::vector<Lane*> made;
     for (std::size_t i = 0; i < lanes; ++i) {
       lanes_.push_back(std::make_unique<Lane>(
-          LaneOptions{}, std::make_unique<FakeContext>(kOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
+          LaneOptions{}, std::make_unique<FakeContext>(kRouterOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
             router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
           }));
       made.push_back(lanes_.back().get());
@@ -147,34 +120,34 @@ class RouterTest : public ::testing::Test {
       router_->append_input(kTenant, {.session = session, .input = {.text = text, .messages = {}}}, std::move(reply));
     });
   }
-  std::shared_ptr<Sink> generate(const std::string& session, std::int32_t max_tokens = 5, bool regenerate = false) {
+  std::shared_ptr<RouterSink> generate(const std::string& session, std::int32_t max_tokens = 5, bool regenerate = false) {
     GenerateRequest request;
     request.session = session;
     request.regenerate = regenerate;
     request.options.max_tokens = max_tokens;
-    auto sink = std::make_shared<Sink>();
+    auto sink = std::make_shared<RouterSink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     settle();
     return sink;
   }
 
   // One-shot where `session` is empty.
-  std::shared_ptr<Sink> generate_as(const std::string& grammar, const std::string& session = "", bool ignore_eos = false) {
+  std::shared_ptr<RouterSink> generate_as(const std::string& grammar, const std::string& session = "", bool ignore_eos = false) {
     GenerateRequest request;
     request.session = session;
     request.input.text = "say";
     request.options.max_tokens = 40;
     request.options.grammar = grammar;
     request.options.sampling.ignore_eos = ignore_eos;
-    auto sink = std::make_shared<Sink>();
+    auto sink = std::make_shared<RouterSink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     settle();
     return sink;
   }
 
   // Until its first token, or for some steps.
-  std::shared_ptr<Sink> begin_long_reply(const std::string& session) {
-    auto sink = std::make_shared<Sink>();
+  std::shared_ptr<RouterSink> begin_long_reply(const std::string& session) {
+    auto sink = std::make_shared<RouterSink>();
     GenerateRequest request;
     request.session = session;
     request.options.max_tokens = 500;
@@ -185,7 +158,7 @@ class RouterTest : public ::testing::Test {
   }
 
   testing::SimClock clock_;
-  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kOptions);
+  std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kRouterOptions);
   Limits limits_;
   DiskCatalog disk_;
   kv::MemoryCatalog& catalog_ = disk_.kept;
@@ -211,7 +184,7 @@ TEST_F(RouterTest, SessionsGoOnWhereTheyWere) {
   EXPECT_EQ(router_->sessions_count(), 1);
   load();
   const auto sink = generate("tale");
-  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, tokens, 5));
+  EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, tokens, 5));
   const kv::RecordPtr kept = catalog_.find(SessionId{"a"});
   EXPECT_EQ(kept->turns.size(), 2u);
   EXPECT_EQ(kept->chain.size(), 11u);
@@ -271,7 +244,7 @@ TEST_F(RouterTest, AReplyThatTheTemplateWritesDifferentlyLaterIsCutFromTheChain)
   ASSERT_TRUE(append("a"));
   const std::vector<Token> first_prompt = prompt();
   const std::vector<Token> first = generate("a")->tokens;
-  EXPECT_EQ(first, fake_continuation(kOptions, first_prompt, 5));
+  EXPECT_EQ(first, fake_continuation(kRouterOptions, first_prompt, 5));
   ASSERT_TRUE(append("a"));
   EXPECT_EQ(prompt(), written()) << "as a client sees it that sends all messages at once";
   ASSERT_TRUE(append("a"));
@@ -280,7 +253,7 @@ TEST_F(RouterTest, AReplyThatTheTemplateWritesDifferentlyLaterIsCutFromTheChain)
   EXPECT_EQ(kept()->turns[0].reply_begin, static_cast<std::int32_t>(first_prompt.size())) << "all before the reply is kept";
   const std::vector<Token> second_prompt = prompt();
   const std::vector<Token> second = generate("a")->tokens;
-  EXPECT_EQ(second, fake_continuation(kOptions, second_prompt, 5));
+  EXPECT_EQ(second, fake_continuation(kRouterOptions, second_prompt, 5));
   EXPECT_EQ(generate("a", 5, /*regenerate=*/true)->tokens, second);
 
   ASSERT_TRUE(ask<SessionInfo>([&](auto reply) { router_->rewind_session(kTenant, "a", 0, std::move(reply)); }));
@@ -498,7 +471,7 @@ TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) 
   start();
   load();
   const auto sink = generate("a");
-  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, {testing::kFakeBos, 'o', 'n', 'c', 'e'}, 5));
+  EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, {testing::kFakeBos, 'o', 'n', 'c', 'e'}, 5));
   EXPECT_FALSE(in_memory("a"));
   EXPECT_TRUE(append("a"));
   EXPECT_FALSE(in_memory("a"));
@@ -580,7 +553,7 @@ TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
 
 TEST_F(RouterTest, AnImportThatDoesNotFitTheContextIsRefused) {
   kv::SessionRecord& record = left_behind("a");
-  record.chain.assign(static_cast<std::size_t>(FakeContext(kOptions).shape().sequence_cells_max), 'x');
+  record.chain.assign(static_cast<std::size_t>(FakeContext(kRouterOptions).shape().sequence_cells_max), 'x');
   record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
   start();
   load();
@@ -637,12 +610,12 @@ TEST_F(RouterTest, AReplyFollowsItsGrammarAndStopsWhereNothingMayFollow) {
 TEST_F(RouterTest, RepliesAtOnceFollowTheirGrammarsEach) {
   start();
   load();
-  std::vector<std::shared_ptr<Sink>> sinks;
+  std::vector<std::shared_ptr<RouterSink>> sinks;
   for (int i = 0; i < 6; ++i) {
     GenerateRequest request;
     request.input.text = std::string(static_cast<std::size_t>(1 + i), 'q');
     request.options.grammar = i % 2 == 0 ? R"(root ::= "a" [b-d]{20} "e")" : R"(root ::= [0-9]{4,12} ";")";
-    sinks.push_back(std::make_shared<Sink>());
+    sinks.push_back(std::make_shared<RouterSink>());
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sinks.back());
   }
   settle();
@@ -682,7 +655,7 @@ TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused)
     request.input.text = "say";
     request.options.max_tokens = 100;
     request.options.json_schema = schema;
-    auto sink = std::make_shared<Sink>();
+    auto sink = std::make_shared<RouterSink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     settle();
     return sink;
@@ -713,7 +686,7 @@ TEST_F(RouterTest, ARequestWithAGrammarIsNotOvertaken) {
     request.session = "a";
     request.options.grammar = grammar;
     request.options.max_tokens = 5;
-    auto sink = std::make_shared<Sink>();
+    auto sink = std::make_shared<RouterSink>();
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     return sink;
   };
@@ -785,7 +758,7 @@ TEST_F(FullContext, WhatAReplyWentOnWithoutIsGoneWithIt) {
   EXPECT_EQ(std::get<EosEvent>(*sink->terminal).usage.prompt_tokens, 195);
   tokens.erase(tokens.begin() + 5, tokens.begin() + 85);
   tokens.resize(tokens.size() + 30, 'd');
-  EXPECT_EQ(sink->tokens, fake_continuation(kOptions, tokens, 60));
+  EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, tokens, 60));
   tokens.insert(tokens.end(), sink->tokens.begin(), sink->tokens.end());
   EXPECT_EQ(kept()->chain, tokens);
   EXPECT_TRUE(kept()->pending.empty());
@@ -837,7 +810,7 @@ TEST_F(FullContext, ARequestThatNeverBeganDropsNothing) {
   const kv::RecordPtr before = kept();
   GenerateRequest request;
   request.session = "a";
-  const auto sink = std::make_shared<Sink>();
+  const auto sink = std::make_shared<RouterSink>();
   router_->generate(RequestId{77}, kTenant, request, sink);
   router_->step();
   lanes_[0]->step();

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "engine/router.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_embedding.h"
 #include "testing/fake_model.h"
@@ -22,7 +23,6 @@ using testing::FakeModel;
 using testing::FakeOptions;
 using ::testing::HasSubstr;
 
-const TenantId kTenant{"test"};
 
 class RouterTextsTest : public ::testing::Test {
  protected:

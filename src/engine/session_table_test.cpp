@@ -3,34 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "engine/router_test_support.h"
 #include "testing/sim_clock.h"
 
 namespace uma::engine {
 namespace {
 
-const TenantId kTenant{"a"};
-
-// Keeps records, but while the disk is full.
-class DiskCatalog final : public kv::Catalog {
- public:
-  [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept.load(); }
-  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
-    if (is_full) return done(fail(ErrorCode::io_short_write, "the disk is full"));
-    kept.commit(std::move(record), std::move(before), std::move(done));
-  }
-  void remove(const SessionId& id, Done done) override {
-    if (is_full) return done(fail(ErrorCode::io_short_write, "the disk is full"));
-    kept.remove(id, std::move(done));
-  }
-  void read(const SessionId& id, OnRead on_read) override {
-    ++readings;
-    kept.read(id, std::move(on_read));
-  }
-
-  kv::MemoryCatalog kept;
-  bool is_full = false;
-  int readings = 0;
-};
 
 class SessionTableTest : public ::testing::Test {
  protected:

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "capability/chat.h"
 #include "engine/router.h"
+#include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
 #include "testing/sim_clock.h"
@@ -19,7 +20,6 @@ using testing::FakeContext;
 using testing::FakeModel;
 using testing::FakeOptions;
 
-const TenantId kTenant{"test"};
 constexpr std::string_view kTemplate =
     "{% if tools %}<|im_start|>system\n<tool_call> {{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -30,7 +30,7 @@ constexpr std::string_view kTemplate =
 constexpr std::string_view kCall = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
 constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f"}}])";
 
-class Sink final : public EventSink {
+class CallsSink final : public EventSink {
  public:
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
@@ -89,8 +89,8 @@ class ToolCalls : public ::testing::Test {
     return request;
   }
 
-  std::shared_ptr<Sink> generate(GenerateRequest request, bool is_slow = false) {
-    auto sink = std::make_shared<Sink>();
+  std::shared_ptr<CallsSink> generate(GenerateRequest request, bool is_slow = false) {
+    auto sink = std::make_shared<CallsSink>();
     sink->is_slow = is_slow;
     router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
     for (int quiet = 0; quiet < 3;) {

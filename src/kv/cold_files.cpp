@@ -33,16 +33,13 @@ constexpr std::size_t kNameDigits = 32;
 constexpr std::size_t kDamagedMax = 16;
 constexpr std::size_t kLogLinesMax = 20;
 constexpr std::size_t kFirstReadBytes = 16'384;  // the whole head of about 4,000 tokens
-constexpr std::size_t kSpareBytes = 4'096;       // of a piece: loading a state may add words to it
-
-constexpr std::array<std::byte, kStateBlockBytes> kZeros{};
 
 std::unexpected<Error> io_failure(const std::string& path, int error_number) {
   const char* reason = error_number == ELOOP ? "is a symbolic link" : std::strerror(error_number);
   return fail(ErrorCode::io_short_write, std::format("{}: {}", path, reason));
 }
 
-std::unexpected<Error> refused(const std::string& path, std::string_view reason) {
+std::unexpected<Error> file_refused(const std::string& path, std::string_view reason) {
   return fail(ErrorCode::runtime_decode, std::format("{}: {}", path, reason));
 }
 
@@ -70,7 +67,7 @@ int write_all(int file, std::span<const std::byte> bytes) {
 
 // What read_all() and read_streamed() say.
 std::unexpected<Error> read_failure(const std::string& path, int problem) {
-  return problem == ENODATA ? refused(path, "truncated while it was read") : io_failure(path, problem);
+  return problem == ENODATA ? file_refused(path, "truncated while it was read") : io_failure(path, problem);
 }
 
 struct OpenState {
@@ -96,21 +93,21 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   Bytes bytes(std::min<std::uint64_t>(file_bytes, kFirstReadBytes));
   if (const int problem = read_all(state.file.get(), 0, bytes); problem != 0) return read_failure(path, problem);
   const auto head_bytes = state_head_bytes(bytes);
-  if (!head_bytes) return refused(path, head_bytes.error().message);
-  if (*head_bytes > file_bytes) return refused(path, std::format("truncated: {} bytes are inside its head", file_bytes));
+  if (!head_bytes) return file_refused(path, head_bytes.error().message);
+  if (*head_bytes > file_bytes) return file_refused(path, std::format("truncated: {} bytes are inside its head", file_bytes));
   const std::size_t have = std::min(bytes.size(), *head_bytes);
   bytes.resize(*head_bytes);
   const int problem = read_all(state.file.get(), have, std::span(bytes).subspan(have));
   if (problem != 0) return read_failure(path, problem);
 
   auto head = decode_state_head(bytes);
-  if (!head) return refused(path, head.error().message);
+  if (!head) return file_refused(path, head.error().message);
   if (head->file_bytes != file_bytes) {
-    return refused(path, std::format("{}: it has {} of {} bytes", file_bytes < head->file_bytes ? "truncated" : "damaged",
+    return file_refused(path, std::format("{}: it has {} of {} bytes", file_bytes < head->file_bytes ? "truncated" : "damaged",
                                      file_bytes, head->file_bytes));
   }
   if (state_name(head->owner, head->identity, head->tokens) != name)
-    return refused(path, "damaged: its name is another state's");
+    return file_refused(path, "damaged: its name is another state's");
   state.head = std::move(*head);
   state.head_bytes = *head_bytes;
   return state;
@@ -131,7 +128,7 @@ Expected<StateImage> read_payload(OpenState& state, const std::string& path, Byt
   std::int32_t begin = 0;
   image.pieces.reserve(state.head.pieces.size());
   for (const StatePieceEntry& entry : state.head.pieces) {
-    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kSpareBytes));
+    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
     piece.bytes.resize(in_blocks(entry.bytes));
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
     std::size_t left = entry.bytes;
@@ -144,12 +141,12 @@ Expected<StateImage> read_payload(OpenState& state, const std::string& path, Byt
     };
     const int problem = read_streamed(state.file.get(), offset, piece.bytes, add);
     if (problem != 0) return read_failure(path, problem);
-    if (!is_padded) return refused(path, "damaged: bytes between its pieces");
+    if (!is_padded) return file_refused(path, "damaged: bytes between its pieces");
     piece.bytes.resize(entry.bytes);
     offset += in_blocks(entry.bytes);
     begin = entry.end;
   }
-  if (checksum.value() != state.head.checksum) return refused(path, "damaged: the checksum of the payload is wrong");
+  if (checksum.value() != state.head.checksum) return file_refused(path, "damaged: the checksum of the payload is wrong");
   return image;
 }
 
@@ -198,7 +195,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
     const std::uint64_t padded = in_blocks(piece.bytes.size());
     stored.bytes += padded;
     if (problem == 0) problem = write_all(file.get(), piece.bytes);
-    if (problem == 0) problem = write_all(file.get(), std::span(kZeros).first(padded - piece.bytes.size()));
+    if (problem == 0) problem = write_all(file.get(), std::span(kBlockOfZeros).first(padded - piece.bytes.size()));
   }
   struct stat facts{};
   if (problem == 0 && (::fdatasync(file.get()) != 0 || ::fstat(file.get(), &facts) != 0)) problem = errno;
@@ -220,7 +217,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
 Expected<StateImage> ColdFiles::read(const std::string& name, const StateOwner& owner, BytePool& pool) {
   const std::string path = path_of(name);
   auto state = open_state(path, name, true);
-  if (state && state->head.owner != owner) return refused(path, "it is another owner's");
+  if (state && state->head.owner != owner) return file_refused(path, "it is another owner's");
   auto image = state ? read_payload(*state, path, pool) : std::unexpected(std::move(state.error()));
   if (!image && image.error().code == ErrorCode::runtime_decode) {
     set_aside(name);

@@ -46,7 +46,7 @@ void expect_same(const StateImage& a, const StateImage& b) {
   EXPECT_EQ(checksum_of(a), checksum_of(b));
 }
 
-class ColdFilesTest : public testing::Test {
+class ColdFilesTest : public ::testing::Test {
  protected:
   BytePool pool_{0};
   void SetUp() override {

@@ -11,10 +11,7 @@
 namespace uma::kv {
 namespace {
 
-constexpr std::array<std::byte, kStateBlockBytes> kZeros{};
-constexpr std::size_t kSpareBytes = 4'096;  // of a piece: loading a state may add words to it
-
-std::unexpected<Error> refused(std::string_view what) {
+std::unexpected<Error> state_refused(std::string_view what) {
   return fail(ErrorCode::proto_field, std::format("the session file cannot be used: its KV: {}", what));
 }
 
@@ -23,20 +20,20 @@ std::unexpected<Error> useless(std::string_view what) {
 }
 
 Expected<StateHead> read_head(PortableReader& file) {
-  if (file.left() < kStatePrefixBytes) return refused("it is truncated");
+  if (file.left() < kStatePrefixBytes) return state_refused("it is truncated");
   const std::size_t file_bytes = file.left();
   Bytes bytes(kStatePrefixBytes);
   file.read(bytes);
   if (is_older_state(bytes)) return useless("it is of an older umad, whose states cannot be trusted");
   const auto head_bytes = state_head_bytes(bytes);
-  if (!head_bytes) return refused(head_bytes.error().message);
-  if (*head_bytes > file_bytes) return refused("it is truncated");
+  if (!head_bytes) return state_refused(head_bytes.error().message);
+  if (*head_bytes > file_bytes) return state_refused("it is truncated");
   bytes.resize(*head_bytes);
   file.read(std::span(bytes).subspan(kStatePrefixBytes));
   auto head = decode_state_head(bytes);
-  if (!head) return refused(head.error().message);
-  if (head->file_bytes != file_bytes) return refused(std::format("it has {} of {} bytes", file_bytes, head->file_bytes));
-  if (head->owner != StateOwner()) return refused("it says whose it is");
+  if (!head) return state_refused(head.error().message);
+  if (head->file_bytes != file_bytes) return state_refused(std::format("it has {} of {} bytes", file_bytes, head->file_bytes));
+  if (head->owner != StateOwner()) return state_refused("it says whose it is");
   return head;
 }
 
@@ -50,7 +47,7 @@ std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> h
   std::vector<std::span<const std::byte>> parts = {head};
   for (const StatePiece& piece : image.pieces) {
     parts.emplace_back(piece.bytes);
-    parts.push_back(std::span(kZeros).first(in_blocks(piece.bytes.size()) - piece.bytes.size()));
+    parts.push_back(std::span(kBlockOfZeros).first(in_blocks(piece.bytes.size()) - piece.bytes.size()));
   }
   std::erase_if(parts, [](const auto part) { return part.empty(); });
   return parts;
@@ -65,7 +62,7 @@ Expected<StateImage> read_state(PortableReader& file, const std::string& identit
     return useless("it is of other tokens");
   }
   std::uint64_t bytes = head->tokens.size() * sizeof(Token);
-  for (const StatePieceEntry& entry : head->pieces) bytes += BytePool::room_for(in_blocks(entry.bytes) + kSpareBytes);
+  for (const StatePieceEntry& entry : head->pieces) bytes += BytePool::room_for(in_blocks(entry.bytes) + kPieceSpareBytes);
   auto room = make_room(bytes);
   if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: memory has no room for it");
   StateImage image{
@@ -73,19 +70,19 @@ Expected<StateImage> read_state(PortableReader& file, const std::string& identit
   RunningChecksum checksum(image.identity, image.tokens, head->pieces.size());
   std::int32_t begin = 0;
   for (const StatePieceEntry& entry : head->pieces) {
-    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kSpareBytes));
+    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
     piece.bytes.resize(in_blocks(entry.bytes));
     file.read(piece.bytes);
     const auto padding = std::span(piece.bytes).subspan(entry.bytes);
     if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) {
-      return refused("damaged: bytes between its pieces");
+      return state_refused("damaged: bytes between its pieces");
     }
     piece.bytes.resize(entry.bytes);
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
     checksum.add(piece.bytes);
     begin = entry.end;
   }
-  if (checksum.value() != head->checksum) return refused("damaged: the checksum of the payload is wrong");
+  if (checksum.value() != head->checksum) return state_refused("damaged: the checksum of the payload is wrong");
   return image;
 }
 

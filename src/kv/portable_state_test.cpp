@@ -40,7 +40,7 @@ Expected<StateImage> read(std::span<const std::byte> bytes, const std::string& i
 }
 
 // With a right checksum of the head again.
-void seal(Bytes& bytes) {
+void seal_state(Bytes& bytes) {
   const std::size_t head_bytes = state_head_bytes(bytes).value();
   const Checksum hash = hash_of(std::span(bytes).first(head_bytes - 16));
   std::memcpy(bytes.data() + head_bytes - 16, &hash, 16);
@@ -103,7 +103,7 @@ TEST(PortableState, LengthsThatAreLiesTakeNoMemoryAndReadNothingBeyond) {
       Bytes changed = whole;
       changed[at] = static_cast<std::byte>(random.next_below(256));
       if (!state_head_bytes(changed) || *state_head_bytes(changed) > changed.size()) continue;
-      seal(changed);
+      seal_state(changed);
       EXPECT_TRUE(changed == whole || !read(changed)) << at;
     }
   }

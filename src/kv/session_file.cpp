@@ -16,14 +16,14 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
 
-constexpr std::array<char, 8> kMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
-constexpr std::size_t kLengthAt = kMagic.size() + sizeof kSessionFileVersion;
-constexpr std::size_t kChecksumBytes = 16;
+constexpr std::array<char, 8> kSessionMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
+constexpr std::size_t kLengthAt = kSessionMagic.size() + sizeof kSessionFileVersion;
+constexpr std::size_t kSessionChecksumBytes = 16;
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kModelBytesMax = 1024;
 constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
 
-std::unexpected<Error> refused(std::string_view what) {
+std::unexpected<Error> session_file_refused(std::string_view what) {
   return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", what));
 }
 
@@ -44,9 +44,9 @@ void add_all(Bytes& out, std::span<const T> values) {
 }
 
 // What is not there reads as zeros, and is_short() says so from then on.
-class Reader {
+class SessionReader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  explicit SessionReader(std::span<const std::byte> bytes) : left_(bytes) {}
   std::span<const std::byte> take(std::size_t count) {
     is_short_ = is_short_ || count > left_.size();
     if (is_short_) return {};
@@ -131,7 +131,7 @@ bool are_turns(const SessionRecord& record) {
 Bytes encode_session_file(const SessionFile& file) {
   const SessionRecord& record = file.record;
   Bytes out;
-  add_all(out, std::span<const char>(kMagic));
+  add_all(out, std::span<const char>(kSessionMagic));
   add_number(out, kSessionFileVersion);
   add_number(out, std::uint32_t{0});  // its length, once it is known
   add_number(out, static_cast<std::uint32_t>(record.mode));
@@ -161,8 +161,8 @@ Bytes encode_session_file(const SessionFile& file) {
         add_all(out, std::span<const char>(*text));
     }
   }
-  UMA_CHECK(out.size() + kChecksumBytes <= std::numeric_limits<std::uint32_t>::max());
-  const std::uint32_t length = as_u32(out.size() + kChecksumBytes);
+  UMA_CHECK(out.size() + kSessionChecksumBytes <= std::numeric_limits<std::uint32_t>::max());
+  const std::uint32_t length = as_u32(out.size() + kSessionChecksumBytes);
   std::memcpy(out.data() + kLengthAt, &length, sizeof length);
   const Checksum hash = hash_of(out);
   add_number(out, hash.low);
@@ -171,28 +171,28 @@ Bytes encode_session_file(const SessionFile& file) {
 }
 
 std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix) {
-  return Reader(prefix.subspan<kLengthAt>()).take_number<std::uint32_t>();
+  return SessionReader(prefix.subspan<kLengthAt>()).take_number<std::uint32_t>();
 }
 
 Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
-  if (bytes.size() < kMagic.size() || !std::ranges::equal(bytes.first(kMagic.size()), std::as_bytes(std::span(kMagic)))) {
-    return refused("it is none");
+  if (bytes.size() < kSessionMagic.size() || !std::ranges::equal(bytes.first(kSessionMagic.size()), std::as_bytes(std::span(kSessionMagic)))) {
+    return session_file_refused("it is none");
   }
-  Reader in(bytes.subspan(kMagic.size()));
+  SessionReader in(bytes.subspan(kSessionMagic.size()));
   const auto version = in.take_number<std::uint32_t>();
   if (!in.is_short() && version != kSessionFileVersion) {
-    return refused(std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
+    return session_file_refused(std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
   }
   const auto length = in.take_number<std::uint32_t>();
-  if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kChecksumBytes) return refused("it is truncated");
-  Reader end(bytes.last(kChecksumBytes));
+  if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes) return session_file_refused("it is truncated");
+  SessionReader end(bytes.last(kSessionChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
-  const auto content = bytes.first(bytes.size() - kChecksumBytes);
+  const auto content = bytes.first(bytes.size() - kSessionChecksumBytes);
   if (length != bytes.size() || stored != hash_of(content)) {
-    return refused("it is damaged or truncated, its checksum is wrong");
+    return session_file_refused("it is damaged or truncated, its checksum is wrong");
   }
 
-  in = Reader(content.subspan(kLengthAt + sizeof length));
+  in = SessionReader(content.subspan(kLengthAt + sizeof length));
   SessionFile file;
   SessionRecord& record = file.record;
   const auto mode = in.take_number<std::uint32_t>();
@@ -215,30 +215,30 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   record.pending = in.take_all<Token>(pending);
   record.messages = in.take_messages(messages);
   record.pending_messages = in.take_messages(pending_messages);
-  if (in.is_short() || !in.is_at_end()) return refused("its lengths do not add up");
+  if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths do not add up");
 
   if (mode > static_cast<std::uint32_t>(SessionMode::chat) || record.created_s < 0)
-    return refused("its mode or date is impossible");
+    return session_file_refused("its mode or date is impossible");
   record.mode = static_cast<SessionMode>(mode);
   if (on_full > static_cast<std::uint32_t>(OnFull::shift) || record.n_keep < 0 || record.turns_dropped < 0)
-    return refused("what it does when it is full is impossible");
+    return session_file_refused("what it does when it is full is impossible");
   record.on_full = static_cast<OnFull>(on_full);
-  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return refused("its name is impossible");
+  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return session_file_refused("its name is impossible");
   if (!is_utf8(file.text) || !is_utf8(record.tools) || !is_utf8(record.template_arguments) || !are_messages(record.messages) ||
       !are_messages(record.pending_messages)) {
-    return refused("a text in it is not UTF-8, or a role is unknown");
+    return session_file_refused("a text in it is not UTF-8, or a role is unknown");
   }
   const auto is_token = [](Token token) { return token >= 0; };
   if (!std::ranges::all_of(record.chain, is_token) || !std::ranges::all_of(record.pending, is_token)) {
-    return refused("a token is negative");
+    return session_file_refused("a token is negative");
   }
   const bool has_input = !record.chain.empty() || !record.pending.empty();
   const bool is_chat = record.mode == SessionMode::chat;
   if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && !record.pending_messages.empty()) ||
       (is_chat && !file.text.empty()) || (is_chat && !record.pending.empty() && record.pending_messages.empty())) {
-    return refused("what it holds does not belong to its mode");
+    return session_file_refused("what it holds does not belong to its mode");
   }
-  if (!are_turns(record)) return refused("its turns do not fit its tokens or messages");
+  if (!are_turns(record)) return session_file_refused("its turns do not fit its tokens or messages");
   return file;
 }
 

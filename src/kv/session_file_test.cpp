@@ -50,7 +50,7 @@ std::string refusal(std::span<const std::byte> bytes) {
 }
 
 // With a right checksum again.
-void seal(Bytes& bytes) {
+void seal_session(Bytes& bytes) {
   const Checksum hash = hash_of(std::span(bytes).first(bytes.size() - 16));
   std::memcpy(bytes.data() + bytes.size() - 16, &hash, 16);
 }
@@ -141,7 +141,7 @@ TEST(SessionFile, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(std::span(bytes).first(60)),
             "the session file cannot be used: it is damaged or truncated, its checksum is wrong");
   bytes[8] = std::byte{9};
-  seal(bytes);
+  seal_session(bytes);
   EXPECT_EQ(refusal(bytes), "the session file cannot be used: its format is version 9, this umad knows version 1");
 }
 
@@ -202,14 +202,14 @@ TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
     for (int round = 0; round < 20; ++round) {
       Bytes changed = whole;
       changed[at] = static_cast<std::byte>(random.next_below(256));
-      seal(changed);
+      seal_session(changed);
       const auto decoded = decode_session_file(changed);
       EXPECT_TRUE(!decoded || encode_session_file(*decoded) == changed);
     }
   }
   Bytes huge = whole;
   for (std::size_t at = 44; at < 84; ++at) huge[at] = std::byte{0xff};
-  seal(huge);
+  seal_session(huge);
   EXPECT_EQ(refusal(huge), "the session file cannot be used: its lengths do not add up");
 }
 

@@ -21,7 +21,7 @@
 namespace uma::kv {
 namespace {
 
-std::unexpected<Error> io_failure(const std::string& path, int error_number) {
+std::unexpected<Error> catalog_io_failure(const std::string& path, int error_number) {
   return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
@@ -39,9 +39,9 @@ std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
 Expected<UniqueFd> take_lock(const std::string& catalog) {
   const std::string path = catalog + ".lock";
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.is_open()) return io_failure(path, errno);
+  if (!file.is_open()) return catalog_io_failure(path, errno);
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  if (errno != EWOULDBLOCK) return io_failure(path, errno);
+  if (errno != EWOULDBLOCK) return catalog_io_failure(path, errno);
   return fail(ErrorCode::io_short_write,
               std::format("{} is in use by another umad: end that one, or give this one a --data-dir of its own", catalog));
 }
@@ -50,7 +50,7 @@ Expected<UniqueFd> take_lock(const std::string& catalog) {
 // SQLite's locks).
 Expected<Unit> make_private_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.is_open() || ::fchmod(file.get(), 0600) != 0) return io_failure(path, errno);
+  if (!file.is_open() || ::fchmod(file.get(), 0600) != 0) return catalog_io_failure(path, errno);
   return Unit{};
 }
 
@@ -178,10 +178,10 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   const std::string aside = std::format("{}.damaged-{}", path, time_s);
   // The logs first: beside another file they would be written into it.
   for (const char* suffix : {"-wal", "-journal"}) {
-    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT) return io_failure(aside, errno);
+    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT) return catalog_io_failure(aside, errno);
   }
-  if (std::rename(path.c_str(), aside.c_str()) != 0) return io_failure(aside, errno);
-  if (std::rename(fresh.c_str(), path.c_str()) != 0) return io_failure(path, errno);
+  if (std::rename(path.c_str(), aside.c_str()) != 0) return catalog_io_failure(aside, errno);
+  if (std::rename(fresh.c_str(), path.c_str()) != 0) return catalog_io_failure(path, errno);
   log_warning(
       "catalog {} was damaged ({}) and is now {}; saved of it: {} sessions with {} turns, {} of them cut short, {} unreadable",
       path, reason, aside, saved.sessions, saved.turns, saved.cut_short, saved.unreadable);

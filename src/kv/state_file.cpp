@@ -13,11 +13,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
 
-constexpr std::array<char, 8> kMagic = {'u', 'm', 'a', 's', 't', 'a', 't', 'e'};
+constexpr std::array<char, 8> kStateMagic = {'u', 'm', 'a', 's', 't', 'a', 't', 'e'};
 constexpr std::uint32_t kPublic = 1;  // flag
 constexpr std::size_t kFixedBytes = 56;
 constexpr std::size_t kPieceEntryBytes = 12;
-constexpr std::size_t kChecksumBytes = 16;
+constexpr std::size_t kStateChecksumBytes = 16;
 constexpr std::uint64_t kFileBytesMax = 1ull << 48;  // sums of lengths stay far from overflow
 
 class Writer {
@@ -35,9 +35,9 @@ class Writer {
 };
 
 // REQUIRES: who takes something knows that it is there.
-class Reader {
+class HeadReader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  explicit HeadReader(std::span<const std::byte> bytes) : left_(bytes) {}
   std::span<const std::byte> take(std::size_t count) {
     const auto taken = left_.first(count);
     left_ = left_.subspan(count);
@@ -88,11 +88,11 @@ Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const 
   const std::string& session = owner.session.value;
   const std::size_t head_bytes =
       in_blocks(kFixedBytes + tenant.size() + session.size() + image.identity.size() + image.tokens.size() * sizeof(Token) +
-                image.pieces.size() * kPieceEntryBytes + kChecksumBytes);
+                image.pieces.size() * kPieceEntryBytes + kStateChecksumBytes);
   UMA_CHECK(head_bytes <= kStateHeadBytesMax);
   const auto as_u32 = [](std::size_t size) { return static_cast<std::uint32_t>(size); };
   Writer out(head_bytes);
-  out.add(std::as_bytes(std::span(kMagic)));
+  out.add(std::as_bytes(std::span(kStateMagic)));
   out.add_number(kStateFileVersion);
   out.add_number(as_u32(head_bytes));
   out.add_number(checksum.low);
@@ -109,7 +109,7 @@ Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const 
     out.add_number(piece.end);
     out.add_number(std::uint64_t{piece.bytes.size()});
   }
-  out.bytes().resize(head_bytes - kChecksumBytes, std::byte{0});
+  out.bytes().resize(head_bytes - kStateChecksumBytes, std::byte{0});
   const Checksum hash = hash_of(out.bytes());
   out.add_number(hash.low);
   out.add_number(hash.high);
@@ -118,8 +118,8 @@ Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const 
 
 Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
   if (prefix.size() < kStatePrefixBytes) return damaged("truncated");
-  Reader in(prefix);
-  if (!std::ranges::equal(in.take(kMagic.size()), std::as_bytes(std::span(kMagic)))) {
+  HeadReader in(prefix);
+  if (!std::ranges::equal(in.take(kStateMagic.size()), std::as_bytes(std::span(kStateMagic)))) {
     return fail(ErrorCode::runtime_decode, "not a state file");
   }
   const auto version = in.take_number<std::uint32_t>();
@@ -135,8 +135,8 @@ Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
 
 bool is_older_state(std::span<const std::byte> prefix) {
   if (prefix.size() < kStatePrefixBytes) return false;
-  Reader in(prefix);
-  if (!std::ranges::equal(in.take(kMagic.size()), std::as_bytes(std::span(kMagic)))) return false;
+  HeadReader in(prefix);
+  if (!std::ranges::equal(in.take(kStateMagic.size()), std::as_bytes(std::span(kStateMagic)))) return false;
   const auto version = in.take_number<std::uint32_t>();
   return version > 0 && version < kStateFileVersion;
 }
@@ -146,11 +146,11 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   if (!head_bytes) return std::unexpected(head_bytes.error());
   if (*head_bytes != bytes.size()) return damaged(std::format("{} of {} bytes of the head", bytes.size(), *head_bytes));
 
-  Reader end(bytes.last(kChecksumBytes));
+  HeadReader end(bytes.last(kStateChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
-  if (stored != hash_of(bytes.first(bytes.size() - kChecksumBytes))) return damaged("the checksum of the head is wrong");
+  if (stored != hash_of(bytes.first(bytes.size() - kStateChecksumBytes))) return damaged("the checksum of the head is wrong");
 
-  Reader in(bytes.subspan(kStatePrefixBytes));
+  HeadReader in(bytes.subspan(kStatePrefixBytes));
   StateHead head;
   head.checksum.low = in.take_number<std::uint64_t>();
   head.checksum.high = in.take_number<std::uint64_t>();
@@ -163,9 +163,9 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   // Sums of 32-bit numbers: they cannot overflow, and what adds up is there.
   const std::uint64_t needed = std::uint64_t{kFixedBytes} + tenant_bytes + session_bytes + identity_bytes +
                                std::uint64_t{tokens_count} * sizeof(Token) + std::uint64_t{pieces_count} * kPieceEntryBytes +
-                               kChecksumBytes;
+                               kStateChecksumBytes;
   if (in_blocks(needed) != bytes.size()) return damaged("the lengths in the head do not add up");
-  const auto padding = bytes.first(bytes.size() - kChecksumBytes).last(bytes.size() - needed);
+  const auto padding = bytes.first(bytes.size() - kStateChecksumBytes).last(bytes.size() - needed);
   if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) return damaged("bytes after the head");
   if ((flags & ~kPublic) != 0) return damaged("unknown flags");
 

@@ -3,6 +3,7 @@
 // bytes in, values out. The decoders take any bytes: they never read beyond them, and allocate no more than those are long.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -21,6 +22,8 @@ namespace uma::kv {
 // 1: before libllama's deferred copies were known; its states may have the cells of another text (docs/decisions/0037).
 inline constexpr std::uint32_t kStateFileVersion = 2;
 inline constexpr std::size_t kStateBlockBytes = 4'096;
+inline constexpr std::array<std::byte, kStateBlockBytes> kBlockOfZeros{};
+inline constexpr std::size_t kPieceSpareBytes = 4'096;  // of memory behind a piece: loading a state may add words to it
 inline constexpr std::size_t kStatePrefixBytes = 16;           // enough for state_head_bytes()
 inline constexpr std::size_t kStateHeadBytesMax = 64ul << 20;  // 16 million tokens
 

@@ -10,9 +10,9 @@
 namespace uma::kv {
 namespace {
 
-const StateOwner kOwner{.tenant = {"uid:1000"}, .session = {"0123456789abcdef0123456789abcdef"}, .is_public = false};
+const StateOwner kHeadOwner{.tenant = {"uid:1000"}, .session = {"0123456789abcdef0123456789abcdef"}, .is_public = false};
 
-StateImage image_of(std::size_t first_bytes = 5'000, std::size_t second_bytes = 9) {
+StateImage head_image(std::size_t first_bytes = 5'000, std::size_t second_bytes = 9) {
   StateImage image;
   image.identity = "model|layout";
   image.tokens = {1, 2, 3, -4, 5};
@@ -24,7 +24,7 @@ StateImage image_of(std::size_t first_bytes = 5'000, std::size_t second_bytes = 
 // A head whose `at`th byte and those behind it are `number`, with a checksum that is right again.
 template <class Number>
 Bytes changed(std::size_t at, Number number) {
-  Bytes bytes = encode_state_head(kOwner, image_of(), checksum_of(image_of()));
+  Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
   std::memcpy(bytes.data() + at, &number, sizeof number);
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size() - 16);
   std::memcpy(bytes.data() + bytes.size() - 16, &hash.low64, 8);
@@ -35,7 +35,7 @@ Bytes changed(std::size_t at, Number number) {
 TEST(StateFile, HeadsAreReadAsTheyWereWritten) {
   for (const bool is_public : {false, true}) {
     const StateOwner owner{.tenant = {"key:a"}, .session = {}, .is_public = is_public};
-    const StateImage image = image_of();
+    const StateImage image = head_image();
     const Bytes bytes = encode_state_head(owner, image, checksum_of(image));
     EXPECT_EQ(state_head_bytes(bytes).value(), bytes.size());
     const StateHead head = decode_state_head(bytes).value();
@@ -53,13 +53,13 @@ TEST(StateFile, HeadsAreReadAsTheyWereWritten) {
 }
 
 TEST(StateFile, TheFirstBytesAreThoseOfTheDocument) {
-  const Bytes bytes = encode_state_head(kOwner, image_of(), checksum_of(image_of()));
+  const Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
   EXPECT_EQ(std::memcmp(bytes.data(), "umastate\x02\0\0\0\0\x10\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 56, "uid:10000123456789abcdef0123456789abcdefmodel|layout\x01\0\0\0\x02\0\0\0", 60), 0);
 }
 
 TEST(StateFile, RefusesEveryFlippedBitOfAHead) {
-  Bytes bytes = encode_state_head(kOwner, image_of(), checksum_of(image_of()));
+  Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const int bit : {0, 7}) {
       bytes[at] ^= std::byte{1} << bit;
@@ -71,7 +71,7 @@ TEST(StateFile, RefusesEveryFlippedBitOfAHead) {
 }
 
 TEST(StateFile, RefusesEveryTruncationOfAHead) {
-  const Bytes bytes = encode_state_head(kOwner, image_of(), checksum_of(image_of()));
+  const Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(decode_state_head(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)))) << size;
   }
@@ -108,27 +108,27 @@ TEST(StateFile, RefusesBytesThatNobodyWrote) {
 }
 
 TEST(StateFile, NamesDifferWhereAnyPartOfTheKeyDoes) {
-  const StateImage image = image_of();
+  const StateImage image = head_image();
   const auto name = [&](const StateOwner& owner) { return state_name(owner, image.identity, image.tokens); };
-  StateOwner other_tenant = kOwner;
+  StateOwner other_tenant = kHeadOwner;
   other_tenant.tenant.value += "0";
-  StateOwner other_session = kOwner;
+  StateOwner other_session = kHeadOwner;
   other_session.session.value.clear();
-  StateOwner everybodys = kOwner;
+  StateOwner everybodys = kHeadOwner;
   everybodys.is_public = true;
-  std::vector<std::string> names = {name(kOwner),
+  std::vector<std::string> names = {name(kHeadOwner),
                                     name(other_tenant),
                                     name(other_session),
                                     name(everybodys),
-                                    state_name(kOwner, "model", image.tokens),
-                                    state_name(kOwner, image.identity, std::span(image.tokens).first(4))};
+                                    state_name(kHeadOwner, "model", image.tokens),
+                                    state_name(kHeadOwner, image.identity, std::span(image.tokens).first(4))};
   for (const std::string& each : names) {
     EXPECT_EQ(each.size(), 32u);
     EXPECT_EQ(each.find_first_not_of("0123456789abcdef"), std::string::npos);
   }
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
-  EXPECT_EQ(name(kOwner), state_name(kOwner, image.identity, image.tokens));
+  EXPECT_EQ(name(kHeadOwner), state_name(kHeadOwner, image.identity, image.tokens));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace uma::llm {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::shared_ptr<const Grammar> parsed(std::string_view gbnf) {
   auto grammar = Grammar::parse(gbnf);

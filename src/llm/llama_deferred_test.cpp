@@ -23,7 +23,7 @@ constexpr double kOther = 1.0;  // of another text: at least 2.5 was seen
 
 using Kind = std::tuple<const char*, bool>;  // model; whether all sequences share one pool of cells
 
-class Deferred : public testing::TestWithParam<Kind> {
+class Deferred : public ::testing::TestWithParam<Kind> {
  protected:
   using Logits = std::vector<float>;
   using State = std::vector<std::uint8_t>;
@@ -234,8 +234,8 @@ TEST_P(Deferred, AShiftOfOneSequenceLeavesTheOthersAsTheyAre) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Deferred,
-                         testing::Combine(testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
-                                          testing::Bool()),
+                         ::testing::Combine(::testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
+                                          ::testing::Bool()),
                          [](const auto& made) {
                            std::string name = std::get<0>(made.param);
                            std::ranges::replace(name, '-', '_');

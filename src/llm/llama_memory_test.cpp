@@ -62,7 +62,7 @@ void PrintTo(const Case& made, std::ostream* out) {
   *out << made.model << (made.layout == KvLayout::split ? ", split" : ", unified");
 }
 
-class Memory : public testing::TestWithParam<Case> {
+class Memory : public ::testing::TestWithParam<Case> {
  protected:
   static std::string kind() { return GetParam().model; }
   static bool is_unified() { return GetParam().layout == KvLayout::unified; }
@@ -348,15 +348,15 @@ std::vector<Case> cases_of(KvLayout layout) {
   return {{"tiny", layout}, {"tiny-swa", layout}, {"tiny-recurrent", layout}, {"tiny-hybrid", layout}};
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& made) {
+std::string name_of(const ::testing::TestParamInfo<Case>& made) {
   std::string name = made.param.model;
   std::ranges::replace(name, '-', '_');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Split, Memory, testing::ValuesIn(cases_of(KvLayout::split)), name_of);
-INSTANTIATE_TEST_SUITE_P(Unified, Memory, testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
-INSTANTIATE_TEST_SUITE_P(Plain, OneCache, testing::Values(Case{"tiny", KvLayout::split}, Case{"tiny", KvLayout::unified}),
+INSTANTIATE_TEST_SUITE_P(Split, Memory, ::testing::ValuesIn(cases_of(KvLayout::split)), name_of);
+INSTANTIATE_TEST_SUITE_P(Unified, Memory, ::testing::ValuesIn(cases_of(KvLayout::unified)), name_of);
+INSTANTIATE_TEST_SUITE_P(Plain, OneCache, ::testing::Values(Case{"tiny", KvLayout::split}, Case{"tiny", KvLayout::unified}),
                          [](const auto& made) { return made.param.layout == KvLayout::split ? "split" : "unified"; });
 
 // --- The library itself
@@ -369,7 +369,7 @@ struct ContextFree {
 };
 using RawContext = std::unique_ptr<llama_context, ContextFree>;
 
-class LibraryMemory : public testing::TestWithParam<const char*> {
+class LibraryMemory : public ::testing::TestWithParam<const char*> {
  protected:
   static void SetUpTestSuite() { init_llama(); }
   static std::string kind() { return GetParam(); }
@@ -498,14 +498,14 @@ TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
   EXPECT_LE(llama_memory_seq_pos_min(memory(target), 0), 480 - kWindow);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory, testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
+INSTANTIATE_TEST_SUITE_P(Models, LibraryMemory, ::testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
                          [](const auto& made) {
                            std::string name = made.param;
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
 
-INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, testing::Values("tiny-swa"));
+INSTANTIATE_TEST_SUITE_P(Models, LibraryWindow, ::testing::Values("tiny-swa"));
 
 }  // namespace
 }  // namespace uma::llm

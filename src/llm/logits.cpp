@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 
 namespace uma::llm {
 namespace {
 
 constexpr double kBinsPerUnit = kDepthBinsPerUnit;
 constexpr double kDepthMax = static_cast<double>(kDepthBins - 1) / kBinsPerUnit;
-constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 // e^-(i / 32), the last one 0. From the series at 1/32, in long double so that the products stay exact enough for a double.
 consteval DepthBins powers() {

@@ -4,10 +4,14 @@
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
 namespace uma::llm {
+
+// The logit of a token that cannot be drawn.
+inline constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 inline constexpr std::size_t kDepthBinsPerUnit = 32;
 inline constexpr std::size_t kDepthBins = 48 * kDepthBinsPerUnit + 1;

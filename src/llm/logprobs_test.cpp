@@ -41,7 +41,7 @@ class ByteVocab final : public Vocab {
   std::string bytes_;
 };
 
-const ByteVocab kVocab;
+const ByteVocab kByteVocab;
 
 std::vector<Token> top_tokens(const TokenLogprobs& place) {
   std::vector<Token> tokens;
@@ -60,12 +60,12 @@ double by_definition(const std::vector<float>& logits, Token token) {
 TEST(LogprobsOf, AreThoseOfTheSoftmax) {
   Random random(1);
   for (int round = 0; round < 200; ++round) {
-    std::vector<float> logits(static_cast<std::size_t>(kVocab.size()));
+    std::vector<float> logits(static_cast<std::size_t>(kByteVocab.size()));
     const double spread = std::pow(10.0, random.next_unit() * 4 - 2);
     const double precision = 1e-7 * std::max(1.0, spread);  // depths are differences of floats
     for (float& logit : logits) logit = static_cast<float>((random.next_unit() - 0.5) * spread);
     const auto chosen = static_cast<Token>(random.next_below(logits.size()));
-    const TokenLogprobs place = logprobs_of(logits, chosen, 20, kVocab);
+    const TokenLogprobs place = logprobs_of(logits, chosen, 20, kByteVocab);
     EXPECT_EQ(place.chosen.token, chosen);
     EXPECT_NEAR(place.chosen.logprob, by_definition(logits, chosen), precision);
     ASSERT_EQ(place.top.size(), 20U);
@@ -83,16 +83,16 @@ TEST(LogprobsOf, AreThoseOfTheSoftmax) {
 TEST(LogprobsOf, OfEqualOnesTheFirstTokensAreTold) {
   std::vector<float> logits(10, 0.0f);
   logits[7] = 1;
-  EXPECT_THAT(top_tokens(logprobs_of(logits, 3, 3, kVocab)), ElementsAre(7, 0, 1));
-  EXPECT_THAT(top_tokens(logprobs_of(logits, 3, 0, kVocab)), ElementsAre());
-  EXPECT_EQ(logprobs_of(logits, 3, 20, kVocab).top.size(), 10U) << "there are no more";
+  EXPECT_THAT(top_tokens(logprobs_of(logits, 3, 3, kByteVocab)), ElementsAre(7, 0, 1));
+  EXPECT_THAT(top_tokens(logprobs_of(logits, 3, 0, kByteVocab)), ElementsAre());
+  EXPECT_EQ(logprobs_of(logits, 3, 20, kByteVocab).top.size(), 10U) << "there are no more";
 }
 
 TEST(LogprobsOf, HaveTheTextOfTheirTokens) {
-  std::vector<float> logits(static_cast<std::size_t>(kVocab.size()), 0.0f);
+  std::vector<float> logits(static_cast<std::size_t>(kByteVocab.size()), 0.0f);
   logits['x'] = 5;
   logits[static_cast<std::size_t>(kControl)] = 4;
-  const TokenLogprobs place = logprobs_of(logits, 0xc3, 2, kVocab);
+  const TokenLogprobs place = logprobs_of(logits, 0xc3, 2, kByteVocab);
   EXPECT_EQ(place.chosen.bytes, "\xc3");
   EXPECT_EQ(place.top[0].bytes, "x");
   EXPECT_EQ(place.top[1].bytes, "") << "a control token";
@@ -101,12 +101,12 @@ TEST(LogprobsOf, HaveTheTextOfTheirTokens) {
 TEST(LogprobsOf, WhatCannotComeIsBounded) {
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> logits = {0, -infinity, std::numeric_limits<float>::quiet_NaN(), -1e30f};
-  for (const Token token : {1, 2, 3}) EXPECT_EQ(logprobs_of(logits, token, 1, kVocab).chosen.logprob, kLogprobMin);
-  EXPECT_EQ(logprobs_of(logits, 0, 1, kVocab).chosen.logprob, 0);
+  for (const Token token : {1, 2, 3}) EXPECT_EQ(logprobs_of(logits, token, 1, kByteVocab).chosen.logprob, kLogprobMin);
+  EXPECT_EQ(logprobs_of(logits, 0, 1, kByteVocab).chosen.logprob, 0);
   std::ranges::fill(logits, -infinity);
-  EXPECT_EQ(logprobs_of(logits, 0, 1, kVocab).chosen.logprob, kLogprobMin);
+  EXPECT_EQ(logprobs_of(logits, 0, 1, kByteVocab).chosen.logprob, kLogprobMin);
   std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
-  EXPECT_EQ(logprobs_of(logits, 0, 1, kVocab).chosen.logprob, kLogprobMin);
+  EXPECT_EQ(logprobs_of(logits, 0, 1, kByteVocab).chosen.logprob, kLogprobMin);
 }
 
 }  // namespace

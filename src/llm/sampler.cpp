@@ -15,7 +15,6 @@ namespace uma::llm {
 namespace {
 
 constexpr std::size_t kPenaltyWindow = 64;
-constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 constexpr auto kByLogitDescending = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;

@@ -9,8 +9,8 @@
 namespace uma::pool {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(2);  // with a disk
-constexpr Duration kLookAgain = std::chrono::milliseconds(5);
+constexpr Duration kDiskPatience = std::chrono::seconds(2);  // with a disk
+constexpr Duration kDiskLookAgain = std::chrono::milliseconds(5);
 
 std::uint64_t less(std::uint64_t from, std::uint64_t bytes) {
   return from - std::min(from, bytes);
@@ -78,8 +78,8 @@ void WarmMemory::give_back_unused(std::uint64_t bytes) {
 
 bool WarmMemory::give_back(std::uint64_t bytes) {
   limit(less(limit_, bytes));
-  const TimePoint end = clock_.now() + kPatience;
-  while (used() > limit_ && clock_.now() < end) std::this_thread::sleep_for(kLookAgain);
+  const TimePoint end = clock_.now() + kDiskPatience;
+  while (used() > limit_ && clock_.now() < end) std::this_thread::sleep_for(kDiskLookAgain);
   const std::uint64_t before = held_.bytes();
   correct();
   return held_.bytes() < before;

@@ -10,8 +10,8 @@
 namespace uma::sched {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 // Sequences that come, compute one token per turn and go.
 class Turns {

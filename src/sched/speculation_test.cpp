@@ -8,8 +8,8 @@
 namespace uma::sched {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 std::vector<Token> guess(NgramDrafter& drafter, const std::vector<Token>& chain, std::int32_t count = 4) {
   std::vector<Token> draft{99};

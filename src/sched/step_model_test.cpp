@@ -22,13 +22,13 @@ double gauss(Random& random) {
   return std::sqrt(-2 * std::log(1 - random.next_unit())) * std::cos(2 * std::numbers::pi * random.next_unit());
 }
 
-StepShape decodes(std::int32_t rows, std::int64_t cached = 100, std::int32_t drafts = 0) {
+StepShape decode_step(std::int32_t rows, std::int64_t cached = 100, std::int32_t drafts = 0) {
   StepShape shape;
   for (std::int32_t i = 0; i < rows; ++i) shape.add_decode(cached, drafts);
   return shape;
 }
 
-StepShape chunk(std::int32_t rows, std::int64_t cached = 0) {
+StepShape chunk_step(std::int32_t rows, std::int64_t cached = 0) {
   StepShape shape;
   shape.add_chunk(rows, cached);
   return shape;
@@ -74,8 +74,8 @@ Machine random_machine(Random& random) {
 StepShape random_shape(Random& random) {
   const std::int32_t cached = pick(random, 0, 4000);
   if (random.next_below(2) == 0)
-    return decodes(pick(random, 1, 16), cached, random.next_below(4) == 0 ? pick(random, 1, 6) : 0);
-  return chunk(random.next_below(2) == 0 ? pick(random, 1, 63) : pick(random, 1, 8) * 64, cached);
+    return decode_step(pick(random, 1, 16), cached, random.next_below(4) == 0 ? pick(random, 1, 6) : 0);
+  return chunk_step(random.next_below(2) == 0 ? pick(random, 1, 63) : pick(random, 1, 8) * 64, cached);
 }
 
 void train(StepModel& model, const Machine& machine, Random& random, int calls, double noise) {
@@ -114,8 +114,8 @@ TEST(StepShape, CountsTheTokensBeforeEachRow) {
 
 TEST(StepModel, KnowsNothingAtFirst) {
   const StepModel model;
-  EXPECT_EQ(model.predict_ms(decodes(4)), 0);
-  EXPECT_EQ(model.guarded_ms(chunk(64)), 0);
+  EXPECT_EQ(model.predict_ms(decode_step(4)), 0);
+  EXPECT_EQ(model.guarded_ms(chunk_step(64)), 0);
   EXPECT_EQ(model.decode_ms(), 0);
   EXPECT_EQ(model.draft_row_ms(), 0);
   EXPECT_EQ(model.prefill_ms(64, 0), 0);
@@ -125,20 +125,20 @@ TEST(StepModel, KnowsNothingAtFirst) {
 
 TEST(StepModel, OneCallOfEachKindIsEnoughForAGuess) {
   StepModel model;
-  model.observe(chunk(64), 128);
+  model.observe(chunk_step(64), 128);
   EXPECT_NEAR(model.prefill_ms(64, 0), 128, 1);
   EXPECT_NEAR(model.prefill_ms(512, 0), 1024, 10) << "sizes never seen are taken in proportion";
   EXPECT_GT(model.prefill_ms(48, 0), 0.75 * 128) << "but small chunks cost more";
   EXPECT_EQ(model.decode_ms(), 0);
-  model.observe(decodes(1), 10);
+  model.observe(decode_step(1), 10);
   EXPECT_NEAR(model.decode_ms(), 10, 0.1);
-  EXPECT_GT(model.predict_ms(decodes(4)), 15);
-  EXPECT_LT(model.predict_ms(decodes(4)), 40) << "rows share a call";
+  EXPECT_GT(model.predict_ms(decode_step(4)), 15);
+  EXPECT_LT(model.predict_ms(decode_step(4)), 40) << "rows share a call";
 }
 
 TEST(StepModel, IgnoresTimesThatAreNone) {
   StepModel model;
-  for (const double ms : {0.0, -1.0, std::nan("")}) model.observe(decodes(1), ms);
+  for (const double ms : {0.0, -1.0, std::nan("")}) model.observe(decode_step(1), ms);
   EXPECT_EQ(model.decode_ms(), 0);
 }
 
@@ -150,10 +150,10 @@ TEST(StepModel, RecoversTheCostsOfExactTimes) {
   const auto difference = [&](const StepShape& more, const StepShape& less) {
     return model.predict_ms(more) - model.predict_ms(less);
   };
-  EXPECT_NEAR(difference(decodes(5, 0), decodes(4, 0)), machine.decode_row, 0.01 * machine.decode_row);
-  EXPECT_NEAR(difference(decodes(1, 4000), decodes(1, 0)), 4000 * machine.decode_kv, 0.01 * 4000 * machine.decode_kv);
+  EXPECT_NEAR(difference(decode_step(5, 0), decode_step(4, 0)), machine.decode_row, 0.01 * machine.decode_row);
+  EXPECT_NEAR(difference(decode_step(1, 4000), decode_step(1, 0)), 4000 * machine.decode_kv, 0.01 * 4000 * machine.decode_kv);
   EXPECT_NEAR(model.draft_row_ms(), machine.draft_row, 2) << "and what it attends to";
-  EXPECT_NEAR(difference(chunk(128, 0), chunk(64, 0)), machine.ms(chunk(128, 0)) - machine.ms(chunk(64, 0)), 1);
+  EXPECT_NEAR(difference(chunk_step(128, 0), chunk_step(64, 0)), machine.ms(chunk_step(128, 0)) - machine.ms(chunk_step(64, 0)), 1);
   EXPECT_LT(worst_error(model, machine, 2), 0.01);
 }
 
@@ -172,13 +172,13 @@ TEST(StepModel, ExtrapolatesToSizesNeverSeen) {
   const Machine machine;
   StepModel model;
   for (int i = 0; i < 500; ++i) {
-    const StepShape decode = decodes(pick(random, 1, 3), pick(random, 0, 1000));
+    const StepShape decode = decode_step(pick(random, 1, 3), pick(random, 0, 1000));
     model.observe(decode, machine.noisy_ms(decode, random, 0.05));
-    const StepShape prefill = chunk(pick(random, 1, 3) * 64, pick(random, 0, 1000));
+    const StepShape prefill = chunk_step(pick(random, 1, 3) * 64, pick(random, 0, 1000));
     model.observe(prefill, machine.noisy_ms(prefill, random, 0.05));
   }
-  EXPECT_NEAR(model.predict_ms(decodes(12, 2000)), machine.ms(decodes(12, 2000)), 0.15 * machine.ms(decodes(12, 2000)));
-  EXPECT_NEAR(model.predict_ms(chunk(512, 2000)), machine.ms(chunk(512, 2000)), 0.15 * machine.ms(chunk(512, 2000)));
+  EXPECT_NEAR(model.predict_ms(decode_step(12, 2000)), machine.ms(decode_step(12, 2000)), 0.15 * machine.ms(decode_step(12, 2000)));
+  EXPECT_NEAR(model.predict_ms(chunk_step(512, 2000)), machine.ms(chunk_step(512, 2000)), 0.15 * machine.ms(chunk_step(512, 2000)));
 }
 
 TEST(StepModel, AnOutlierChangesNextToNothing) {
@@ -215,7 +215,7 @@ TEST(StepModel, FollowsALastingChangeOfSpeedInFewCalls) {
 TEST(StepModel, FollowsASmallChangeOfSpeed) {
   for (const double factor : {0.87, 1.15}) {
     Random random(4);
-    const StepShape shape = decodes(4, 500);
+    const StepShape shape = decode_step(4, 500);
     Machine machine;
     StepModel model;
     for (int i = 0; i < 300; ++i) model.observe(shape, machine.noisy_ms(shape, random, 0.05));
@@ -230,7 +230,7 @@ TEST(StepModel, FollowsAChangeSmallerThanTheNoise) {
   double error = 0;
   for (std::uint64_t seed = 1; seed <= kRuns; ++seed) {
     Random random(seed);
-    const StepShape shape = decodes(4, 500);
+    const StepShape shape = decode_step(4, 500);
     Machine machine;
     StepModel model;
     for (int i = 0; i < 300; ++i) model.observe(shape, machine.noisy_ms(shape, random, 0.1));
@@ -262,8 +262,8 @@ TEST(StepModel, StaysSoundThroughAMillionEqualCalls) {
     Machine machine;
     StepModel model;
     train(model, machine, random, 400, noise);
-    const StepShape same = decodes(4, 500);
-    const StepShape other = decodes(12, 3000);
+    const StepShape same = decode_step(4, 500);
+    const StepShape other = decode_step(12, 3000);
     for (int i = 0; i < 1'000'000; ++i) model.observe(same, machine.noisy_ms(same, random, noise));
     EXPECT_NEAR(model.predict_ms(same), machine.ms(same), 0.04 * machine.ms(same));
     EXPECT_NEAR(model.predict_ms(other), machine.ms(other), 0.1 * machine.ms(other)) << "what was learned before stays";
@@ -294,7 +294,7 @@ TEST(StepModel, NeverPredictsNegativeOrInfiniteTimes) {
       ASSERT_GE(model.guarded_ms(shape), model.predict_ms(shape)) << "seed " << seed;
       ASSERT_GE(model.draft_row_ms(), 0) << "seed " << seed;
       ASSERT_TRUE(std::isfinite(model.prefill_tokens_per_ms())) << "seed " << seed;
-      ASSERT_LE(model.predict_ms(decodes(2, 100)), model.predict_ms(decodes(3, 100))) << "more rows never cost less";
+      ASSERT_LE(model.predict_ms(decode_step(2, 100)), model.predict_ms(decode_step(3, 100))) << "more rows never cost less";
     }
   }
 }
@@ -305,10 +305,10 @@ TEST(StepModel, KeepsSmallAndLargeChunksApart) {
   StepModel model;
   train(model, machine, random, 1000, 0.05);
   EXPECT_LT(model.prefill_ms(64, 500), model.prefill_ms(60, 500));
-  EXPECT_NEAR(model.prefill_ms(60, 500), machine.ms(chunk(60, 500)), 0.05 * machine.ms(chunk(60, 500)));
-  EXPECT_NEAR(model.prefill_ms(64, 500), machine.ms(chunk(64, 500)), 0.05 * machine.ms(chunk(64, 500)));
-  const double budget_ms = 1.02 * model.guarded_ms(chunk(64, 500));
-  ASSERT_GT(model.guarded_ms(chunk(48, 500)), 0.8 * budget_ms);
+  EXPECT_NEAR(model.prefill_ms(60, 500), machine.ms(chunk_step(60, 500)), 0.05 * machine.ms(chunk_step(60, 500)));
+  EXPECT_NEAR(model.prefill_ms(64, 500), machine.ms(chunk_step(64, 500)), 0.05 * machine.ms(chunk_step(64, 500)));
+  const double budget_ms = 1.02 * model.guarded_ms(chunk_step(64, 500));
+  ASSERT_GT(model.guarded_ms(chunk_step(48, 500)), 0.8 * budget_ms);
   EXPECT_EQ(model.rows_within(budget_ms, 500, 512), 64) << "the cheaper of two sizes that fit";
 }
 
@@ -320,7 +320,7 @@ TEST(StepModel, FindsTheLargestChunkWithinABudget) {
     const double budget_ms = 400 * random.next_unit();
     const std::int32_t cached = pick(random, 0, 3000);
     const std::int32_t rows_max = pick(random, 1, 512);
-    const StepShape decode = decodes(pick(random, 1, 4));
+    const StepShape decode = decode_step(pick(random, 1, 4));
     StepShape beside;
     if (random.next_below(2) == 0) beside.add_chunk(pick(random, 1, 100), 50);
     const auto fits = [&](std::int32_t rows) {
@@ -346,14 +346,14 @@ TEST(StepModel, EachNumberOfThreadsHasItsOwnCosts) {
   StepModel model;
   train(model, one, random, 500, 0.05);
   model.set_threads(2);
-  EXPECT_NEAR(model.predict_ms(decodes(4)), one.ms(decodes(4)) / 2, 0.05 * one.ms(decodes(4))) << "assumed";
-  EXPECT_NEAR(model.prefill_ms(256, 0), one.ms(chunk(256)) / 2, 0.05 * one.ms(chunk(256))) << "assumed";
+  EXPECT_NEAR(model.predict_ms(decode_step(4)), one.ms(decode_step(4)) / 2, 0.05 * one.ms(decode_step(4))) << "assumed";
+  EXPECT_NEAR(model.prefill_ms(256, 0), one.ms(chunk_step(256)) / 2, 0.05 * one.ms(chunk_step(256))) << "assumed";
   train(model, two, random, 100, 0.05);
   EXPECT_LT(worst_error(model, two, 9), 0.15) << "measured";
   model.set_threads(1);
   EXPECT_LT(worst_error(model, one, 9), 0.1) << "not forgotten";
   model.set_threads(8);
-  EXPECT_NEAR(model.predict_ms(decodes(4)), two.ms(decodes(4)) / 4, 0.05 * two.ms(decodes(4))) << "2 is nearer to 8 than 1";
+  EXPECT_NEAR(model.predict_ms(decode_step(4)), two.ms(decode_step(4)) / 4, 0.05 * two.ms(decode_step(4))) << "2 is nearer to 8 than 1";
 }
 
 TEST(StepModel, ThreadsUsedBeforeTheFirstCallAreNoSource) {
@@ -361,7 +361,7 @@ TEST(StepModel, ThreadsUsedBeforeTheFirstCallAreNoSource) {
   model.set_threads(4);
   EXPECT_EQ(model.prefill_ms(64, 0), 0);
   model.set_threads(2);
-  model.observe(chunk(64), 100);
+  model.observe(chunk_step(64), 100);
   model.set_threads(4);
   EXPECT_NEAR(model.prefill_ms(64, 0), 50, 1);
   EXPECT_EQ(model.decode_ms(), 0) << "no decode call ran with any number";
@@ -372,12 +372,12 @@ TEST(StepModel, DraftRowsHaveTheirOwnPrice) {
   const Machine machine{.decode_row = 5, .draft_row = 1};
   StepModel model;
   for (int i = 0; i < 400; ++i) {
-    const StepShape shape = decodes(pick(random, 1, 4), 300, i % 4 == 0 ? 0 : pick(random, 1, 5));
+    const StepShape shape = decode_step(pick(random, 1, 4), 300, i % 4 == 0 ? 0 : pick(random, 1, 5));
     model.observe(shape, machine.noisy_ms(shape, random, 0.02));
   }
   EXPECT_NEAR(model.draft_row_ms(), 1.15, 0.15) << "300 tokens are before it";
-  model.observe(decodes(2, 300, 3), machine.ms(decodes(2, 300, 3)));
-  EXPECT_NEAR(model.decode_ms(), machine.ms(decodes(2, 300)), 0.05 * machine.ms(decodes(2, 300))) << "without the drafts";
+  model.observe(decode_step(2, 300, 3), machine.ms(decode_step(2, 300, 3)));
+  EXPECT_NEAR(model.decode_ms(), machine.ms(decode_step(2, 300)), 0.05 * machine.ms(decode_step(2, 300))) << "without the drafts";
 }
 
 TEST(StepModel, OneCallInTwentyTakesLongerThanItsGuardedTime) {
@@ -395,7 +395,7 @@ TEST(StepModel, OneCallInTwentyTakesLongerThanItsGuardedTime) {
       model.observe(shape, ms);
     }
     EXPECT_NEAR(late, 0.05 * kCalls, 0.01 * kCalls) << "noise " << noise;
-    EXPECT_NEAR(model.guarded_ms(chunk(64)) / model.prefill_ms(64, 0), 1 + 1.645 * noise, 0.06) << "noise " << noise;
+    EXPECT_NEAR(model.guarded_ms(chunk_step(64)) / model.prefill_ms(64, 0), 1 + 1.645 * noise, 0.06) << "noise " << noise;
   }
 }
 
@@ -453,7 +453,7 @@ struct Loop {
       if (plan.prefill.size() == 1 && first.pending_tokens >= 512) {
         std::int32_t most = kChunkStep;
         for (std::int32_t next = kChunkStep; next <= 512; next += next < kFastChunk ? kChunkStep : kFastChunk) {
-          if (machine.ms(decode) + machine.ms(chunk(next, first.cached_tokens)) <= target_ms) most = next;
+          if (machine.ms(decode) + machine.ms(chunk_step(next, first.cached_tokens)) <= target_ms) most = next;
         }
         rows += prefill.prefill_rows;
         rows_fitting += most;

@@ -11,7 +11,7 @@
 namespace uma::server {
 namespace {
 
-using testing::EndsWith;
+using ::testing::EndsWith;
 
 const AccessRecord kRecord{.method = "POST",
                            .path = "/v1/chat/completions",

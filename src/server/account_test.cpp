@@ -8,7 +8,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr TimePoint kStart{std::chrono::hours(1000)};
 

@@ -40,7 +40,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr std::size_t kReadBytes = 16'384;          // asked for at once
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // of later requests, while one is answered
-constexpr std::chrono::seconds kLinger{2};          // for a client to read its last answer
+constexpr std::chrono::seconds kHttpLinger{2};          // for a client to read its last answer
 
 template <class T>
 using Awaitable = asio::awaitable<T>;
@@ -576,10 +576,10 @@ Awaitable<bool> HttpConnection::write(std::string bytes) {
 // Ends the sending side and reads what the client still sends, for a moment: a socket closed with unread bytes could take the
 // answer with it.
 Awaitable<void> HttpConnection::linger() {
-  if (tls_ && is_open_) co_await within(kLinger, tls_->async_shutdown(kAwait));
+  if (tls_ && is_open_) co_await within(kHttpLinger, tls_->async_shutdown(kAwait));
   error_code ignored;
   socket_.shutdown(Socket::shutdown_send, ignored);  // fails only when the client is gone, which the read notices
-  const TimePoint end = SteadyClock().now() + kLinger;
+  const TimePoint end = SteadyClock().now() + kHttpLinger;
   while (is_open_ && SteadyClock().now() < end) {
     in_.clear();
     const auto more = co_await within(end - SteadyClock().now(), socket_.async_read_some(in_.prepare(kReadBytes), kAwait));

@@ -36,7 +36,7 @@ using asio::ip::tcp;
 using boost::system::error_code;
 
 // Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
-constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::milliseconds kHttpAcceptPause{100};
 
 }  // namespace
 
@@ -181,7 +181,7 @@ class HttpServer::Impl {
       if (problem) {
         if (!is_paused) log_warning("http: cannot accept clients for now: {}", problem.message());
         is_paused = true;
-        pause_.expires_after(kPause);
+        pause_.expires_after(kHttpAcceptPause);
         co_await pause_.async_wait(kAwait);
         continue;
       }

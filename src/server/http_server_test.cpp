@@ -24,9 +24,9 @@ namespace uma::server {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 struct Answer {
   int status = 0;  // 0: the stream ended before one
@@ -131,7 +131,7 @@ constexpr const char* kChat = "/v1/chat/completions";
 constexpr const char* kHello = R"({"messages":[{"role":"user","content":"hi"}]})";
 constexpr const char* kHelloStream = R"({"messages":[{"role":"user","content":"hi"}],"stream":true})";
 
-class HttpServerTest : public testing::Test {
+class HttpServerTest : public ::testing::Test {
  protected:
   void start(HttpServerOptions options = {}) {
     auto server = HttpServer::start(std::move(options), service_);
@@ -623,10 +623,10 @@ TEST_F(HttpServerTest, LogsEveryRequestAndNothingThatWasSaid) {
   std::ifstream file(path);
   const std::string text(std::istreambuf_iterator<char>(file), {});
   std::filesystem::remove(path);
-  EXPECT_THAT(text, testing::ContainsRegex(
+  EXPECT_THAT(text, ::testing::ContainsRegex(
                         "POST /v1/chat/completions 200 [0-9]+B [0-9.]+ms tenant=key:ci key=ci id=r1 tokens=7\\+3\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("GET /v1/models 401 [0-9]+B [0-9.]+ms tenant=- key=- id=r2\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("- - 400 "));
+  EXPECT_THAT(text, ::testing::ContainsRegex("GET /v1/models 401 [0-9]+B [0-9.]+ms tenant=- key=- id=r2\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("- - 400 "));
   EXPECT_THAT(text, Not(HasSubstr("secret")));
 }
 

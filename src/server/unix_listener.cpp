@@ -16,7 +16,7 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 // Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
-constexpr std::chrono::milliseconds kPause{100};
+constexpr std::chrono::milliseconds kAcceptPause{100};
 
 bool accepts_peer_of(int fd) {
   ucred peer{};
@@ -55,7 +55,7 @@ void UnixListener::on_accepted(Socket socket) {
 void UnixListener::pause(const std::string& problem) {
   if (!is_paused_) log_warning("cannot accept clients for now: {}", problem);
   is_paused_ = true;
-  pause_timer_.expires_after(kPause);
+  pause_timer_.expires_after(kAcceptPause);
   pause_timer_.async_wait([this](const error_code& stopped) {
     if (!stopped && acceptor_.is_open()) accept_next();
   });

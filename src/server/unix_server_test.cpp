@@ -29,7 +29,7 @@ std::string generate_frame(const std::string& id) {
   return R"({"id":")" + id + R"(","type":"generate","prompt":"hi"})";
 }
 
-class UnixServerTest : public testing::Test {
+class UnixServerTest : public ::testing::Test {
  protected:
   void start(UnixServerOptions options = {}) {
     options.path = path();

@@ -27,6 +27,13 @@ inline constexpr Token kFakeImStart = 258;
 inline constexpr Token kFakeImEnd = 259;
 inline constexpr std::int32_t kFakeVocabularySize = 260;
 
+// The tokens of plain text: its bytes.
+[[nodiscard]] inline std::vector<Token> fake_tokens(std::string_view text) {
+  std::vector<Token> tokens;
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  return tokens;
+}
+
 struct FakeOptions {
   std::int32_t cells = 256;
   std::int32_t sequences = 4;

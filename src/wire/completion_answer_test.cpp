@@ -11,7 +11,7 @@ namespace uma::wire {
 namespace {
 
 namespace json = boost::json;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // The objects of a stream of server-sent events; [DONE] is a string.
 std::vector<json::value> events_of(std::string_view stream) {

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <format>
-#include <limits>
 #include <span>
 #include <utility>
 
@@ -20,7 +19,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
 // --- requests
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "core/error.h"
 
 namespace uma::wire {
+
+inline constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
 // What a client sent, at most kJsonDepthMax deep. Invalid UTF-8 goes through: each string that is used is checked, so that the
 // answer can name the field.

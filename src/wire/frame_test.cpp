@@ -9,7 +9,7 @@
 namespace uma::wire {
 namespace {
 
-std::string frame(std::string_view body) {
+std::string framed(std::string_view body) {
   std::string out;
   append_frame(out, body);
   return out;
@@ -27,12 +27,12 @@ std::vector<std::string> take_frames(FrameReader& reader) {
 }
 
 TEST(Frame, LengthIsLittleEndianAndComesFirst) {
-  EXPECT_EQ(frame("{}"), std::string("\x02\0\0\0{}", 6));
-  EXPECT_EQ(frame(std::string(0x0102, 'x')).substr(0, 4), std::string("\x02\x01\0\0", 4));
+  EXPECT_EQ(framed("{}"), std::string("\x02\0\0\0{}", 6));
+  EXPECT_EQ(framed(std::string(0x0102, 'x')).substr(0, 4), std::string("\x02\x01\0\0", 4));
 }
 
 TEST(FrameReader, GivesTheSameFramesCutAtEveryBytePosition) {
-  const std::string stream = frame("first") + frame("") + frame(std::string(300, 'x')) + frame("last");
+  const std::string stream = framed("first") + framed("") + framed(std::string(300, 'x')) + framed("last");
   const std::vector<std::string> expected = {"first", "", std::string(300, 'x'), "last"};
   for (std::size_t cut = 0; cut <= stream.size(); ++cut) {
     FrameReader reader(1000);
@@ -46,7 +46,7 @@ TEST(FrameReader, GivesTheSameFramesCutAtEveryBytePosition) {
 }
 
 TEST(FrameReader, GivesTheSameFramesByteByByte) {
-  const std::string stream = frame("a") + frame("bc") + frame("");
+  const std::string stream = framed("a") + framed("bc") + framed("");
   FrameReader reader(10);
   std::vector<std::string> frames;
   for (const char byte : stream) {
@@ -96,24 +96,24 @@ TEST(FrameReader, RefusesTooLongAFrameFromItsHeaderAlone) {
 TEST(FrameReader, TakesWhatItRefusedWhenTheLimitIsRaised) {
   FrameReader reader(16);
   const std::string body(17, 'x');
-  reader.append(frame(body));
+  reader.append(framed(body));
   ASSERT_FALSE(reader.next().has_value());
   reader.raise_limit(17);
   EXPECT_EQ(take_frames(reader), std::vector<std::string>{body});
   reader.raise_limit(3);
-  reader.append(frame(body));
+  reader.append(framed(body));
   EXPECT_EQ(take_frames(reader), std::vector<std::string>{body}) << "it never falls";
 }
 
 TEST(FrameReader, AcceptsAFrameOfExactlyTheLimit) {
   FrameReader reader(16);
-  reader.append(frame(std::string(16, 'x')));
+  reader.append(framed(std::string(16, 'x')));
   EXPECT_EQ(take_frames(reader), std::vector<std::string>{std::string(16, 'x')});
 }
 
 TEST(FrameReader, GivesFramesBeforeATooLongOne) {
   FrameReader reader(16);
-  reader.append(frame("good") + std::string("\xff\xff\xff\xff", 4));
+  reader.append(framed("good") + std::string("\xff\xff\xff\xff", 4));
   const auto first = reader.next();
   ASSERT_TRUE(first.has_value() && first->has_value());
   EXPECT_EQ(**first, "good");

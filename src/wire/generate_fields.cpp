@@ -21,7 +21,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr TextBytes kNameBytes{1, 128};  // of a tool
 constexpr std::size_t kToolsMax = 128;
 

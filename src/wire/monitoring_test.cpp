@@ -6,8 +6,8 @@
 namespace uma::wire {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(MetricsText, HasEveryNumberOnALineOfItsOwn) {
   MetricsSnapshot metrics;

@@ -95,16 +95,16 @@ bool echo_field(FieldReader& fields, const CompletionRequest& request) {
 }
 
 // A field whose value would change the answer is refused where we do not act on it.
-void refuse(FieldReader& fields, std::string_view name) {
+void refuse_completion_field(FieldReader& fields, std::string_view name) {
   fields.fail_field(name, "is not served by this version: leave it out");
 }
 
-void refuse_unserved_fields(FieldReader& fields) {
+void refuse_unserved_completion_fields(FieldReader& fields) {
   for (const std::string_view name : {"suffix", "functions", "audio"}) {
     const json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
-    if (!is_empty) refuse(fields, name);
+    if (!is_empty) refuse_completion_field(fields, name);
   }
 }
 
@@ -118,7 +118,7 @@ bool include_usage_field(FieldReader& fields) {
 }
 
 // Our own options, under "uma".
-void read_own_options(FieldReader& fields, GenerateOptions& options) {
+void read_completion_options(FieldReader& fields, GenerateOptions& options) {
   const json::object* object = fields.object("uma");
   if (object == nullptr) return;
   FieldReader own(*object, "uma.");
@@ -128,7 +128,7 @@ void read_own_options(FieldReader& fields, GenerateOptions& options) {
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
   for (const std::string_view name : {"session_id", "progress"}) {
     const json::value* value = own.find(name);
-    if (value != nullptr && *value != false) refuse(own, name);
+    if (value != nullptr && *value != false) refuse_completion_field(own, name);
   }
   if (!own.ok()) fields.fail_as(own);
 }
@@ -160,8 +160,8 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
   request.echoes = echo_field(fields, request);
   request.includes_usage = include_usage_field(fields);
   read_grammar(fields, options);
-  refuse_unserved_fields(fields);
-  read_own_options(fields, options);
+  refuse_unserved_completion_fields(fields);
+  read_completion_options(fields, options);
   read_response_format(fields, options);
   return request;
 }

@@ -12,8 +12,8 @@ namespace uma::wire {
 namespace {
 
 namespace json = boost::json;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 constexpr const char* kMessages = R"("messages":[{"role":"user","content":"hi"}])";
 

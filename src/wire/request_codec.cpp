@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <format>
-#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -23,7 +22,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr TextBytes kSessionBytes{1, kSessionBytesMax};
 
 std::string session_field(FieldReader& fields) {

@@ -39,7 +39,7 @@ bool is_hex(std::string_view text) {
 
 // --- requests
 
-void refuse(FieldReader& fields, std::string_view name) {
+void refuse_response_field(FieldReader& fields, std::string_view name) {
   fields.fail_field(name, "is not served by this version: leave it out");
 }
 
@@ -55,7 +55,7 @@ bool is_empty(const json::value& value) {
          (value.is_string() && value.get_string().empty());
 }
 
-std::string role_field(FieldReader& item) {
+std::string item_role(FieldReader& item) {
   std::string role = item.required_text("role");
   if (role == "developer") return "system";  // the newer name of the same role
   if (item.ok() && role != "system" && role != "user" && role != "assistant") {
@@ -100,7 +100,7 @@ std::string text_field(FieldReader& item, std::string_view name) {
 }
 
 // The image of {"type": "input_image", "image_url": ...}; nothing where the part is another one.
-std::optional<ImageSource> image_part(FieldReader& part) {
+std::optional<ImageSource> item_image(FieldReader& part) {
   if (part.text("type") != "input_image") return std::nullopt;
   if (part.find("file_id") != nullptr) {
     part.fail_field("file_id", "is not served, there is no store of files: send the image as a data: URI in image_url");
@@ -109,7 +109,7 @@ std::optional<ImageSource> image_part(FieldReader& part) {
 }
 
 // A string, or parts of text and, of a user, images, which are added to `images`; those of the message `index`.
-std::string content_field(FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+std::string item_content(FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
   const json::value* content = item.find("content");
   if (content == nullptr || !content->is_array()) return item.required_text("content");
   std::string text;
@@ -118,7 +118,7 @@ std::string content_field(FieldReader& item, bool is_users, std::size_t index, s
     if (object != nullptr && is_users) {
       const std::string field = std::format("{}content[{}]", item.path(), i);
       FieldReader part(*object, field + ".");
-      auto image = image_part(part);
+      auto image = item_image(part);
       if (!part.ok()) item.fail_as(part);
       if (image) {
         images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
@@ -186,10 +186,10 @@ class MessageReader {
   };
 
   void read_message(FieldReader& item) {
-    std::string role = role_field(item);
+    std::string role = item_role(item);
     // A user's message comes behind the reply that goes on until here.
     const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
-    std::string content = content_field(item, role == "user", index, images_);
+    std::string content = item_content(item, role == "user", index, images_);
     if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
       reply_->content = std::move(content);
       return;
@@ -321,11 +321,11 @@ std::string conversation_field(FieldReader& fields) {
   return std::move(session).value_or("");
 }
 
-void refuse_unserved_fields(FieldReader& fields) {
+void refuse_unserved_response_fields(FieldReader& fields) {
   for (const std::string_view name :
        {"background", "prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
     if (const json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
-      refuse(fields, name);
+      refuse_response_field(fields, name);
   }
 }
 
@@ -341,12 +341,12 @@ void check_include(FieldReader& fields) {
   for (std::size_t i = 0; i < names->size(); ++i) {
     const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
     if (std::ranges::contains(kOfNoUse, name)) continue;
-    return refuse(fields, std::format("include[{}]", i));
+    return refuse_response_field(fields, std::format("include[{}]", i));
   }
 }
 
 // Our own options, under "uma".
-void read_own_options(FieldReader& fields, GenerateOptions& options) {
+void read_response_options(FieldReader& fields, GenerateOptions& options) {
   const json::object* object = fields.object("uma");
   if (object == nullptr) return;
   FieldReader own(*object, "uma.");
@@ -355,7 +355,7 @@ void read_own_options(FieldReader& fields, GenerateOptions& options) {
   read_grammar(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
   for (const std::string_view name : {"session_id", "progress"}) {
-    if (const json::value* value = own.find(name); value != nullptr && !is_empty(*value)) refuse(own, name);
+    if (const json::value* value = own.find(name); value != nullptr && !is_empty(*value)) refuse_response_field(own, name);
   }
   if (!own.ok()) fields.fail_as(own);
 }
@@ -470,9 +470,9 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   options.stream = fields.boolean("stream").value_or(false);
   options.chat = chat_options(fields, ToolShape::flat);
   options.chat.splits_reasoning = true;
-  refuse_unserved_fields(fields);
+  refuse_unserved_response_fields(fields);
   check_include(fields);
-  read_own_options(fields, options);
+  read_response_options(fields, options);
   read_text_format(fields, options);
 
   const std::string metadata = metadata_field(fields);

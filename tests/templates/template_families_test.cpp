@@ -35,7 +35,7 @@ std::vector<std::string> families() {
   return names;
 }
 
-class TemplateFamilies : public testing::TestWithParam<std::string> {};
+class TemplateFamilies : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TemplateFamilies, AreRenderedAsByJinja2) {
   const fs::path path = kFolder / "families" / GetParam();
@@ -75,7 +75,7 @@ TEST_P(TemplateFamilies, KnowWhatUsersWrote) {
   EXPECT_EQ(range.source, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(, TemplateFamilies, testing::ValuesIn(families()), [](const auto& family) { return family.param; });
+INSTANTIATE_TEST_SUITE_P(, TemplateFamilies, ::testing::ValuesIn(families()), [](const auto& family) { return family.param; });
 
 }  // namespace
 }  // namespace uma

@@ -92,7 +92,7 @@ ModelSpec smallest_spec() {
           .seed = 7};
 }
 
-class MakeModel : public testing::Test {
+class MakeModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     ggml_backend_load_all();

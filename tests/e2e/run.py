@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""Runs the end-to-end tests, several classes at a time, and prints a line for each test as it ends.
+
+  tests/e2e/run.py [--jobs N] [--shuffle SEED] [NAME ...]
+
+NAME is a module (test_http), a class (test_http.Http) or a test (test_http.Http.test_x); without one all of them run. A class runs in
+a process of its own, as its tests share a daemon. --shuffle orders classes, and the tests of each, by a seed, which the last line names.
+The environment is uma.py's. The exit status is 1 where a test failed, or where none ran.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+CLASS_SECONDS_MAX = 1800 * float(os.environ.get("UMA_E2E_SLOW", "1"))  # longer than any, so that a hang ends
+
+
+def flat(suite):
+    for entry in suite:
+        if isinstance(entry, unittest.TestSuite):
+            yield from flat(entry)
+        else:
+            yield entry
+
+
+def find_tests(names):
+    """The ids of the tests by class, in the order of discovery."""
+    sys.path.insert(0, str(HERE))
+    loader = unittest.TestLoader()
+    suite = loader.loadTestsFromNames(names) if names else loader.discover(str(HERE), "test_*.py")
+    if loader.errors:
+        sys.exit("\n".join(loader.errors))
+    classes = collections.defaultdict(list)
+    for test in flat(suite):
+        classes[test.id().rsplit(".", 1)[0]].append(test.id())
+    return classes
+
+
+# --- in the process of a class
+
+class Reporter(unittest.TestResult):
+    """Writes the outcome of each test to a pipe as a line of JSON."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+        self.began = time.monotonic()
+
+    def report(self, test, outcome, text=""):
+        line = {"test": test.id(), "outcome": outcome, "text": text, "seconds": time.monotonic() - self.began}
+        self.pipe.write(json.dumps(line) + "\n")
+        self.pipe.flush()
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.began = time.monotonic()
+
+    def fail(self, test, problem):
+        self.report(test, "FAILED", "".join(traceback.format_exception(*problem)))
+
+    def addSuccess(self, test):
+        self.report(test, "ok")
+
+    def addSkip(self, test, reason):
+        self.report(test, "skipped", reason)
+
+    def addFailure(self, test, problem):
+        self.fail(test, problem)
+
+    def addError(self, test, problem):  # of setUpClass, too
+        self.fail(test, problem)
+
+    def addSubTest(self, test, subtest, problem):
+        if problem is not None:
+            self.fail(subtest, problem)
+
+    def addExpectedFailure(self, test, problem):
+        self.report(test, "ok")
+
+    def addUnexpectedSuccess(self, test):
+        self.report(test, "FAILED", "passed, but is marked as one that fails")
+
+
+def run_class(tests, pipe):
+    sys.path.insert(0, str(HERE))
+    suite = unittest.TestLoader().loadTestsFromNames(tests)
+    suite.run(Reporter(pipe))
+
+
+# --- in the process of all
+
+class Runner:
+    def __init__(self, classes, jobs):
+        self.waiting = queue.SimpleQueue()
+        for name, tests in classes:
+            self.waiting.put((name, tests))
+        self.jobs = jobs
+        self.lock = threading.Lock()
+        self.counts = collections.Counter()  # by outcome
+        self.skipped = collections.Counter()  # by reason
+        self.failed = []
+        self.running = set()
+        self.is_stopped = False
+
+    def run(self):
+        workers = [threading.Thread(target=self.work) for _ in range(self.jobs)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def stop(self):
+        """Ends the classes that run; none begins any more."""
+        self.is_stopped = True
+        for process in list(self.running):
+            process.terminate()
+
+    def work(self):
+        while not self.is_stopped:
+            try:
+                name, tests = self.waiting.get_nowait()
+            except queue.Empty:
+                return
+            self.run_one(name, tests)
+
+    def run_one(self, name, tests):
+        reading, writing = os.pipe()
+        process = subprocess.Popen([sys.executable, "-B", __file__, "--class-of", str(writing), *tests], pass_fds=[writing],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        os.close(writing)
+        self.running.add(process)
+        said = []  # what the tests print is shown where one fails
+        listener = threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True)
+        listener.start()
+        guard = threading.Timer(CLASS_SECONDS_MAX, process.terminate)
+        guard.start()
+        seen, has_failed = set(), False
+        with os.fdopen(reading) as lines:
+            for line in lines:
+                outcome = json.loads(line)
+                seen.add(outcome["test"])
+                has_failed |= outcome["outcome"] == "FAILED"
+                self.tell(outcome)
+        status = process.wait()
+        guard.cancel()
+        self.running.discard(process)
+        listener.join(10)
+        missing = [test for test in tests if test not in seen]
+        if (status != 0 or missing) and not has_failed and not self.is_stopped:
+            self.tell({"test": name, "outcome": "FAILED", "seconds": 0,
+                       "text": f"its process ended with status {status}, without {missing}\n"})
+            has_failed = True
+        if has_failed:
+            with self.lock:
+                print("".join(said), flush=True)
+
+    def tell(self, outcome):
+        with self.lock:
+            self.counts[outcome["outcome"]] += 1
+            print(f"{outcome['outcome']:<7} {outcome['seconds']:6.1f} s  {outcome['test']}"
+                  f"{'  (' + outcome['text'] + ')' if outcome['outcome'] == 'skipped' else ''}", flush=True)
+            if outcome["outcome"] == "FAILED":
+                self.failed.append(outcome["test"])
+                print(outcome["text"], flush=True)
+            if outcome["outcome"] == "skipped":
+                self.skipped[outcome["text"]] += 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--jobs", type=int, default=min(4, len(os.sched_getaffinity(0))), help="classes at a time (%(default)s)")
+    parser.add_argument("--shuffle", type=int, metavar="SEED", help="a random order; the same seed gives the same order")
+    parser.add_argument("--class-of", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.class_of is not None:
+        with os.fdopen(options.class_of, "w") as pipe:
+            run_class(options.names, pipe)
+        return 0
+
+    classes = list(find_tests(options.names).items())
+    if options.shuffle is not None:
+        chance = random.Random(options.shuffle)
+        chance.shuffle(classes)
+        for _, tests in classes:
+            chance.shuffle(tests)
+    runner = Runner(classes, options.jobs)
+    signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+    began = time.monotonic()
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        runner.stop()
+        raise
+    for test in runner.failed:
+        print(f"FAILED  {test}")
+    for reason, count in runner.skipped.items():
+        print(f"skipped {count}: {reason}")
+    shuffled = "" if options.shuffle is None else f", order {options.shuffle}"
+    print(f"end to end: {runner.counts['ok']} passed, {runner.counts['FAILED']} failed, {runner.counts['skipped']} skipped "
+          f"in {time.monotonic() - began:.0f} s, {options.jobs} classes at a time{shuffled}")
+    return 0 if runner.counts["ok"] and not runner.failed and not runner.is_stopped else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
