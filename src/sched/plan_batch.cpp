@@ -103,10 +103,12 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
       const std::int32_t rows_allowed = std::min(rows_left, pending);
       if (rows_allowed <= 0) break;
       rows = model.rows_within(tick_ms, cached, rows_allowed, decode, prefill);
-      if (rows == 0 && plan.prefill.empty()) rows = std::min(kPrefillChunkMin, rows_allowed);
+      const bool is_late_anyway = rows == 0 && plan.prefill.empty();
+      if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
       if (rows == 0) break;
-      // A call of its own would cost more than these few rows.
-      if (pending - rows < kPrefillChunkMin && prefill.prefill_rows + pending <= rows_max) rows = pending;
+      // A call of its own for these few rows would cost more than they do here.
+      const bool may_end = is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms;
+      if (may_end && pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max) rows = pending;
     }
     plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
     prefill.add_chunk(rows, cached);

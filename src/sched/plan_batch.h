@@ -94,9 +94,9 @@ inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
 // Writes the next plan into `plan`, whose memory is reused, and notes in `chunk` what fitted. Ensures: every decoding sequence
 // is in plan.decode, up to rows_max, but background ones where limits say so; the rows of each call are <= rows_max; where
-// something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum, and a remainder of a
-// prompt that is shorter than it, the guarded time of both calls keeps the tick's. Prompts are taken in the order of
-// prefill_rank.
+// something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum the guarded time of both
+// calls keeps the tick's; where the minimum alone breaks it, a remainder shorter than the minimum goes along. Prompts are taken
+// in the order of prefill_rank.
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan);
 

@@ -170,6 +170,16 @@ TEST(PlanBatch, AShortRemainderGoesWithTheChunk) {
   EXPECT_EQ(plan({decoding(0, 0), prefilling(1, 2 * kPrefillChunkMin)}, slow).prefill.at(0).tokens_count, kPrefillChunkMin);
 }
 
+TEST(PlanBatch, ARemainderDoesNotBreakATickThatCouldBeKept) {
+  const StepModel model = measured_model();
+  for (std::int32_t pending = 1; pending <= 150; ++pending) {
+    const BatchPlan made = plan({decoding(0, 0), prefilling(1, pending)}, model, {.tick_ms = 60});
+    const std::int32_t rows = made.prefill.at(0).tokens_count;
+    EXPECT_LE(model.guarded_ms(decodes(1), chunk(rows)), 60) << pending << " tokens";
+    EXPECT_GE(rows, std::min(pending, 32)) << pending << " tokens";
+  }
+}
+
 TEST(PlanBatch, ShortPromptsGoFirstUntilLongOnesHaveWaited) {
   const BatchPlan fresh = plan({prefilling(1, 5000), prefilling(2, 20)});
   EXPECT_EQ(fresh.prefill[1].index, 2);

@@ -104,7 +104,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
 }
 
 TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
-  const Seeds seeds_to_run = choose_seeds(200);
+  const Seeds seeds_to_run = choose_seeds(1000);
   const std::uint64_t seeds = seeds_to_run.last;
   SchedulingOutcome total;
   for (std::uint64_t seed = seeds_to_run.first; seed <= seeds; ++seed) {
