@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the #includes of src/ and apps/ and says where one crosses a floor (DESIGN section 3, ARCHITECTURE.md).
+"""Reads the #includes of src/ and apps/ and says where one crosses a floor (ARCHITECTURE.md, "Floors").
 
 Rules: (1) a room includes rooms of lower floors and itself; `pool` may also include `engine`. (2) Only `llm` includes the headers
 of libllama, ggml and libmtmd. (3) uma-cli and uma-bench speak to the daemon, so they include base, core and wire only. (4) Only
@@ -91,7 +91,7 @@ def violations(root):
             place = path.relative_to(root)
             unit = place.parts[1]
             if unit not in known:
-                found.append(f"{place}: {folder}/{unit} has no floor: give it one in tests/floors_test.py and DESIGN")
+                found.append(f"{place}: {folder}/{unit} has no floor: give it one in tests/floors_test.py and ARCHITECTURE.md")
                 continue
             found.extend(check_file(path, place, unit, is_app))
     return found
