@@ -80,6 +80,15 @@ def check_file(path, place, unit, is_app):
             yield f"{where}: {unit} may not include {header}"
 
 
+def documented_floors(page):
+    """Room -> floor, as the drawing of ARCHITECTURE.md has them: a line without a number continues the floor above it."""
+    floors, floor = {}, None
+    for line in page.split("```")[1].splitlines():
+        floor = int(line[0]) if line[:1].isdigit() else floor
+        floors.update({room: floor for room in re.findall(r"src/(\w+)", line) if room != "testing"})
+    return floors
+
+
 def violations(root):
     """All crossings below `root`, as text with file and line."""
     found = []
@@ -100,6 +109,9 @@ def violations(root):
 class Floors(unittest.TestCase):
     def test_this_tree_crosses_none(self):
         self.assertEqual([], violations(ROOT))
+
+    def test_the_drawing_has_the_same_floors(self):
+        self.assertEqual(FLOORS, documented_floors((ROOT / "ARCHITECTURE.md").read_text()))
 
     def test_this_tree_was_read(self):
         """A test that finds no file would pass for ever."""
