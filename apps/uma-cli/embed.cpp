@@ -222,7 +222,8 @@ Result<void> run_rerank(Client& client, RerankOptions options, Output& output, I
     const json::object result = value.is_object() ? value.get_object() : json::object();
     const std::int64_t index = int_field(result, "index");
     if (!result.contains("score") || index < 0 || index >= static_cast<std::int64_t>(documents->size())) {
-      return fail(ExitCode::protocol, "the daemon sent a score of no document");
+      return fail(ExitCode::protocol,
+                  std::format("the daemon sent a result without a score, or for document {} of {}", index, documents->size()));
     }
     const std::string& document = (*documents)[static_cast<std::size_t>(index)];
     if (as_table) {

@@ -287,9 +287,10 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
     if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
-    const std::string shown = setting.access.show(Config{});
-    CLI::Option* option = app.add_option(setting.flag, setting.help)->type_name("")->expected(1);
-    option->default_str(shown.empty() ? setting.unset : shown);
+    const std::string help =
+        setting.unset == nullptr ? setting.help : std::format("{}; left out: {}", setting.help, setting.unset);
+    CLI::Option* option = app.add_option(setting.flag, help)->type_name("")->expected(1);
+    option->default_str(setting.access.show(Config{}));
     options.emplace_back(option, &setting);
   }
 

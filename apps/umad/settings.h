@@ -34,7 +34,7 @@ struct Setting {
   const char* environment = nullptr;
   const char* flag = nullptr;
   const char* help = nullptr;   // of the flag
-  const char* unset = nullptr;  // what --help shows as the default where the value is empty
+  const char* unset = nullptr;  // what counts where the value is empty, for --help
   Effect effect = Effect::works;
   bool takes_list = false;  // of YAML: its values are joined, one a line
 
