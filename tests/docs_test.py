@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks what can be read of the documentation without a build: what it names exists, and what exists is named.
 
-(1) Every page, decision and link that code, comments or documentation names exists here, headings of links included. (2) Every page
+(1) Every page, decision, file and link that code, comments or documentation names exists here, headings of links included. (2) Every page
 of docs/ is in docs/README.md, every decision with its title and a status in docs/decisions/README.md, every script in README.md or
 CONTRIBUTING.md; every room and program has a README. (3) Error codes, events and fields of the socket, and the names of threads, are
 the same in the code and in the pages that list them. tests/e2e/test_docs.py asks the programs for the rest.
@@ -27,6 +27,8 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 SECTION_OF_A_PAPER = re.compile(r"\b([A-Z][A-Z_]{3,})(?:\.md)?,? (?:§|sections? )\s*\d")
 DECISION = re.compile(r"\bdecisions?[ /](\d{1,4})\b")
 DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
+FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake)/[\w./-]*\w)(?![\w*{<])")
+FILE_OF_A_ROOM = re.compile(r"`((?:base|core|llm|sched|kv|wire|capability|engine|pool|server|testing)/\w+(?:\.h|\.cpp)?)`")
 NOT_OURS = {"grammars/README.md"}  # src/llm/gbnf.h names llama.cpp's
 
 
@@ -65,6 +67,15 @@ def broken_links(root, path, text):
             yield f"link to {target}: the page has no such heading"
 
 
+def missing_files(root, text):
+    """Paths of source files and folders that a text names; the ending may be left out."""
+    named = set(FILE.findall(text)) | {f"src/{name}" for name in FILE_OF_A_ROOM.findall(text)}
+    for name in sorted(named):
+        is_decision = re.fullmatch(r"docs/decisions/\d{4}", name)  # checked by its number
+        if not is_decision and not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp", ".py")):
+            yield f"names {name}, which is not here"
+
+
 def references(root):
     """What texts below `root` name and does not exist, as lines of text."""
     found = []
@@ -72,6 +83,8 @@ def references(root):
     for path, text in text_files(root):
         place = path.relative_to(root)
         plain = URL.sub("", text)
+        if path.suffix in (".md", ".h"):
+            found += [f"{place}: {problem}" for problem in missing_files(root, re.sub(r"[\w./-]+\.md\b", "", plain))]
         names = {name for name in PAGE.findall(plain) if missing_page(root, path, name)}
         found += [f"{place}: names {name}, which is not here" for name in sorted(names)]
         papers = {name for name in SECTION_OF_A_PAPER.findall(plain) if missing_page(root, path, name + ".md")}
@@ -184,6 +197,9 @@ class Threads(unittest.TestCase):
         named = set(re.findall(r'set_thread_name\((?:std::format\()?"(uma[a-z-]*?)-?[{"]', sources("src", "apps")))
         self.assertGreater(len(named), 8)
         self.assertEqual(named | {"umad"}, rows, "and the main thread")
+        drawn = set(re.findall(r"\b(uma-[a-z-]+?)(?:-N)?\b(?!-)", read("ARCHITECTURE.md"))) - {"uma-cli", "uma-bench", "uma-tiny"}
+        self.assertGreater(len(drawn), 8)
+        self.assertEqual(set(), drawn - rows)
 
 
 class PlantedMistakes(unittest.TestCase):
@@ -193,7 +209,7 @@ class PlantedMistakes(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for place, content in {"docs/PAGE.md": "# A page\n## The part, `coded`\n", "docs/decisions/0001-one.md": "# 1 · One\n",
-                                   name: text}.items():
+                                   "src/base/x.h": "", name: text}.items():
                 (root / place).parent.mkdir(parents=True, exist_ok=True)
                 (root / place).write_text(content)
             return references(root)
@@ -210,6 +226,12 @@ class PlantedMistakes(unittest.TestCase):
         for bad in ("// docs/decisions/0002", "// decision 2"):
             self.assertEqual(1, len(self.found(bad)), bad)
         self.assertEqual(1, len(self.found("(0002)", "docs/OTHER.md")))
+
+    def test_files(self):
+        for good in ("src/base/x.h", "`base/x.h`", "src/base", "src/base/x", "src/base/*.h", "src/{base,core}", "base/none.h"):
+            self.assertEqual([], self.found(good, "docs/OTHER.md"), good)
+        for bad in ("src/base/none.h", "`base/none.h`", "src/cellar", "(tests/none.py)"):
+            self.assertEqual(1, len(self.found(bad, "docs/OTHER.md")), bad)
 
     def test_links(self):
         for good in ("[a](PAGE.md)", "[a](PAGE.md#the-part-coded)", "[a](decisions)", "[a](#own)\n# Own\n", "`[a](NONE)`"):
