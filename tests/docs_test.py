@@ -179,6 +179,12 @@ class Protocol(unittest.TestCase):
         self.assertEqual(set(), in_code - described - {"data", "exported"}, "described in their section")
         self.assertEqual(in_code, shown, "each event has an example, and each example its event")
 
+    def test_routes(self):
+        routes = re.findall(r'HttpRoute\{\w+, "([^"]+)"', read("src/server/http_routes.cpp"))
+        self.assertGreater(len(routes), 25)
+        parts = {part for route in routes for part in route.split("/") if part and not part.startswith("{")}
+        self.assertEqual(set(), parts - words_in_code(read("docs/PROTOCOL.md").split("\n## HTTP\n")[1]))
+
     def test_fields_that_are_read(self):
         names = set(re.findall(r'\b\w+\.(?:text|required_text|boolean|integer|unsigned_integer|number|array|object|find)\(\s*'
                                r'"(\w+)"', sources("src/wire")))
