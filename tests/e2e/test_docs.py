@@ -4,6 +4,7 @@ What can be read without a program is checked by tests/docs_test.py.
 """
 
 import http.client
+import json
 import os
 import pathlib
 import re
@@ -74,6 +75,52 @@ class Docs(uma.DaemonTest):
                                                          for name in re.split(r", ", names)}
         self.assertEqual(set(), types - described)
         self.assertEqual(set(), shown - types)
+
+    def test_examples_of_requests_are_taken(self):
+        page = text_of("docs/PROTOCOL.md").partition("\n## Events\n")[0]
+        examples = [json.loads(line) for line in re.findall(r'^\{"id":"\d+","type".*\}$', page, re.MULTILINE) if "…" not in line]
+        sessions = page.partition("\n### Sessions\n")[2].partition("\n### ")[0]
+        self.assertGreater(len(examples), 20)
+        for example in examples:
+            if example["type"] == "import_session":
+                continue  # its answer comes after its parts, which are shortened here
+            reply = self.client.finish(self.client.start(example))
+            self.assertFalse((reply.code or "").startswith("E_PROTO"), (example, reply.last))
+            if f'"id":"{example["id"]}","type":"{example["type"]}"' in sessions:
+                self.assertIsNone(reply.code, (example, reply.last))
+
+
+class Examples(unittest.TestCase):
+    """The YAML of the documentation is YAML that umad takes."""
+
+    def blocks(self, *names):
+        return [block for name in names for block in re.findall(r"^```yaml\n(.*?)^```$", text_of(name), re.MULTILINE | re.DOTALL)]
+
+    def test_configurations(self):
+        blocks = self.blocks("README.md", "docs/CONFIGURATION.md", "docs/PROTOCOL.md")
+        self.assertEqual(3, len(blocks))
+        for block in blocks:
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "umad.yaml"
+                path.write_text(block)
+                result = uma.run_umad("--config", path, "--print-config")
+            self.assertEqual(0, result.returncode, f"{block}\n{result.stderr}")
+
+    def test_models_yaml(self):
+        (block,) = self.blocks("docs/MODELS.md")
+        with tempfile.TemporaryDirectory() as folder:
+            path, config = pathlib.Path(folder) / "models.yaml", pathlib.Path(folder) / "umad.yaml"
+            path.write_text(block)
+            with uma.Daemon(config=f"models: {path}\n") as daemon, daemon.client() as client:
+                names = {model["name"] for model in client.models()}
+                self.assertLessEqual({"assistant", "embedder"}, names)
+
+            path.write_text("one:\n  nothing: 1\n")
+            config.write_text(f"models: {path}\n")
+            result = uma.run_umad("--config", config, "--socket", f"{folder}/s", "--data-dir", f"{folder}/data")
+        known = set(re.search(r"known: (.*)", result.stdout + result.stderr)[1].split(", "))
+        self.assertGreater(len(known), 10)
+        self.assertEqual(known, first_column(text_of("docs/MODELS.md")))
 
 
 class Settings(unittest.TestCase):
