@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the #includes of src/ and apps/ and says where one crosses a floor (DESIGN section 3, ARCHITECTURE.md).
+"""Reads the #includes of src/ and apps/ and says where one crosses a floor (ARCHITECTURE.md, "Floors").
 
 Rules: (1) a room includes rooms of lower floors and itself; `pool` may also include `engine`. (2) Only `llm` includes the headers
 of libllama, ggml and libmtmd. (3) uma-cli and uma-bench speak to the daemon, so they include base, core and wire only. (4) Only
@@ -80,6 +80,15 @@ def check_file(path, place, unit, is_app):
             yield f"{where}: {unit} may not include {header}"
 
 
+def documented_floors(page):
+    """Room -> floor, as the drawing of ARCHITECTURE.md has them: a line without a number continues the floor above it."""
+    floors, floor = {}, None
+    for line in page.split("```")[1].splitlines():
+        floor = int(line[0]) if line[:1].isdigit() else floor
+        floors.update({room: floor for room in re.findall(r"src/(\w+)", line) if room != "testing"})
+    return floors
+
+
 def violations(root):
     """All crossings below `root`, as text with file and line."""
     found = []
@@ -91,7 +100,7 @@ def violations(root):
             place = path.relative_to(root)
             unit = place.parts[1]
             if unit not in known:
-                found.append(f"{place}: {folder}/{unit} has no floor: give it one in tests/floors_test.py and DESIGN")
+                found.append(f"{place}: {folder}/{unit} has no floor: give it one in tests/floors_test.py and ARCHITECTURE.md")
                 continue
             found.extend(check_file(path, place, unit, is_app))
     return found
@@ -100,6 +109,9 @@ def violations(root):
 class Floors(unittest.TestCase):
     def test_this_tree_crosses_none(self):
         self.assertEqual([], violations(ROOT))
+
+    def test_the_drawing_has_the_same_floors(self):
+        self.assertEqual(FLOORS, documented_floors((ROOT / "ARCHITECTURE.md").read_text()))
 
     def test_this_tree_was_read(self):
         """A test that finds no file would pass for ever."""

@@ -80,7 +80,7 @@ json::object request_of(const TextsOptions& options, std::string_view type) {
 }
 
 std::string short_text(std::string_view text) {
-  const std::string line = printable_line(text);
+  std::string line = printable_line(text);
   if (display_width(line) <= kTextColumns) return line;
   return std::string(clip(line, kTextColumns - 1)) + "…";
 }
@@ -180,7 +180,7 @@ Result<void> embed_images(Client& client, const EmbedOptions& options, Output& o
 
 }  // namespace
 
-Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Interrupts& interrupts) {
+Result<void> run_embed(Client& client, const EmbedOptions& options, Output& output, Interrupts& interrupts) {
   if (!options.images.empty()) return embed_images(client, options, output);
   auto texts = read_texts(options.common, interrupts);
   if (!texts) return std::unexpected(texts.error());
@@ -205,7 +205,7 @@ Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Int
   return printer.end();
 }
 
-Result<void> run_rerank(Client& client, RerankOptions options, Output& output, Interrupts& interrupts) {
+Result<void> run_rerank(Client& client, const RerankOptions& options, Output& output, Interrupts& interrupts) {
   if (auto good = check_text(options.query, "--query"); !good) return std::unexpected(good.error());
   auto documents = read_texts(options.common, interrupts);
   if (!documents) return std::unexpected(documents.error());
@@ -222,7 +222,8 @@ Result<void> run_rerank(Client& client, RerankOptions options, Output& output, I
     const json::object result = value.is_object() ? value.get_object() : json::object();
     const std::int64_t index = int_field(result, "index");
     if (!result.contains("score") || index < 0 || index >= static_cast<std::int64_t>(documents->size())) {
-      return fail(ExitCode::protocol, "the daemon sent a score of no document");
+      return fail(ExitCode::protocol,
+                  std::format("the daemon sent a result without a score, or for document {} of {}", index, documents->size()));
     }
     const std::string& document = (*documents)[static_cast<std::size_t>(index)];
     if (as_table) {

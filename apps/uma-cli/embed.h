@@ -38,8 +38,8 @@ struct RerankOptions {
 
 // A JSON object per text, {"text", "embedding"}, or per image, {"image", "embedding"}; or, on a terminal, a table. Many texts
 // go in several requests, and are printed as they come.
-Result<void> run_embed(Client& client, EmbedOptions options, Output& output, Interrupts& interrupts);
+Result<void> run_embed(Client& client, const EmbedOptions& options, Output& output, Interrupts& interrupts);
 // A JSON object per document, {"index", "score", "text"}, best first, or a table.
-Result<void> run_rerank(Client& client, RerankOptions options, Output& output, Interrupts& interrupts);
+Result<void> run_rerank(Client& client, const RerankOptions& options, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

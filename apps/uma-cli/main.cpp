@@ -39,17 +39,17 @@ Where the model has a chat template it is sent as a user message, else (or with 
 The answer is printed as it comes; on a terminal control characters in it are shown, not obeyed. A newline ends it: on a terminal
 only where it has none, elsewhere always.
 Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
-Environment: UMA_SOCKET is the default of --socket (else /tmp/uma.sock).)";
+Environment: UMA_SOCKET is the default of --socket.)";
 
 constexpr const char* kPullFooter = R"(
-SOURCE is an http(s) address, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
-The same command again goes on where an earlier one ended. A file that is whole, and has the checksum where one is known, gets its
-name in one step: without --out in $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models.
+SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
+Run the same command again to resume an interrupted download. A file gets its name in one step, once it is complete and, where a
+checksum is known, verified: without --out in $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models.
 Exit status: 0 success, 1 usage, 2 the server, the network or the disk failed, 3 the file is not the one that was asked for,
 130 interrupted.
-Environment: HF_ENDPOINT is the hub (https://huggingface.co), HF_TOKEN what lets you in; it is sent to that host only.)";
+Environment: HF_ENDPOINT is the hub's address (else https://huggingface.co), HF_TOKEN the access token that is sent to that host only.)";
 
-// What the flags say. `run` is the chosen command.
+// What the flags say.
 struct Flags {
   std::string socket;
   OneShot one_shot;
@@ -86,22 +86,24 @@ std::string socket_path(const Flags& flags) {
 }
 
 void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
-  app.add_option("--max-tokens", flags.max_tokens, "Length of the answer in tokens, at most (512)");
-  app.add_option("--temp", flags.temperature, "Temperature; 0: always the most likely token (0)");
-  app.add_option("--top-p", flags.top_p, "Choose among the most likely tokens that share this probability (1: all)");
-  app.add_option("--top-k", flags.top_k, "Choose among this many tokens (0: all)");
-  app.add_option("--min-p", flags.min_p, "Choose among tokens at least this likely, against the most likely one (0: all)");
-  app.add_option("--seed", flags.seed, "Seed of the choice (random)");
+  app.add_option("--max-tokens", flags.max_tokens, "Longest answer, in tokens")->default_str("512");
+  app.add_option("--temp", flags.temperature, "Temperature; 0: always the most likely token")->default_str("0");
+  app.add_option("--top-p", flags.top_p, "Choose among the most likely tokens that together have this probability")
+      ->default_str("1");
+  app.add_option("--top-k", flags.top_k, "Choose among this many of the most likely tokens; 0: all")->default_str("0");
+  app.add_option("--min-p", flags.min_p, "Choose among tokens at least this fraction as likely as the most likely one")
+      ->default_str("0");
+  app.add_option("--seed", flags.seed, "Seed of the random choice; left out: a new one each time");
   app.add_option("--stop", flags.stop, "Texts that end the answer");
   app.add_flag("--no-stream", flags.no_stream, "Print the answer once it is complete");
 }
 
 void add_socket_flag(CLI::App& app, Flags& flags) {
-  app.add_option("--socket", flags.socket, "Unix socket of the daemon");
+  app.add_option("--socket", flags.socket, "Unix socket of the daemon; left out: $UMA_SOCKET, or /tmp/uma.sock");
 }
 
 void add_json_flag(CLI::App& app, Flags& flags) {
-  app.add_flag("--json", flags.as_json, "Print the daemon's answer as it came");
+  app.add_flag("--json", flags.as_json, "Print the daemon's answer as JSON");
 }
 
 CLI::App& add_command(CLI::App& app, Flags& flags, Action& action, const char* name, const char* description, Action run) {
@@ -121,61 +123,64 @@ Result<void> chat_command(const Flags& flags, Tools& tools) {
 }
 
 void add_chat(CLI::App& app, Flags& flags, Action& action) {
-  CLI::App& chat = add_command(app, flags, action, "chat", "Converse: one line a turn, /help lists commands", chat_command);
+  CLI::App& chat =
+      add_command(app, flags, action, "chat", "Chat in the terminal: one line a turn, /help lists the commands", chat_command);
   chat.add_option("--session", flags.chat.session, "Session to resume, by name or id, or the name of a new one");
   chat.add_option("--system", flags.chat.system, "System message of a new session");
-  chat.add_option("--model", flags.chat.model, "Model of a new session (the daemon's default)");
+  chat.add_option("--model", flags.chat.model, "Model of a new session; left out: the daemon's default");
   chat.add_option("--on-full", flags.chat.on_full,
-                  "When the context of a new session is full: error, or shift (forget the oldest turns)")
-      ->check(CLI::IsMember({"error", "shift"}));
-  chat.add_option("--image", flags.chat.images, "Images for the first message: files, or http(s) addresses");
+                  "What happens when the context of a new session is full: error, or shift (drop the oldest turns)")
+      ->check(CLI::IsMember({"error", "shift"}))
+      ->default_str("error");
+  chat.add_option("--image", flags.chat.images, "Images for the first message: files, or http(s) URLs");
   chat.add_flag("--usage", flags.chat.shows_usage, "Print each answer's receipt to standard error");
   add_generation_flags(chat, flags.chat.generation);
 }
 
 void add_sessions(CLI::App& app, Flags& flags, Action& action) {
   const auto list = [](const Flags& given, Tools& tools) { return print_sessions(tools.client, tools.output, given.as_json); };
-  CLI::App& sessions = add_command(app, flags, action, "sessions", "List sessions, or work on one", list);
+  CLI::App& sessions = add_command(app, flags, action, "sessions", "List, show, copy, export or end sessions", list);
   sessions.require_subcommand(0, 1);
   add_json_flag(sessions, flags);
 
-  add_json_flag(add_command(sessions, flags, action, "list", "All sessions", list), flags);
+  add_json_flag(add_command(sessions, flags, action, "list", "List all sessions", list), flags);
 
   CLI::App& show = add_command(
-      sessions, flags, action, "show", "One session and what was said in it",
+      sessions, flags, action, "show", "Show a session and its messages",
       [](const Flags& given, Tools& tools) { return print_session(tools.client, given.session, tools.output, given.as_json); });
   add_json_flag(show, flags);
-  CLI::App& end = add_command(sessions, flags, action, "end", "Forget a session",
+  CLI::App& end = add_command(sessions, flags, action, "end", "Delete a session",
                               [](const Flags& given, Tools& tools) { return end_session(tools.client, given.session); });
   CLI::App& rewind = add_command(
-      sessions, flags, action, "rewind", "Forget the turns after one",
+      sessions, flags, action, "rewind", "Drop the turns after a given one",
       [](const Flags& given, Tools& tools) { return print_rewound(tools.client, given.session, given.turn, tools.output); });
   CLI::App& fork = add_command(sessions, flags, action, "fork", "Copy a session", [](const Flags& given, Tools& tools) {
     return print_forked(tools.client, given.session, given.name, tools.output);
   });
-  CLI::App& save = add_command(sessions, flags, action, "export", "Write a session to a file, to be taken elsewhere",
+  CLI::App& save = add_command(sessions, flags, action, "export", "Write a session to a file that another daemon can import",
                                [](const Flags& given, Tools& tools) {
                                  return export_session(tools.client, {given.session, given.file, given.with_kv}, tools.output,
                                                        tools.interrupts);
                                });
-  CLI::App& load =
-      add_command(sessions, flags, action, "import", "Make a session from such a file", [](const Flags& given, Tools& tools) {
-        return import_session(tools.client, given.file, given.name, tools.output, tools.interrupts);
-      });
+  CLI::App& load = add_command(sessions, flags, action, "import", "Create a session from an exported file",
+                               [](const Flags& given, Tools& tools) {
+                                 return import_session(tools.client, given.file, given.name, tools.output, tools.interrupts);
+                               });
   for (CLI::App* command : {&show, &end, &rewind, &fork, &save}) {
-    command->add_option("session", flags.session, "Id or name")->required();
+    command->add_option("session", flags.session, "Id or name of the session")->required();
   }
-  rewind.add_option("turn", flags.turn, "The last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
+  rewind.add_option("turn", flags.turn, "Last turn to keep, counted from 0")->required()->check(CLI::NonNegativeNumber);
   fork.add_option("name", flags.name, "Name of the copy");
-  save.add_option("file", flags.file, "File (standard output)");
-  save.add_flag("--kv", flags.with_kv, "And what is computed of it: hundreds of megabytes, for a daemon of the same settings");
-  load.add_option("file", flags.file, "File (standard input)");
-  load.add_option("--name", flags.name, "Name of the session (the one it had)");
+  save.add_option("file", flags.file, "File to write; left out: standard output");
+  save.add_flag("--kv", flags.with_kv,
+                "Include the KV cache: hundreds of megabytes, usable by a daemon with the same model and settings");
+  load.add_option("file", flags.file, "File to read; left out: standard input");
+  load.add_option("--name", flags.name, "Name of the new session; left out: the name it had");
 }
 
 void add_views(CLI::App& app, Flags& flags, Action& action) {
   add_json_flag(
-      add_command(app, flags, action, "metrics", "Print the daemon's numbers",
+      add_command(app, flags, action, "metrics", "Print the daemon's metrics",
                   [](const Flags& given, Tools& tools) { return print_metrics(tools.client, tools.output, given.as_json); }),
       flags);
   CLI::App& top = add_command(
@@ -184,91 +189,94 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
   top.add_option("--interval", flags.interval_s, "Seconds between refreshes")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
-  add_command(app, flags, action, "ping", "Ask whether the daemon answers",
+  add_command(app, flags, action, "ping", "Check that the daemon answers",
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
 }
 
 // Without a command below it, `models` asks the daemon; the others change the file that it reads.
 void add_models(CLI::App& app, Flags& flags, Action& action) {
   const auto list = [](const Flags& given, Tools& tools) { return print_models(tools.client, tools.output, given.as_json); };
-  CLI::App& models = add_command(app, flags, action, "models", "List models, or say which there are", list);
+  CLI::App& models =
+      add_command(app, flags, action, "models", "List the models that the daemon knows, or edit models.yaml", list);
   models.require_subcommand(0, 1);
   add_json_flag(models, flags);
-  add_json_flag(add_command(models, flags, action, "list", "All models", list), flags);
+  add_json_flag(add_command(models, flags, action, "list", "List the models that the daemon knows", list), flags);
 
   CLI::App& add = *models.add_subcommand("add", "Add a model to models.yaml");
-  add.add_option("name", flags.new_model.name, "What clients will call it")->required();
-  add.add_option("source", flags.new_model.source, "Its GGUF file, or the address that uma-cli pull fetches it from")
-      ->required();
-  add.add_option("--alias", flags.new_model.aliases, "Other names for it");
+  add.add_option("name", flags.new_model.name, "Name that clients will use")->required();
+  add.add_option("source", flags.new_model.source, "Its GGUF file, or the URL that uma-cli pull fetches it from")->required();
+  add.add_option("--alias", flags.new_model.aliases, "Other names for the model");
   add.callback([&flags] {
     flags.local = [](const Flags& given, Output& output, Interrupts&) {
       return add_model(given.models_file, given.new_model, output);
     };
   });
   CLI::App& remove = *models.add_subcommand("rm", "Remove a model from models.yaml; its file stays");
-  remove.add_option("name", flags.new_model.name, "Its name")->required();
+  remove.add_option("name", flags.new_model.name, "Name of the model")->required();
   remove.callback([&flags] {
     flags.local = [](const Flags& given, Output& output, Interrupts&) {
       return remove_model(given.models_file, given.new_model.name, output);
     };
   });
   for (CLI::App* command : {&add, &remove}) {
-    command->add_option("--file", flags.models_file, "models.yaml ($XDG_CONFIG_HOME/uma/models.yaml)");
+    command->add_option("--file", flags.models_file, "File to edit; left out: $XDG_CONFIG_HOME/uma/models.yaml");
   }
 }
 
 void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, std::vector<std::string> long_inputs) {
-  app.add_option("texts", options.texts, std::format("{} (the lines of --file or of standard input)", texts));
-  app.add_option("--file", options.file, "Read them from a file, one a line; -: standard input");
-  app.add_option("--model", options.model, "Model (the daemon's default)");
-  app.add_option("--long-input", options.long_input, "What becomes of a text that is longer than the model takes (refuse)")
-      ->check(CLI::IsMember(std::move(long_inputs)));
-  app.add_flag("--background", options.is_background, "Yield to others, and wait for five minutes instead of one");
-  app.add_flag("--json", options.as_json, "Print a JSON object per line on a terminal too");
+  app.add_option("texts", options.texts, std::format("{}; without any, the lines of --file or of standard input", texts));
+  app.add_option("--file", options.file, "Read them from this file, one per line; -: standard input");
+  app.add_option("--model", options.model, "Model to use; left out: the daemon's default");
+  app.add_option("--long-input", options.long_input, "What to do with a text that is longer than the model takes")
+      ->check(CLI::IsMember(std::move(long_inputs)))
+      ->default_str("refuse");
+  app.add_flag("--background", options.is_background,
+               "Yield to interactive requests, and wait up to five minutes instead of one");
+  app.add_flag("--json", options.as_json, "Print one JSON object per line, also on a terminal");
 }
 
 void add_texts_commands(CLI::App& app, Flags& flags, Action& action) {
   CLI::App& embed = add_command(
-      app, flags, action, "embed", "Vectors of texts or images",
+      app, flags, action, "embed", "Compute embedding vectors of texts or images",
       [](const Flags& given, Tools& tools) { return run_embed(tools.client, given.embed, tools.output, tools.interrupts); });
-  add_texts_flags(embed, flags.embed.common, "The texts", {"refuse", "truncate", "chunk"});
-  embed.add_option("--image", flags.embed.images, "Vectors of images instead: files, or http(s) addresses");
-  embed.add_option("--task", flags.embed.task, "What the vectors are for, by a name that the model knows");
-  embed.add_option("--dimensions", flags.embed.dimensions, "The first so many numbers of each vector (all)")
+  add_texts_flags(embed, flags.embed.common, "Texts to embed", {"refuse", "truncate", "chunk"});
+  embed.add_option("--image", flags.embed.images, "Embed images instead: files, or http(s) URLs");
+  embed.add_option("--task", flags.embed.task,
+                   "Task whose prefix to use, by its name in the model's card (such as query or document)");
+  embed.add_option("--dimensions", flags.embed.dimensions, "Keep only this many numbers of each vector, from its beginning")
       ->check(CLI::PositiveNumber);
-  embed.add_flag("--raw", flags.embed.is_raw, "Vectors as the model makes them, not brought to length 1");
+  embed.add_flag("--raw", flags.embed.is_raw, "Print vectors as the model computes them, not scaled to length 1");
 
   CLI::App& rerank = add_command(
-      app, flags, action, "rerank", "Documents by their relevance to a query",
+      app, flags, action, "rerank", "Sort documents by their relevance to a query",
       [](const Flags& given, Tools& tools) { return run_rerank(tools.client, given.rerank, tools.output, tools.interrupts); });
-  add_texts_flags(rerank, flags.rerank.common, "The documents", {"refuse", "truncate"});
-  rerank.add_option("--query", flags.rerank.query, "What they should be about")->required();
-  rerank.add_option("--top", flags.rerank.top_n, "So many of the best (all)")->check(CLI::PositiveNumber);
+  add_texts_flags(rerank, flags.rerank.common, "Documents to sort", {"refuse", "truncate"});
+  rerank.add_option("--query", flags.rerank.query, "Query that documents are compared with")->required();
+  rerank.add_option("--top", flags.rerank.top_n, "Print only this many of the best documents")->check(CLI::PositiveNumber);
 }
 
 void add_describe(CLI::App& app, Flags& flags, Action& action) {
-  CLI::App& describe =
-      add_command(app, flags, action, "describe", "Say what is in an image", [](const Flags& given, Tools& tools) {
-        return run_describe(tools.client, given.describe, tools.output, tools.interrupts);
-      });
-  describe.add_option("image", flags.describe.image, "File, or http(s) address")->required();
-  describe.add_option("--query", flags.describe.query, "What to ask")->capture_default_str();
-  describe.add_option("--model", flags.describe.model, "Model (the daemon's default)");
+  CLI::App& describe = add_command(app, flags, action, "describe", "Describe an image, or answer a question about it",
+                                   [](const Flags& given, Tools& tools) {
+                                     return run_describe(tools.client, given.describe, tools.output, tools.interrupts);
+                                   });
+  describe.add_option("image", flags.describe.image, "File, or http(s) URL")->required();
+  describe.add_option("--query", flags.describe.query, "Question or instruction")->capture_default_str();
+  describe.add_option("--model", flags.describe.model, "Model to use; left out: the daemon's default");
   describe.add_flag("--usage", flags.describe.shows_usage, "Print the receipt to standard error");
   add_generation_flags(describe, flags.describe.generation);
 }
 
 void add_pull(CLI::App& app, Flags& flags) {
-  CLI::App& pull = *app.add_subcommand("pull", "Fetch a model from the hub or an address");
-  pull.add_option("source", flags.pull.source, "What to fetch")->required();
-  pull.add_option("--out", flags.pull.out, "The file to make (the folder of models, under its own name)");
-  pull.add_option("--sha256", flags.pull.sha256, "The checksum it must have (the hub's)");
-  pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Seconds without a byte after which a connection is given up")
+  CLI::App& pull = *app.add_subcommand("pull", "Download a model from the hub or a URL");
+  pull.add_option("source", flags.pull.source, "URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION]")->required();
+  pull.add_option("--out", flags.pull.out, "File to write; left out: its own name, in the models folder");
+  pull.add_option("--sha256", flags.pull.sha256, "Checksum that the file must have; left out: the one that the hub states");
+  pull.add_option("--stall-timeout", flags.pull.stall_timeout_s, "Give up a connection after this many seconds without a byte")
       ->check(CLI::Range(1, 3600))
       ->capture_default_str();
-  pull.add_flag("--force", flags.pull.is_forced, "Replace a file that is there");
-  pull.add_flag("--quiet", flags.pull.is_quiet, "Print nothing but errors");
+  pull.add_flag("--force", flags.pull.is_forced, "Replace an existing file");
+  pull.add_flag("--quiet", flags.pull.is_quiet, "Print only errors");
   pull.footer(kPullFooter);
   pull.callback([&flags] {
     flags.local = [](const Flags& given, Output& output, Interrupts& interrupts) {
@@ -278,9 +286,9 @@ void add_pull(CLI::App& app, Flags& flags) {
 }
 
 void add_one_shot(CLI::App& app, Flags& flags) {
-  app.add_option("--prompt", flags.one_shot.prompt, "What to ask; - reads it from standard input");
-  app.add_option("--model", flags.one_shot.model, "Model (the daemon's default)");
-  app.add_option("--image", flags.one_shot.images, "Images to ask about: files, or http(s) addresses");
+  app.add_option("--prompt", flags.one_shot.prompt, "The prompt; -: read it from standard input");
+  app.add_option("--model", flags.one_shot.model, "Model to use; left out: the daemon's default");
+  app.add_option("--image", flags.one_shot.images, "Images to ask about: files, or http(s) URLs");
   app.add_option("--session", flags.one_shot.session, "Ask within this session, by id or name; a new name creates it");
   app.add_flag("--raw", flags.one_shot.is_raw, "Continue the prompt as a text, without the model's chat template");
   app.add_flag("--usage", flags.one_shot.shows_usage, "Print the receipt to standard error: tokens, reuse, speed");
@@ -348,7 +356,7 @@ void use_utf8() {
 int main_of(int argc, char** argv) {
   open_standard_descriptors();
   use_utf8();
-  CLI::App app("Asks a language model that umad serves.", "uma-cli");
+  CLI::App app("Talks to a language model that umad serves.", "uma-cli");
   app.require_subcommand(0, 1);
   app.set_version_flag("--version", "uma-cli " UMA_VERSION);
   Flags flags;

@@ -69,7 +69,8 @@ Result<Names> names_in(const std::string& text) {
   try {
     const YAML::Node root = YAML::Load(text);
     if (root.IsNull()) return names;
-    if (!root.IsMap()) return fail(ExitCode::usage, "it is no list of models: names with what is said of them");
+    if (!root.IsMap())
+      return fail(ExitCode::usage, "it must map the names of models to their settings, as in `name: {path: model.gguf}`");
     for (const auto& entry : root) {
       names.models.push_back(entry.first.Scalar());
       names.all.insert(entry.first.Scalar());

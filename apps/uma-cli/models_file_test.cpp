@@ -83,7 +83,7 @@ TEST(ModelsFile, WhatIsAddedCanBeRemoved) {
 TEST(ModelsFile, WhatIsWrittenOtherwiseIsLeftAlone) {
   EXPECT_TRUE(refusal(without_model("{a: {path: a}, b: {path: b}}\n", "a")).contains("change it by hand"));
   EXPECT_TRUE(refusal(with_model("{a: {path: a}}\n", {"b", "x", {}})).contains("change it by hand"));
-  EXPECT_TRUE(refusal(with_model("- a\n", {"b", "x", {}})).contains("no list of models"));
+  EXPECT_TRUE(refusal(with_model("- a\n", {"b", "x", {}})).contains("must map the names of models"));
   EXPECT_TRUE(refusal(with_model("a: [\n", {"b", "x", {}})).starts_with("line "));
   EXPECT_TRUE(refusal(without_model("? a\n: {path: a}\n", "a")).contains("change it by hand"));
 }

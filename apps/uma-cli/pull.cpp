@@ -50,7 +50,7 @@ Result<Hub> hub_of_environment() {
   std::string token = from_environment("HF_TOKEN");
   // Anything else could add header lines to a request.
   if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c < 0x7f; }))
-    return fail(ExitCode::usage, "HF_TOKEN has characters that no token has");
+    return fail(ExitCode::usage, "HF_TOKEN may hold only printable ASCII characters without blanks: check how it was set");
   return Hub{std::move(endpoint), {std::move(url->origin), std::move(token)}};
 }
 

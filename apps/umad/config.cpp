@@ -16,293 +16,10 @@
 
 #include "base/text.h"
 #include "umad/config_value.h"
+#include "umad/settings.h"
 
 namespace uma::umad {
 namespace {
-
-// Stores the text's value in the configuration; returns what was expected where the text has none.
-using Apply = std::function<std::optional<std::string>(Config& config, std::string_view text)>;
-
-enum class Effect : std::uint8_t { works, not_yet, superseded };
-
-// One setting and the names it has in each source. This table is all there is to know about settings: the YAML reader, the
-// environment and the flags only walk it.
-struct Setting {
-  std::string_view section;  // of the YAML file; empty: top level
-  std::string_view key;
-  Apply apply;
-  const char* environment = nullptr;
-  const char* flag = nullptr;
-  const char* help = nullptr;  // of the flag
-  Effect effect = Effect::works;
-  bool takes_list = false;  // of YAML: its values are joined, one a line
-
-  [[nodiscard]] std::string name() const { return section.empty() ? std::string(key) : std::format("{}.{}", section, key); }
-};
-
-template <class T, class Field>
-Apply store(Reader<T> read, Field field) {
-  return [read = std::move(read), field](Config& config, std::string_view text) -> std::optional<std::string> {
-    auto value = read(text);
-    if (!value) return std::move(value.error());
-    auto& target = field(config);
-    target = static_cast<std::remove_reference_t<decltype(target)>>(*std::move(value));
-    return std::nullopt;
-  };
-}
-
-// For settings whose feature this version lacks: their values must be right all the same.
-template <class T>
-Apply check_only(Reader<T> read) {
-  return [read = std::move(read)](Config&, std::string_view text) -> std::optional<std::string> {
-    auto value = read(text);
-    if (!value) return std::move(value.error());
-    return std::nullopt;
-  };
-}
-
-std::optional<std::string> apply_policy(Config& config, std::string_view text) {
-  const auto policy = sched::parse_policy(text);
-  if (!policy) return "continuous, static_batch, iterative, time_slice or sequential";
-  config.policy.policy = *policy;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_speculation(Config& config, std::string_view text) {
-  auto word = one_of({"auto", "off"})(text);
-  if (!word) return std::move(word.error());
-  config.speculates = *word == "auto";
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_reproducible(Config& config, std::string_view text) {
-  auto word = one_of({"off", "on", "strict"})(text);
-  if (!word) return std::move(word.error());
-  config.reproducible = *word == "on" ? Reproducible::on : *word == "strict" ? Reproducible::strict : Reproducible::off;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_vision_urls(Config& config, std::string_view text) {
-  auto word = one_of({"off", "on"})(text);
-  if (!word) return std::move(word.error());
-  config.vision_urls.allows_public = *word == "on";
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_lanes(Config& config, std::string_view text) {
-  auto word = one_of({"auto", "split", "turns", "off"})(text);
-  if (!word) return std::move(word.error());
-  config.lanes = *word == "split"   ? Lanes::split
-                 : *word == "turns" ? Lanes::turns
-                 : *word == "off"   ? Lanes::off
-                                    : Lanes::automatic;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_boolean(bool& target, std::string_view text) {
-  auto word = one_of({"true", "false"})(text);
-  if (!word) return std::move(word.error());
-  target = *word == "true";
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_kv_layout(Config& config, std::string_view text) {
-  auto word = one_of({"auto", "split", "unified"})(text);
-  if (!word) return std::move(word.error());
-  config.kv_layout = *word == "split"     ? llm::KvLayout::split
-                     : *word == "unified" ? llm::KvLayout::unified
-                                          : llm::KvLayout::automatic;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_kv_type(Config& config, std::string_view text) {
-  auto word = one_of({"f16", "q8_0"})(text);
-  if (!word) return std::move(word.error());
-  config.kv_type = *word == "q8_0" ? llm::KvType::q8_0 : llm::KvType::f16;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_flash_attention(Config& config, std::string_view text) {
-  auto word = one_of({"auto", "on", "off"})(text);
-  if (!word) return std::move(word.error());
-  config.flash_attention = *word == "on"    ? llm::FlashAttention::on
-                           : *word == "off" ? llm::FlashAttention::off
-                                            : llm::FlashAttention::automatic;
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_weights(Config& config, std::string_view text) {
-  auto word = one_of({"shared", "replicated"})(text);
-  if (!word) return std::move(word.error());
-  config.replicates_weights = *word == "replicated";
-  return std::nullopt;
-}
-
-std::optional<std::string> apply_eviction(Config& config, std::string_view text) {
-  auto word = one_of({"value", "lru"})(text);
-  if (!word) return std::move(word.error());
-  config.eviction = *word == "lru" ? kv::EvictionOrder::lru : kv::EvictionOrder::value;
-  return std::nullopt;
-}
-
-constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-constexpr std::int64_t kPiB = std::int64_t{1} << 50;
-constexpr std::int64_t kDayMs = 86'400'000;
-
-const std::vector<Setting>& settings() {
-  static const std::vector<Setting> all = {
-      {"", "model", store(path(), [](Config& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
-       "model to serve: a GGUF file, or the name of one that uma-cli pull fetched (default: uma-tiny, which ships with umad)"},
-      {"", "draft_model", store(path(), [](Config& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
-       "a small model of the same vocabulary that guesses tokens; needs scheduler.speculation: auto (default: none)"},
-      {"", "projector", store(path(), [](Config& c) -> auto& { return c.projector; }), "UMA_MMPROJ", "--mmproj",
-       "the model's projector, which reads images (default: none)"},
-      {.section = "vision",
-       .key = "allowed_dirs",
-       .apply = store(folders(), [](Config& c) -> auto& { return c.vision_allowed_dirs; }),
-       .takes_list = true},
-      {"vision", "cache_bytes_max", store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.vision_cache_bytes_max; })},
-      {"vision", "urls", apply_vision_urls},
-      {.section = "vision",
-       .key = "url_hosts",
-       .apply = store(hosts(), [](Config& c) -> auto& { return c.vision_urls.hosts; }),
-       .takes_list = true},
-      {"vision", "url_bytes_max", store(byte_count(1, 32 << 20), [](Config& c) -> auto& { return c.vision_urls.bytes_max; })},
-      {"vision", "url_timeout", store(duration(), [](Config& c) -> auto& { return c.vision_urls.time_max; })},
-      {.section = "", .key = "models", .apply = store(path(), [](Config& c) -> auto& { return c.models_file; })},
-      {.section = "",
-       .key = "models_dirs",
-       .apply = store(paths(), [](Config& c) -> auto& { return c.models_dirs; }),
-       .takes_list = true},
-      {"ipc", "uds_path", store(socket_path(), [](Config& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
-       "Unix socket to serve on (default /tmp/uma.sock)"},
-      {"", "n_ctx", store(integer(0, 1 << 24), [](Config& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
-       "tokens of KV cache per worker, shared by its slots (default 0: from the model)"},
-      {"", "slots", store(integer(1, 256), [](Config& c) -> auto& { return c.slots; }), "UMA_SLOTS", "--slots",
-       "conversations that one worker generates at the same time (default 8)"},
-      {"", "threads", store(integer(0, 256), [](Config& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
-       "compute threads of the whole daemon (default 0: the physical cores; one for models under 16 MiB)"},
-      {"", "workers", store(integer(1, 64), [](Config& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
-       "workers, each with a context of its own (default 1)"},
-      {"", "http", store(http_address(), [](Config& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
-       "address and port of the HTTP door, or off (default 127.0.0.1:8642)"},
-      {"http", "address", store(http_address(), [](Config& c) -> auto& { return c.http; })},
-      {"http", "socket", store(socket_path(), [](Config& c) -> auto& { return c.http_socket; }), "UMA_HTTP_SOCKET",
-       "--http-socket", "Unix socket to serve HTTP on too, for this user (default: none)"},
-      {"http", "keys_file", store(path(), [](Config& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
-       "file of the keys that HTTP clients need (umad key new NAME makes one; default: none, only this machine is served)"},
-      {"http", "tls_certificate", store(path(), [](Config& c) -> auto& { return c.http_tls_certificate; })},
-      {"http", "tls_key", store(path(), [](Config& c) -> auto& { return c.http_tls_key; })},
-      {"http", "insecure", [](Config& c, std::string_view text) { return apply_boolean(c.http_is_insecure, text); }},
-      {"http", "metrics_without_key",
-       [](Config& c, std::string_view text) { return apply_boolean(c.http_serves_metrics_without_key, text); }},
-      {.section = "http",
-       .key = "cors_origins",
-       .apply = store(origins(), [](Config& c) -> auto& { return c.http_cors_origins; }),
-       .takes_list = true},
-      {"http", "access_log", store(path(), [](Config& c) -> auto& { return c.http_access_log; })},
-      {"http", "connections_max", store(integer(1, 1'000'000), [](Config& c) -> auto& { return c.http_connections_max; })},
-      {"limits", "max_tokens", store(integer(1, kInt32Max), [](Config& c) -> auto& { return c.limits.max_tokens; }),
-       "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many (default 2048)"},
-      {"", "data_dir", store(path(), [](Config& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
-       "folder for what the daemon keeps (default $XDG_STATE_HOME/uma or ~/.local/state/uma)"},
-      {"", "policy", apply_policy, nullptr, "--policy",
-       "how requests share a worker: continuous (default), static_batch, iterative, time_slice, sequential"},
-
-      {"ipc", "backlog", store(integer(1, 65'535), [](Config& c) -> auto& { return c.backlog; })},
-      {"ipc", "idle_timeout_s", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.idle_timeout; })},
-
-      {"limits", "max_sessions", store(integer(1, 100'000'000), [](Config& c) -> auto& { return c.limits.max_sessions; })},
-      {"limits", "tenant_sessions_max",
-       store(integer(0, 100'000'000), [](Config& c) -> auto& { return c.limits.tenant_sessions_max; })},
-      {"limits", "tenant_tokens_max", store(integer(0, kPiB), [](Config& c) -> auto& { return c.limits.tenant_tokens_max; })},
-      {"limits", "max_prompt_bytes", store(byte_count(1, kGiB), [](Config& c) -> auto& { return c.limits.max_prompt_bytes; })},
-      {"limits", "max_frame_bytes", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.max_frame_bytes; })},
-      {"limits", "tx_bytes_max", store(byte_count(1024, kGiB), [](Config& c) -> auto& { return c.limits.tx_bytes_max; })},
-      {"limits", "transfer_bytes_max",
-       store(byte_count(1024, kPiB), [](Config& c) -> auto& { return c.limits.transfer_bytes_max; })},
-      {"limits", "queue_max", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.queue_max; })},
-      {"limits", "queue_bytes_max", store(byte_count(1024, kPiB), [](Config& c) -> auto& { return c.limits.queue_bytes_max; })},
-      {"limits", "deadline_ms", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.limits.deadline_ms; })},
-
-      {"scheduler", "tick_ms", store(number(0, 10'000), [](Config& c) -> auto& { return c.tick_ms; })},
-      {"scheduler", "target_tbt_ms", store(number(0, 60'000), [](Config& c) -> auto& { return c.target_tbt_ms; })},
-      {"scheduler", "target_ttft_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.target_ttft_ms; })},
-      {"scheduler", "static_batch_wait_ms",
-       store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.static_batch_wait_ms; })},
-      {"scheduler", "lanes", apply_lanes},
-      {"scheduler", "speculation", apply_speculation},
-      {"scheduler", "reproducible", apply_reproducible},
-      {"scheduler", "verify", store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.verify_every; }), "UMA_VERIFY"},
-      {"scheduler", "slice_ms", store(number(0, kDayMs), [](Config& c) -> auto& { return c.policy.slice_ms; })},
-      {"scheduler", "weights", apply_weights},
-      {"scheduler", "prefill_threads", store(integer(0, 256), [](Config& c) -> auto& { return c.prefill_threads; })},
-      {"scheduler", "ubatch", store(integer(16, 2048), [](Config& c) -> auto& { return c.ubatch_rows; })},
-      {"scheduler", "bmt_budget_gbps", store(number(0, 1e6), [](Config& c) -> auto& { return c.bmt_budget_gbps; })},
-      {.section = "scheduler", .key = "max_merge", .apply = check_only(integer(0, kInt32Max)), .effect = Effect::superseded},
-      {.section = "scheduler", .key = "latency_cap", .apply = check_only(number(0, 1e6)), .effect = Effect::superseded},
-
-      {"kv", "layout", apply_kv_layout},
-      {"kv", "type", apply_kv_type},
-      {"kv", "flash_attention", apply_flash_attention},
-      {"kv", "warm_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.warm_bytes_max; })},
-      {"kv", "cold_bytes_max", store(byte_count_or_auto(0, kPiB), [](Config& c) -> auto& { return c.cold_bytes_max; })},
-      {"kv", "tenant_bytes_max", store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.tenant_bytes_max; })},
-      {"kv", "archive_after", store(duration(), [](Config& c) -> auto& { return c.archive_after; })},
-      {"kv", "eviction", apply_eviction},
-      {"kv", "ttl", store(duration_or_none(), [](Config& c) -> auto& { return c.state_ttl; })},
-
-      {.section = "pool",
-       .key = "usable_fraction",
-       .apply = store(number(0.01, 1), [](Config& c) -> auto& { return c.pool.usable_fraction; })},
-      {.section = "pool",
-       .key = "memory_bytes_max",
-       .apply = store(byte_count(0, kPiB), [](Config& c) -> auto& { return c.pool.memory_bytes_max; })},
-      {.section = "pool",
-       .key = "queue_depth_warn",
-       .apply = store(integer(0, kInt32Max), [](Config& c) -> auto& { return c.pool.queue_depth_warn; })},
-      {.section = "pool",
-       .key = "maintenance_s",
-       .apply = store(number(0.1, 86'400), [](Config& c) -> auto& { return c.pool.maintenance_s; })},
-      {.section = "pool",
-       .key = "min_loaded_s",
-       .apply = store(number(0, 86'400), [](Config& c) -> auto& { return c.pool.min_loaded_s; })},
-      {.section = "pool",
-       .key = "idle_unload_s",
-       .apply = store(number(0, 1e9), [](Config& c) -> auto& { return c.pool.idle_unload_s; })},
-      {.section = "metrics", .key = "tick_interval_ms", .apply = check_only(integer(1, kDayMs)), .effect = Effect::not_yet},
-  };
-  return all;
-}
-
-const Setting* find_setting(std::string_view section, std::string_view key) {
-  for (const Setting& setting : settings()) {
-    if (setting.section == section && setting.key == key) return &setting;
-  }
-  return nullptr;
-}
-
-bool is_section(std::string_view name) {
-  for (const Setting& setting : settings()) {
-    if (!setting.section.empty() && setting.section == name) return true;
-  }
-  return false;
-}
-
-std::string known_keys(std::string_view section) {
-  std::vector<std::string_view> names;
-  for (const Setting& setting : settings()) {
-    if (setting.section == section) names.push_back(setting.key);
-    // At the top level the sections are keys too.
-    if (section.empty() && !setting.section.empty() && std::ranges::find(names, setting.section) == names.end()) {
-      names.push_back(setting.section);
-    }
-  }
-  std::string text;
-  for (const std::string_view name : names) text += std::format("{}{}", text.empty() ? "" : ", ", name);
-  return text;
-}
 
 std::string mismatch(std::string_view expected, std::string_view text) {
   return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
@@ -310,7 +27,7 @@ std::string mismatch(std::string_view expected, std::string_view text) {
 
 // Stores the text's value; returns what was expected where the text has none.
 std::optional<std::string> accept(Config& config, const Setting& setting, std::string_view text) {
-  if (auto expected = setting.apply(config, text)) return expected;
+  if (auto expected = setting.access.apply(config, text)) return expected;
   config.keys_given.push_back(setting.name());
   return std::nullopt;
 }
@@ -318,6 +35,62 @@ std::optional<std::string> accept(Config& config, const Setting& setting, std::s
 void note_effect(Config& config, const Setting& setting) {
   if (setting.effect == Effect::not_yet) config.keys_without_effect.push_back(setting.name());
   if (setting.effect == Effect::superseded) config.keys_superseded.push_back(setting.name());
+}
+
+// A value as YAML, in quotes where a plain word could be misread.
+std::string yaml_scalar(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("_./-:+~").contains(c);
+  };
+  if (std::ranges::all_of(text, is_plain) && !text.starts_with('-') && !text.ends_with(':')) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += static_cast<unsigned char>(c) < 0x20 ? std::format("\\x{:02x}", c) : std::string(1, c);
+  }
+  return quoted + '"';
+}
+
+std::string yaml_value(const Setting& setting, const std::string& text) {
+  if (!setting.takes_list) return yaml_scalar(text);
+  std::string list;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) list += std::format("{}{}", list.empty() ? "" : ", ", yaml_scalar(line));
+  return std::format("[{}]", list);
+}
+
+// A setting's line of a configuration file, with the other names it has. A comment where nothing is set, or where the value
+// follows from other settings and would be fixed by the file.
+std::string setting_line(const Setting& setting, const Config& config) {
+  const std::string value = setting.access.show(config);
+  const bool is_chosen = config.is_given(setting.name()) || config.is_given(setting.section) ||  // `http: off`
+                         value == setting.access.show(Config{});
+  const std::string line =
+      std::format("{}{}{}: {}", setting.section.empty() ? "" : "  ", is_chosen && !value.empty() ? "" : "# ", setting.key,
+                  value.empty() ? "not set" : yaml_value(setting, value));
+  std::string names;
+  for (const char* name : {setting.environment, setting.flag}) {
+    if (name != nullptr) names += std::format(" {}", name);
+  }
+  return names.empty() ? line + '\n' : std::format("{:<40} #{}\n", line, names);
+}
+
+std::string config_text(const Config& config) {
+  std::string text = "# What umad would use: defaults, file, environment and flags together. It reads this as a file, too.\n";
+  std::vector<std::string_view> sections = {""};
+  for (const Setting& setting : settings()) {
+    if (!std::ranges::contains(sections, setting.section)) sections.push_back(setting.section);
+  }
+  for (const std::string_view section : sections) {
+    std::string lines;
+    for (const Setting& setting : settings()) {
+      const bool is_here = setting.section == section && !(section.empty() && is_section(setting.key));
+      if (is_here && setting.access.show != nullptr) lines += setting_line(setting, config);
+    }
+    if (!section.empty() && !lines.empty()) text += std::format("{}:\n", section);
+    text += lines;
+  }
+  return text;
 }
 
 // Walks the two levels of a configuration file. Aliases need no care: nothing below the second level is followed.
@@ -437,15 +210,36 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 }
 
 constexpr const char* kFooter =
-    "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n"
-    "Environment: UMA_MODEL UMA_DRAFT_MODEL UMA_MMPROJ UMA_SOCKET UMA_HTTP UMA_HTTP_KEYS UMA_HTTP_SOCKET\n"
-    "             UMA_N_CTX UMA_SLOTS UMA_THREADS UMA_WORKERS UMA_MAX_TOKENS UMA_DATA_DIR UMA_CONFIG (the YAML file)\n"
-    "             UMA_VERIFY (scheduler.verify) UMA_DEBUG=1 (log more)\n"
     "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
     "folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
     "         umad tune measures what suits this model and machine (umad tune --help)\n"
     "         umad key new NAME makes a key for HTTP clients";
+
+// The order of the sources, and the names in the environment, which the table of settings has.
+std::string environment_help() {
+  constexpr std::size_t kColumns = 110;
+  constexpr std::string_view kIndent = "\n             ";
+  std::vector<std::string> names;
+  for (const Setting& setting : settings()) {
+    if (setting.environment == nullptr) continue;
+    names.push_back(setting.flag != nullptr ? setting.environment
+                                            : std::format("{} ({})", setting.environment, setting.name()));
+  }
+  names.insert(names.end(), {"UMA_CONFIG (the YAML file)", "UMA_DEBUG=1 (log more)"});
+  std::string text = "\nOrder: defaults, then the YAML file, then the environment, then flags; the later one wins.\n";
+  std::string line = "Environment:";
+  for (const std::string& name : names) {
+    if (line.size() + 1 + name.size() > kColumns) {
+      text += line;
+      line = kIndent;
+    } else {
+      line += ' ';
+    }
+    line += name;
+  }
+  return text + line + '\n';
+}
 
 constexpr const char* kTuneFooter =
     "\nMeasures thread counts, ubatch, flash attention, layout and type of the KV cache, and prompts in a lane beside the "
@@ -463,6 +257,7 @@ struct Flags {
   std::vector<std::pair<const Setting*, std::string>> values;
   std::string config_path;
   std::optional<TuneOptions> tune;
+  bool prints_config = false;
 };
 
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
@@ -472,14 +267,15 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
                        : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
                is_tune ? "umad tune" : "umad"};
   if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
-  app.footer(is_tune ? kTuneFooter : kFooter);
+  app.footer(is_tune ? std::string(kTuneFooter) : environment_help() + kFooter);
   app.get_formatter()->column_width(24);
 
   Flags flags;
   if (is_tune) {
     flags.tune.emplace();
-    app.add_option("--seconds", flags.tune->seconds, "time for measuring (default 90)")
+    app.add_option("--seconds", flags.tune->seconds, "time for measuring")
         ->type_name("")
+        ->capture_default_str()
         ->check(CLI::Range(1.0, 3600.0));
     app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
                  "let K/V type q8_0 be chosen: half the memory, slightly different answers");
@@ -487,10 +283,15 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
                  "measure though other programs compute: what is chosen then suits a machine that is shared like this");
   }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
+  if (!is_tune) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and end");
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
     if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
-    options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("")->expected(1), &setting);
+    const std::string help =
+        setting.unset == nullptr ? setting.help : std::format("{}; left out: {}", setting.help, setting.unset);
+    CLI::Option* option = app.add_option(setting.flag, help)->type_name("")->expected(1);
+    option->default_str(setting.access.show(Config{}));
+    options.emplace_back(option, &setting);
   }
 
   // CLI11 reads a vector from its back.
@@ -619,6 +420,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
     problems.emplace_back("no data folder: neither HOME nor XDG_STATE_HOME is set; give --data-dir FOLDER");
   }
   if (!problems.empty()) return std::unexpected(Exit{1, error_text(problems)});
+  if (flags->prints_config) return std::unexpected(Exit{0, config_text(config)});
   return config;
 }
 

@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "umad/settings.h"
+
 namespace uma::umad {
 namespace {
 
@@ -164,7 +166,7 @@ TEST(Config, ServesHttpOnAddressesOfThisMachineAlone) {
 
 TEST(Config, KnowsWhetherTheHttpAddressWasNamed) {
   EXPECT_FALSE(load({})->is_given("http"));
-  EXPECT_TRUE(load({}, {{"UMA_HTTP", "127.0.0.1:8642"}})->is_given("http"));
+  EXPECT_TRUE(load({}, {{"UMA_HTTP", "127.0.0.1:8642"}})->is_given("http.address"));
 }
 
 TEST(Config, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
@@ -382,9 +384,9 @@ TEST(Config, ValuesOutsideTheirRangeAreRefusedInEverySource) {
            Case{"kv: {archive_after: 60 minutes}", "kv.archive_after: expected a duration such as"},
            Case{"kv: {ttl: -1s}", "kv.ttl: expected none, or a duration"},
            Case{"kv: {eviction: random}", "kv.eviction: expected value or lru"},
-           Case{"kv: {layout: paged}", "kv.layout: expected auto or split or unified"},
+           Case{"kv: {layout: paged}", "kv.layout: expected auto, split or unified"},
            Case{"kv: {type: q4_0}", "kv.type: expected f16 or q8_0"},
-           Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto or on or off"},
+           Case{"kv: {flash_attention: yes}", "kv.flash_attention: expected auto, on or off"},
            Case{"scheduler: {weights: copied}", "scheduler.weights: expected shared or replicated"},
            Case{"scheduler: {ubatch: 8}", "scheduler.ubatch: expected an integer from 16 to 2048"},
            Case{"pool: {usable_fraction: 1.5}", "pool.usable_fraction: expected a number from 0.01 to 1"},
@@ -432,6 +434,47 @@ TEST(Config, HelpAndVersionAreAnswersAndUnknownFlagsAreNot) {
 
   EXPECT_FALSE(load({"--model"}));
   EXPECT_FALSE(load({"m.gguf"}));
+}
+
+TEST(Config, EverySettingIsWrittenAsItIsRead) {
+  for (const Setting& setting : settings()) {
+    if (setting.access.show == nullptr) continue;
+    Config config;
+    const std::string shown = setting.access.show(config);
+    if (shown.empty()) {
+      EXPECT_TRUE(setting.flag == nullptr || setting.unset != nullptr) << setting.name() << ": --help has no default to show";
+      continue;
+    }
+    EXPECT_EQ(setting.access.apply(config, shown), std::nullopt) << setting.name() << ": " << shown;
+    EXPECT_EQ(setting.access.show(config), shown) << setting.name();
+  }
+}
+
+TEST(Config, PrintsWhatWouldCountAsAFileThatGivesTheSame) {
+  const TemporaryFile file(R"(
+projector: "a b: c.gguf"
+models_dirs: [/srv/models, "/home/someone/my \"models\""]
+vision: {allowed_dirs: [/a, /b], url_hosts: ["images.local:8080"], url_timeout: 1500ms}
+http: {address: "[::1]:80", keys_file: /k, cors_origins: ["https://chat.example"], insecure: true}
+limits: {max_prompt_bytes: 2000, tx_bytes_max: 64K}
+scheduler: {tick_ms: 12.5, lanes: turns, reproducible: on, speculation: off}
+kv: {warm_bytes_max: 0, cold_bytes_max: 3G, ttl: 7d, archive_after: 90m}
+)");
+  const auto printed = load({"--config", file.path(), "--slots", "3", "--print-config"}, {{"UMA_VERIFY", "5"}});
+  ASSERT_FALSE(printed);
+  EXPECT_EQ(printed.error().status, 0);
+  for (const char* line :
+       {"\nslots: 3 ", "\nn_ctx: 0 ", "\n# model: not set ", "\n# data_dir: /home/someone/.local/state/uma ",
+        "\n  tick_ms: 12.5\n", "\n  verify: 5 ", "\n  address: \"[::1]:80\" ", "\n  max_prompt_bytes: 2000\n"}) {
+    EXPECT_THAT(printed.error().text, HasSubstr(line));
+  }
+  const TemporaryFile copy(printed.error().text);
+  const auto again = load({"--config", copy.path(), "--print-config"});
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().text, printed.error().text);
+
+  EXPECT_THAT(load({"--print-config"}, {{"UMA_SLOTS", "0"}}).error().text, HasSubstr("UMA_SLOTS")) << "mistakes come first";
+  EXPECT_THAT(load({"--http", "off", "--print-config"}).error().text, HasSubstr("\n  address: off "));
 }
 
 TEST(Config, KnowsWhatWasGivenAndWhatIsADefault) {

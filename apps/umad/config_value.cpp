@@ -233,4 +233,44 @@ Reader<std::vector<std::string>> folders() {
   };
 }
 
+std::string show_value(std::string_view value) {
+  return std::string(value);
+}
+
+std::string show_value(double value) {
+  return std::format("{}", value);
+}
+
+std::string show_value(const HttpAddress& value) {
+  if (value.address.empty()) return "off";
+  const bool is_v6 = value.address.contains(':');
+  return std::format("{}{}{}:{}", is_v6 ? "[" : "", value.address, is_v6 ? "]" : "", value.port);
+}
+
+std::string show_value(const std::vector<std::string>& values) {
+  std::string text;
+  for (const std::string& value : values) text += std::format("{}{}", text.empty() ? "" : "\n", value);
+  return text;
+}
+
+std::string show_value(std::chrono::milliseconds value) {
+  constexpr std::pair<std::int64_t, std::string_view> kUnits[] = {
+      {86'400'000, "d"}, {3'600'000, "h"}, {60'000, "m"}, {1000, "s"}};
+  for (const auto& [factor, unit] : kUnits) {
+    if (value.count() != 0 && value.count() % factor == 0) return std::format("{}{}", value.count() / factor, unit);
+  }
+  return std::format("{}ms", value.count());
+}
+
+std::string show_bytes(std::int64_t bytes) {
+  for (const auto& [shift, unit] : {std::pair{40, 'T'}, {30, 'G'}, {20, 'M'}, {10, 'K'}}) {
+    if (bytes != 0 && bytes % (std::int64_t{1} << shift) == 0) return std::format("{}{}", bytes >> shift, unit);
+  }
+  return std::to_string(bytes);
+}
+
+std::string show_duration_or_none(std::chrono::milliseconds value) {
+  return value.count() == 0 ? std::string("none") : show_value(value);
+}
+
 }  // namespace uma::umad

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <expected>
 #include <functional>
@@ -50,5 +51,22 @@ struct HttpAddress {
 [[nodiscard]] Reader<std::vector<std::string>> hosts();
 // Absolute paths without blanks, with blanks between them.
 [[nodiscard]] Reader<std::vector<std::string>> folders();
+
+// Values as text that the readers above read; lists one value a line.
+[[nodiscard]] std::string show_value(std::string_view value);
+[[nodiscard]] std::string show_value(double value);
+[[nodiscard]] std::string show_value(const HttpAddress& value);
+[[nodiscard]] std::string show_value(const std::vector<std::string>& values);
+[[nodiscard]] std::string show_value(std::chrono::milliseconds value);
+[[nodiscard]] std::string show_value(std::integral auto value) {
+  return std::to_string(value);
+}
+// A number of seconds, for settings that are one.
+[[nodiscard]] inline std::string show_value(std::chrono::seconds value) {
+  return std::to_string(value.count());
+}
+[[nodiscard]] std::string show_bytes(std::int64_t bytes);
+// 0 is `none`.
+[[nodiscard]] std::string show_duration_or_none(std::chrono::milliseconds value);
 
 }  // namespace uma::umad

@@ -1121,7 +1121,7 @@ Expected<std::shared_ptr<const llm::Grammar>> json_schema_grammar(std::string_vi
   auto grammar = llm::Grammar::parse(*gbnf);
   // What is wrong with it otherwise is its size.
   if (!grammar && grammar.error().message.contains("no finite text"))
-    return fail(ErrorCode::proto_field, "no value is of the schema");
+    return fail(ErrorCode::proto_field, "no JSON value satisfies the schema");
   return grammar;
 }
 

@@ -38,8 +38,8 @@ class JsonRules {
   std::unique_ptr<Compiler> compiler_;
 };
 
-// The whole grammar of one schema's values, as text and compiled. Errors as above; E_PROTO_003 too where no value is of the
-// schema.
+// The whole grammar of one schema's values, as text and compiled. Errors as above; E_PROTO_003 too where no value
+// satisfies the schema.
 [[nodiscard]] Expected<std::string> json_schema_gbnf(std::string_view schema);
 [[nodiscard]] Expected<std::shared_ptr<const llm::Grammar>> json_schema_grammar(std::string_view schema);
 

@@ -255,7 +255,7 @@ TEST(JsonSchema, ASchemaWithoutValuesIsRefused) {
         R"({"type":"array","items":false,"minItems":1})"}) {
     const auto grammar = json_schema_grammar(schema);
     ASSERT_FALSE(grammar) << schema;
-    EXPECT_EQ(grammar.error().message, "no value is of the schema") << schema;
+    EXPECT_EQ(grammar.error().message, "no JSON value satisfies the schema") << schema;
   }
 }
 

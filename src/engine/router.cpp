@@ -36,7 +36,7 @@ Error unknown_session_of(const GenerateRequest& request) {
   return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
 }
 
-// Of the one that its conversation ends with; nothing where nothing was said.
+// Where the last message of the record is; nothing for a record without messages.
 std::optional<MessagePosition> place_of_last_message(const kv::SessionRecord& record) {
   const auto turns = static_cast<std::int32_t>(record.turns.size());
   const bool waits = !record.pending_messages.empty();
@@ -1190,7 +1190,7 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
   const Open& open = requests_.at(id);
   if (auto known = check_record(*open.use, *session.record); !known) return refuse(id, known.error());
   const SessionId session_id = session.summary.id;
-  // Before anything is done: a grammar that is none changes nothing.
+  // Grammars are compiled first, so that a request with an invalid one leaves the session unchanged.
   if (needs_grammars(request.options) && !open.grammars) return compile_and_generate_in(session, id, request);
   if (request.regenerate) {
     const kv::SessionRecord& record = *session.record;

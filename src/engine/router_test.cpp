@@ -673,7 +673,7 @@ TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused)
   };
   EXPECT_EQ(message_of(R"({"properties":{"a":{"not":{}}}})"),
             "the schema of the reply's format: #/properties/a/not: is not served");
-  EXPECT_EQ(message_of(R"({"enum":[]})"), "the schema of the reply's format: no value is of the schema");
+  EXPECT_EQ(message_of(R"({"enum":[]})"), "the schema of the reply's format: no JSON value satisfies the schema");
 }
 
 // What is sent to a session right behind a request with a grammar finds it as that request leaves it.

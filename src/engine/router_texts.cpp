@@ -95,9 +95,12 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
   const ServedModel& served = **use;
   found->second.use = std::move(*use);
   if (served.embedder == nullptr) {
-    return refuse_texts(id,
-                        {ErrorCode::model_capability,
-                         std::format("model \"{}\" is one of chat: it has no vectors and no scores of texts", served.name)});
+    return refuse_texts(
+        id,
+        {ErrorCode::model_capability,
+         std::format("model \"{}\" is a chat model, which computes neither embeddings nor scores: name an embedding model or a "
+                     "reranker (`models` lists capabilities)",
+                     served.name)});
   }
   preparer_.post([this, id, embedder = served.embedder, request = std::move(request)]() mutable {
     auto texts = std::visit([&](const auto& asked) { return embedder->texts_of(asked); }, request);

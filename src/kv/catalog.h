@@ -70,11 +70,11 @@ struct SessionSummary : SessionHead {
   bool operator==(const SessionSummary&) const = default;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);
-// Of values, those of responses too.
+// Compares by value, the responses included.
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
-// Of memory that the record takes, about.
+// The approximate memory that the record takes.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
-// Adds those of its messages that have images.
+// Appends the `extra` of each message that has images.
 void add_image_extras(const SessionRecord& record, std::vector<std::string>& extras);
 
 class Catalog {

@@ -125,7 +125,8 @@ class LlamaModel final : public Model {
   }
   Expected<std::unique_ptr<EmbeddingContext>> new_embedding(const EmbeddingOptions& options) const override {
     if (facts_.capability == Capability::chat) {
-      return fail(ErrorCode::model_capability, std::format("model \"{}\" is one of chat: it has no vectors", facts_.name));
+      return fail(ErrorCode::model_capability,
+                  std::format("model \"{}\" is a chat model, which computes no embeddings", facts_.name));
     }
     return LlamaEmbedding::create(model_, options);
   }

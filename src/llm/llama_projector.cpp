@@ -105,7 +105,8 @@ Expected<std::vector<float>> LlamaProjector::encode(std::span<const std::byte> i
                   values + mtmd_input_chunk_get_n_tokens(chunk) * static_cast<std::size_t>(facts_.row_width));
     }
     if (!std::ranges::all_of(rows, [](float value) { return std::isfinite(value); })) {
-      return fail(ErrorCode::runtime_decode, "the projector made numbers of the image that are none");
+      return fail(ErrorCode::runtime_decode,
+                  "the projector computed values that are not finite: its file, or the image, may be damaged");
     }
     return rows;
   });

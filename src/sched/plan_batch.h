@@ -46,8 +46,9 @@ struct PlanRow {
   std::int32_t tokens_count = 0;  // taken from the front of what is pending
 };
 
-// Two library calls: decode rows and prefill chunks never share one (PROBES.md: mixed rows are cut apart by the library and
-// miss its fast path). Both in ascending order of slots, which the library rewards likewise.
+// The tokens of one tick, in two library calls: decode rows and prefill chunks never share one, because the library cuts mixed
+// rows apart and they miss its fast path. Both are in ascending order of slots, the only order that the library computes as one
+// unit (docs/MEASUREMENTS.md).
 struct BatchPlan {
   std::vector<PlanRow> decode;   // one token each
   std::vector<PlanRow> prefill;  // a sequence appears once

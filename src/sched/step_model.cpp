@@ -35,7 +35,7 @@ constexpr double kPrefillRowsUnit = kFastChunk;
 constexpr double kPrefillKvUnit = kFastChunk * 1024.0;
 
 // A decode call's rows share the reading of the weights; a prompt's rows do not, and those of small chunks cost 1.4 times as
-// much (PROBES.md).
+// much (docs/MEASUREMENTS.md).
 constexpr Terms kDecodeProfile{1, 0.5, 0.5, 0, 0};
 constexpr Terms kPrefillProfile{0, 0.7, 0.3, 0, 0};
 

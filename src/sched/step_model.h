@@ -4,7 +4,8 @@
 //   decode   t = a + b * decode rows + c * draft rows + d * n_past summed over the rows
 //   prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small chunks
 //
-// Chunks of fewer than kFastChunk rows miss the library's tiled attention (PROBES.md): c and e are what they cost more.
+// Chunks of fewer than kFastChunk rows miss the library's tiled attention (docs/MEASUREMENTS.md): c and e are what they cost
+// more.
 #pragma once
 
 #include <array>

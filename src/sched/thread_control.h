@@ -1,5 +1,5 @@
 // How many threads compute while other processes want the same cores. A thread whose core is taken holds up all others at every
-// step of a graph, so one less is faster (PEERS.md: 55 against 30 tokens/s). Pure; owned by one lane.
+// step of a graph, so one less is faster (docs/MEASUREMENTS.md: 55 against 30 tokens/s). Pure; owned by one lane.
 #pragma once
 
 #include <cstdint>

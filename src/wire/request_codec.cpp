@@ -261,7 +261,10 @@ Error type_error(std::string_view type) {
   if (type == "generate_image") {
     return {ErrorCode::model_capability, std::format("this version reads texts and images, {} comes later", type)};
   }
-  return {ErrorCode::proto_type, type.size() <= 64 ? std::format("unknown request type \"{}\"", type) : "unknown request type"};
+  std::string known;
+  for (const TypeDecoder& decoder : kDecoders) known += std::format("{}{}", known.empty() ? "" : ", ", decoder.type);
+  return {ErrorCode::proto_type, type.size() <= 64 ? std::format("unknown request type \"{}\"; known: {}", type, known)
+                                                   : std::format("unknown request type; known: {}", known)};
 }
 
 std::string type_field(FieldReader& fields) {

@@ -102,13 +102,17 @@ TEST(DecodeRequest, TypeIsGenerateWhenOnlyInputIsThere) {
 }
 
 TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
+  const std::string known =
+      "; known: generate, generate_stream, regenerate, create_session, append_input, cancel, end_session, fork_session, "
+      "rewind_session, touch, get_session, list_sessions, export_session, import_session, import_data, embed_image, "
+      "describe_image, embed, rerank, load_model, unload_model, models, metrics, ping";
   expect_refusals({
       {R"("x":1)", "E_PROTO_003 field \"type\" is required"},
       {R"("session_id":"s")", "E_PROTO_003 field \"type\" is required"},
       {R"("type":5)", "E_PROTO_003 field \"type\" must be a string, got number"},
-      {R"("type":"")", "E_PROTO_004 unknown request type \"\""},
-      {R"("type":"generat","prompt":"hi")", "E_PROTO_004 unknown request type \"generat\""},
-      {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type"},
+      {R"("type":"")", "E_PROTO_004 unknown request type \"\"" + known},
+      {R"("type":"generat","prompt":"hi")", "E_PROTO_004 unknown request type \"generat\"" + known},
+      {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type" + known},
       {R"("type":"load_model","model":7)", "E_PROTO_003 field \"model\" must be a string, got number"},
       {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
       {R"("type":"embed_image","data":"a","path":"b")",

@@ -117,8 +117,8 @@ class KvExhaustion(uma.DaemonTest):
     config = "kv: {layout: unified}\n"
 
     def test_all_streams_finish_with_the_right_text(self):
-        # In a shared cache the order of cells enters the sums, so texts are equal only up to near-ties of two tokens (DESIGN
-        # section 6): these prompts have none within this length, the two best logits are 0.01 apart at least.
+        # In a shared cache the order of cells enters the sums, so texts are equal only up to near-ties of two tokens
+        # (docs/MEASUREMENTS.md): these prompts have none within this length, the two best logits are 0.01 apart at least.
         prompts = [PROMPT, "The cat", "Tim had a red ball", "Lily and Tom", "Sara and Ben", "The sun"]
         options = {"max_tokens": 150, "ignore_eos": True, "deadline_ms": 0}
         self.assertEqual("unified", self.client.models()[0]["kv_layout"])

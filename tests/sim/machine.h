@@ -1,6 +1,6 @@
 // A worker on a machine with a price: a Lane, and a PrefillLane where there is one, each an actor of a Timeline, on FakeModel
-// contexts whose calls take the time that a real machine's would (PROBES.md has the shapes). Where the decode lane holds up the
-// prefill lane at the gate, the held-up call stands still in virtual time.
+// contexts whose calls take the time that a real machine's would (docs/MEASUREMENTS.md has the shapes). Where the decode lane
+// holds up the prefill lane at the gate, the held-up call stands still in virtual time.
 #pragma once
 
 #include <cstdint>

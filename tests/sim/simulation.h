@@ -1,7 +1,7 @@
 // The whole engine without threads, time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an order
 // that a seed decides, with clients that come, go, cancel, stall and disagree, with faults in decodes, states and commits, and
 // with crashes, after which a new router and new lanes go on from what the catalog has kept. After every step the invariants of
-// DESIGN §5 are checked; a broken one aborts with the seed in the log.
+// ARCHITECTURE.md are checked; a broken one aborts with the seed in the log.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Checks what can be read of the documentation without a build: what it names exists, and what exists is named.
+
+(1) Every page, decision, file and link that code, comments or documentation names exists here, headings of links included. (2) Every page
+of docs/ is in docs/README.md, every decision with its title and a status in docs/decisions/README.md, every script in README.md or
+CONTRIBUTING.md; every room and program has a README. (3) Error codes, events and fields of the socket, and the names of threads, are
+the same in the code and in the pages that list them. tests/e2e/test_docs.py asks the programs for the rest.
+
+Run: python3 tests/docs_test.py
+"""
+
+import os
+import pathlib
+import re
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+LEFT_OUT = {".git", ".cache", "build", "node_modules", "__pycache__", "models"}  # models/ has weights, and one note
+TEXTS = {".md", ".h", ".cpp", ".py", ".txt", ".cmake", ".mjs", ".js", ".json", ".yaml", ".yml", ".svg", ".tmpl", ""}
+PAGE = re.compile(r"(?<![\w./:-])([\w./-]*\w\.md)\b")
+URL = re.compile(r"\b\w+://[^\s)>\"'`]+")
+LINK = re.compile(r"\]\(([^()\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+SECTION_OF_A_PAPER = re.compile(r"\b([A-Z][A-Z_]{3,})(?:\.md)?,? (?:§|sections? )\s*\d")
+DECISION = re.compile(r"\bdecisions?[ /](\d{1,4})\b")
+DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
+FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake)/[\w./-]*\w)(?![\w*{<])")
+FILE_OF_A_ROOM = re.compile(r"`((?:base|core|llm|sched|kv|wire|capability|engine|pool|server|testing)/\w+(?:\.h|\.cpp)?)`")
+NOT_OURS = {"grammars/README.md"}  # src/llm/gbnf.h names llama.cpp's
+
+
+def text_files(root):
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - LEFT_OUT)
+        for name in sorted(names):
+            path = pathlib.Path(folder) / name
+            if path.suffix in TEXTS and path != pathlib.Path(__file__).resolve():
+                yield path, path.read_text(encoding="utf-8", errors="replace")
+
+
+def anchors_of(path):
+    """The names that a page's headings have in links: lower case, without punctuation, blanks as hyphens."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*?) *$", FENCE.sub("", path.read_text()), re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r" ", "-", re.sub(r"[^\w\- ]", "", plain)))
+    return found
+
+
+def missing_page(root, path, name):
+    places = (path.parent, root, root / "docs", root / "docs/decisions")
+    return name not in NOT_OURS and not any((place / name).is_file() for place in places)
+
+
+def broken_links(root, path, text):
+    for target in LINK.findall(CODE.sub("", text)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        page = (path.parent / name) if name else path
+        if not page.exists():
+            yield f"link to {target}: there is no such file"
+        elif anchor and anchor not in anchors_of(page):
+            yield f"link to {target}: the page has no such heading"
+
+
+def missing_files(root, text):
+    """Paths of source files and folders that a text names; the ending may be left out."""
+    named = set(FILE.findall(text)) | {f"src/{name}" for name in FILE_OF_A_ROOM.findall(text)}
+    for name in sorted(named):
+        is_decision = re.fullmatch(r"docs/decisions/\d{4}", name)  # checked by its number
+        if not is_decision and not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp", ".py")):
+            yield f"names {name}, which is not here"
+
+
+def references(root):
+    """What texts below `root` name and does not exist, as lines of text."""
+    found = []
+    decisions = {path.name[:4] for path in (root / "docs/decisions").glob("0*.md")}
+    for path, text in text_files(root):
+        place = path.relative_to(root)
+        plain = URL.sub("", text)
+        if path.suffix in (".md", ".h"):
+            found += [f"{place}: {problem}" for problem in missing_files(root, re.sub(r"[\w./-]+\.md\b", "", plain))]
+        names = {name for name in PAGE.findall(plain) if missing_page(root, path, name)}
+        found += [f"{place}: names {name}, which is not here" for name in sorted(names)]
+        papers = {name for name in SECTION_OF_A_PAPER.findall(plain) if missing_page(root, path, name + ".md")}
+        found += [f"{place}: names a section of {name}, which is not here" for name in sorted(papers)]
+        numbers = {number.zfill(4) for number in DECISION.findall(plain)}
+        if path.suffix == ".md":
+            numbers |= set(DECISION_FILE.findall(FENCE.sub("", plain)))
+            found += [f"{place}: {problem}" for problem in broken_links(root, path, text)]
+        found += [f"{place}: names decision {number}, which is not here" for number in sorted(numbers - decisions)]
+    return found
+
+
+def read(name):
+    return (ROOT / name).read_text()
+
+
+def sources(*folders):
+    """The text of all sources of these folders, tests aside."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.cpp"))]
+    return "\n".join(path.read_text() for path in paths if not path.stem.endswith("_test"))
+
+
+def words_in_code(text):
+    """Every word that a page has in code spans and blocks."""
+    return set(re.findall(r"\w+", " ".join(CODE.findall(text))))
+
+
+class References(unittest.TestCase):
+    def test_what_is_named_exists(self):
+        self.assertEqual([], references(ROOT))
+
+    def test_the_tree_was_read(self):
+        """A test that finds nothing to check would pass for ever."""
+        named = [name for _, text in text_files(ROOT) for name in PAGE.findall(text)]
+        links = [link for path, text in text_files(ROOT) if path.suffix == ".md" for link in LINK.findall(text)]
+        self.assertGreater(len(named), 100)
+        self.assertGreater(len(links), 80)
+
+
+class Indexes(unittest.TestCase):
+    def test_every_page_is_in_the_index(self):
+        pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+        self.assertEqual(set(), pages - set(LINK.findall(read("docs/README.md"))))
+
+    def test_every_decision_is_in_the_index_with_title_and_status(self):
+        rows = {}
+        for line in read("docs/decisions/README.md").splitlines():
+            row = re.match(r"\| (\d{4}) \| \[(.+)\]\((.+)\) \| (.*?) *\|$", line)
+            if row:
+                rows[row[3]] = (row[1], row[2], row[4])
+        records = {}
+        for path in sorted((ROOT / "docs/decisions").glob("0*.md")):
+            title = re.match(r"# (\d+) · (.+)\n", path.read_text())
+            self.assertTrue(title, f"{path.name} does not begin with `# NUMBER · TITLE`")
+            records[path.name] = (title[1].zfill(4), title[2])
+        self.assertEqual(records, {name: row[:2] for name, row in rows.items()})
+        self.assertEqual([], [name for name in records if name[:4] != records[name][0]])
+        self.assertEqual([], [name for name, row in rows.items() if not re.match(r"in force|superseded by 0\d{3}", row[2])])
+
+    def test_every_script_is_described(self):
+        described = read("README.md") + read("CONTRIBUTING.md")
+        scripts = [path.name for path in sorted((ROOT / "script").iterdir())]
+        self.assertIn("test", scripts)
+        self.assertEqual([], [name for name in scripts if not re.search(rf"script/{name}\b", described)])
+
+    def test_every_room_and_program_has_a_readme(self):
+        folders = [path for top in ("src", "apps", "tools") for path in sorted((ROOT / top).iterdir()) if path.is_dir()]
+        self.assertGreater(len(folders), 12)
+        empty = [str(path.relative_to(ROOT)) for path in folders
+                 if path.name not in LEFT_OUT and not (path / "README.md").is_file()]
+        self.assertEqual([], empty)
+
+
+class Protocol(unittest.TestCase):
+    def test_error_codes(self):
+        code = r"\bE_(?:PROTO|LIMIT|MODEL|SESSION|RUNTIME|IO|AUTH)_\d{3}\b"
+        in_code = set(re.findall(rf'"({code})"', read("src/core/error.cpp")))
+        listed = set(re.findall(rf"^\| `({code})` \|", read("docs/PROTOCOL.md"), re.MULTILINE))
+        self.assertGreater(len(in_code), 15)
+        self.assertEqual(in_code, listed)
+        commented = set(re.findall(rf"// ({code})", read("src/core/error.h")))
+        self.assertEqual(in_code, commented)
+        pages = [path.read_text() for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.h")]]
+        self.assertEqual(set(), {name for text in pages for name in re.findall(code, text)} - in_code)
+
+    def test_events(self):
+        in_code = set(re.findall(r'(?:append_reply\(\w+, \w+|\.field\("event"), "(\w+)"', sources("src/wire")))
+        text = read("docs/PROTOCOL.md").split("\n## Events\n")[1].split("\n## ")[0]
+        described = {name for names in re.findall(r"^\*\*.*", text, re.MULTILINE) for name in re.findall(r"\*\*(\w+)\*\*", names)}
+        shown = set(re.findall(r'"event":"(\w+)"', read("docs/PROTOCOL.md")))
+        self.assertGreater(len(in_code), 12)
+        self.assertEqual(set(), in_code - described - {"data", "exported"}, "described in their section")
+        self.assertEqual(in_code, shown, "each event has an example, and each example its event")
+
+    def test_routes(self):
+        routes = re.findall(r'HttpRoute\{\w+, "([^"]+)"', read("src/server/http_routes.cpp"))
+        self.assertGreater(len(routes), 25)
+        parts = {part for route in routes for part in route.split("/") if part and not part.startswith("{")}
+        self.assertEqual(set(), parts - words_in_code(read("docs/PROTOCOL.md").split("\n## HTTP\n")[1]))
+
+    def test_fields_that_are_read(self):
+        names = set(re.findall(r'\b\w+\.(?:text|required_text|boolean|integer|unsigned_integer|number|array|object|find)\(\s*'
+                               r'"(\w+)"', sources("src/wire")))
+        self.assertGreater(len(names), 80)
+        self.assertEqual(set(), names - words_in_code(read("docs/PROTOCOL.md")))
+
+    def test_fields_that_are_written_on_the_socket(self):
+        names = set(re.findall(r'\b\w+\.(?:field|begin|begin_array)\(\s*"(\w+)"', read("src/wire/event_codec.cpp")))
+        self.assertGreater(len(names), 100)
+        self.assertEqual(set(), names - words_in_code(read("docs/PROTOCOL.md") + read("docs/METRICS.md")))
+
+
+class Threads(unittest.TestCase):
+    def test_every_thread_is_listed(self):
+        rows = set(re.findall(r"^\| `(uma[\w-]*?)(?:-N)?`", read("docs/threads.md"), re.MULTILINE))
+        named = set(re.findall(r'set_thread_name\((?:std::format\()?"(uma[a-z-]*?)-?[{"]', sources("src", "apps")))
+        self.assertGreater(len(named), 8)
+        self.assertEqual(named | {"umad"}, rows, "and the main thread")
+        drawn = set(re.findall(r"\b(uma-[a-z-]+?)(?:-N)?\b(?!-)", read("ARCHITECTURE.md"))) - {"uma-cli", "uma-bench", "uma-tiny"}
+        self.assertGreater(len(drawn), 8)
+        self.assertEqual(set(), drawn - rows)
+
+
+class PlantedMistakes(unittest.TestCase):
+    """The checker itself: a reference that leads nowhere must be found, and a good one must not."""
+
+    def found(self, text, name="src/base/x.h"):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for place, content in {"docs/PAGE.md": "# A page\n## The part, `coded`\n", "docs/decisions/0001-one.md": "# 1 · One\n",
+                                   "src/base/x.h": "", name: text}.items():
+                (root / place).parent.mkdir(parents=True, exist_ok=True)
+                (root / place).write_text(content)
+            return references(root)
+
+    def test_pages(self):
+        for good in ("// docs/PAGE.md", "// see PAGE.md.", "// https://host.example/docs/NONE.md", "// README.mdx"):
+            self.assertEqual([], self.found(good), good)
+        for bad in ("// docs/NONE.md", "// (NONE.md: why)", "// NONE section 3", "// NONE §3", "// decisions/0001-two.md"):
+            self.assertEqual(1, len(self.found(bad)), bad)
+
+    def test_decisions(self):
+        for good in ("// docs/decisions/0001", "// decision 1", "// docs/decisions/0001-one.md"):
+            self.assertEqual([], self.found(good), good)
+        for bad in ("// docs/decisions/0002", "// decision 2"):
+            self.assertEqual(1, len(self.found(bad)), bad)
+        self.assertEqual(1, len(self.found("(0002)", "docs/OTHER.md")))
+
+    def test_files(self):
+        for good in ("src/base/x.h", "`base/x.h`", "src/base", "src/base/x", "src/base/*.h", "src/{base,core}", "base/none.h"):
+            self.assertEqual([], self.found(good, "docs/OTHER.md"), good)
+        for bad in ("src/base/none.h", "`base/none.h`", "src/cellar", "(tests/none.py)"):
+            self.assertEqual(1, len(self.found(bad, "docs/OTHER.md")), bad)
+
+    def test_links(self):
+        for good in ("[a](PAGE.md)", "[a](PAGE.md#the-part-coded)", "[a](decisions)", "[a](#own)\n# Own\n", "`[a](NONE)`"):
+            self.assertEqual([], self.found(good, "docs/OTHER.md"), good)
+        for bad in ("[a](NONE)", "[a](PAGE.md#part)", "[a](#none)", "[a](decisions/none)"):
+            self.assertEqual(1, len(self.found(bad, "docs/OTHER.md")), bad)
+
+
+if __name__ == "__main__":
+    unittest.main()
