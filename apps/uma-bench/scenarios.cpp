@@ -11,7 +11,6 @@ namespace {
 
 namespace asio = boost::asio;
 
-
 std::string token_rows(const std::vector<StreamRecord>& records) {
   std::string csv = "session_id,token_idx,ts_ms,is_interactive\n";
   for (const StreamRecord& record : records) {
@@ -198,7 +197,8 @@ Outcome run_long_ctx(Run& run, const LongContextOptions& options) {
   Outcome outcome = make_outcome(run);
   outcome.csv = "ctx,tps\n";
   for (const StreamRecord& record : run.records()) {
-    const double decode_s = record.token_ms.size() < 2 ? kNotMeasured : (record.token_ms.back() - record.token_ms.front()) / 1000;
+    const double decode_s =
+        record.token_ms.size() < 2 ? kNotMeasured : (record.token_ms.back() - record.token_ms.front()) / 1000;
     const double tokens_per_s = static_cast<double>(record.token_ms.size() - 1) / decode_s;
     outcome.figures.push_back({std::format("ctx_{}_tokens_per_s", record.session_id), tokens_per_s});
     outcome.figures.push_back({std::format("ctx_{}_ttft_ms", record.session_id), record.ttft_ms()});

@@ -146,15 +146,15 @@ TEST_F(ChatTest, CommandsDoWhatHelpSays) {
                     typed("/exit"), typed("not read")}));
   EXPECT_THAT(sessions_.types(),
               ::testing::ElementsAre("models", "create_session", "fork_session", "fork_session", "rewind_session", "regenerate",
-                                   "list_sessions", "get_session", "create_session", "create_session", "end_session",
-                                   "end_session", "end_session"));
+                                     "list_sessions", "get_session", "create_session", "create_session", "end_session",
+                                     "end_session", "end_session"));
   EXPECT_EQ(text_field(sessions_.request(4), "session_id"), "copy");
   EXPECT_EQ(int_field(sessions_.request(4), "turn"), 1);
   EXPECT_EQ(text_field(sessions_.request(8), "system"), "Be brief.");
   EXPECT_THAT(sessions_.live(), ::testing::ElementsAre("copy", "kept")) << "what has no name ends with the chat";
   EXPECT_EQ(lines_left_, 1u);
   EXPECT_THAT(screen_.text(), ::testing::AllOf(::testing::HasSubstr("/rewind N"), ::testing::HasSubstr("(regenerate)"),
-                                             ::testing::HasSubstr("listed")));
+                                               ::testing::HasSubstr("listed")));
 }
 
 TEST_F(ChatTest, AWrongCommandIsToldAndNothingIsSent) {
@@ -176,7 +176,7 @@ TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   EXPECT_THAT(told, ::testing::HasSubstr("/absent/c.png: No such file"));
   EXPECT_THAT(told, ::testing::HasSubstr("/image needs"));
   EXPECT_THAT(sessions_.types(), ::testing::ElementsAre("models", "models", "create_session", "generate", "models", "generate",
-                                                      "generate", "end_session"));
+                                                        "generate", "end_session"));
   const auto content = [&](std::size_t request) {
     return json::serialize(array_field(sessions_.request(request), "messages").at(0).at("content"));
   };

@@ -185,7 +185,7 @@ TEST_F(ImagesTest, HaveVectorsAsManyAsFitInARequest) {
   for (const json::object& request : requests_) counts.push_back(array_field(request, "images").size());
   EXPECT_THAT(counts, ::testing::ElementsAre(64u, 7u, 1u));
   EXPECT_THAT(screen_.text(), ::testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
-                                                  std::to_string(base64(kPng).size()) + "]}\n"));
+                                                    std::to_string(base64(kPng).size()) + "]}\n"));
   options.task = "query";
   const auto mixed =
       with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); });

@@ -103,7 +103,8 @@ TEST(Compute, SeveralWorkersShareTheCoresAProfileWasMeasuredOn) {
 }
 
 TEST(Compute, NeverQuantizedValuesWithoutFlashAttention) {
-  EXPECT_EQ(context_of(given("kv: {type: q8_0}"), compute_profile(), kLarge, kCores).flash_attention, llm::FlashAttention::automatic);
+  EXPECT_EQ(context_of(given("kv: {type: q8_0}"), compute_profile(), kLarge, kCores).flash_attention,
+            llm::FlashAttention::automatic);
   std::optional<Profile> quantized = compute_profile();
   quantized->flash_attention = llm::FlashAttention::automatic;
   quantized->kv_type = llm::KvType::q8_0;

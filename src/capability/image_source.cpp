@@ -30,7 +30,8 @@ Expected<Bytes> decode_data(std::string_view text) {
     text.remove_prefix(comma + 1);
   }
   if (text.size() / 4 * 3 > kImageBytesMax + 3) {
-    return image_refused(std::format("the image has about {} bytes, at most {} are taken", text.size() / 4 * 3, kImageBytesMax));
+    return image_refused(
+        std::format("the image has about {} bytes, at most {} are taken", text.size() / 4 * 3, kImageBytesMax));
   }
   auto bytes = decode_base64(text);
   if (!bytes) return image_refused("the image's data is not base64");

@@ -29,7 +29,6 @@ using testing::FakeModel;
 using testing::FakeOptions;
 using testing::image_of_one_pixel;
 
-
 class ImagesSink final : public EventSink {
  public:
   bool deliver(const Event& event) override {

@@ -77,7 +77,8 @@ class ResponsesTest : public ::testing::Test {
     options.limits = limits_;
     router_ = std::make_unique<Router>(options, source_, disk_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
-        LaneOptions{}, std::make_unique<FakeContext>(kResponseOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
+        LaneOptions{}, std::make_unique<FakeContext>(kResponseOptions), nullptr, model_->vocab(), clock_,
+        [this](TaskResult result) {
           router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
         });
     router_->on_loaded("fake", chat_model(model_, {lane_.get()}));

@@ -67,10 +67,12 @@ class RouterTest : public ::testing::Test {
   void load(std::size_t lanes = 1) {
     std::vector<Lane*> made;
     for (std::size_t i = 0; i < lanes; ++i) {
-      lanes_.push_back(std::make_unique<Lane>(
-          LaneOptions{}, std::make_unique<FakeContext>(kRouterOptions), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
-            router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
-          }));
+      lanes_.push_back(std::make_unique<Lane>(LaneOptions{}, std::make_unique<FakeContext>(kRouterOptions), nullptr,
+                                              model_->vocab(), clock_, [this](TaskResult result) {
+                                                router_->post([this, result = std::move(result)]() mutable {
+                                                  router_->on_result(std::move(result));
+                                                });
+                                              }));
       made.push_back(lanes_.back().get());
     }
     router_->on_loaded("fake", chat_model(model_, made));
@@ -132,7 +134,8 @@ class RouterTest : public ::testing::Test {
   }
 
   // One-shot where `session` is empty.
-  std::shared_ptr<RouterSink> generate_as(const std::string& grammar, const std::string& session = "", bool ignore_eos = false) {
+  std::shared_ptr<RouterSink> generate_as(const std::string& grammar, const std::string& session = "",
+                                          bool ignore_eos = false) {
     GenerateRequest request;
     request.session = session;
     request.input.text = "say";

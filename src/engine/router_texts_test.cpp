@@ -23,7 +23,6 @@ using testing::FakeModel;
 using testing::FakeOptions;
 using ::testing::HasSubstr;
 
-
 class RouterTextsTest : public ::testing::Test {
  protected:
   RouterTextsTest() { init_log(LogLevel::error); }

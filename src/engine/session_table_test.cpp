@@ -9,7 +9,6 @@
 namespace uma::engine {
 namespace {
 
-
 class SessionTableTest : public ::testing::Test {
  protected:
   SessionTableTest() { init_log(LogLevel::error); }

@@ -104,7 +104,7 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
   if (!head) return file_refused(path, head.error().message);
   if (head->file_bytes != file_bytes) {
     return file_refused(path, std::format("{}: it has {} of {} bytes", file_bytes < head->file_bytes ? "truncated" : "damaged",
-                                     file_bytes, head->file_bytes));
+                                          file_bytes, head->file_bytes));
   }
   if (state_name(head->owner, head->identity, head->tokens) != name)
     return file_refused(path, "damaged: its name is another state's");

@@ -175,16 +175,19 @@ std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> p
 }
 
 Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
-  if (bytes.size() < kSessionMagic.size() || !std::ranges::equal(bytes.first(kSessionMagic.size()), std::as_bytes(std::span(kSessionMagic)))) {
+  if (bytes.size() < kSessionMagic.size() ||
+      !std::ranges::equal(bytes.first(kSessionMagic.size()), std::as_bytes(std::span(kSessionMagic)))) {
     return session_file_refused("it is none");
   }
   SessionReader in(bytes.subspan(kSessionMagic.size()));
   const auto version = in.take_number<std::uint32_t>();
   if (!in.is_short() && version != kSessionFileVersion) {
-    return session_file_refused(std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
+    return session_file_refused(
+        std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
   }
   const auto length = in.take_number<std::uint32_t>();
-  if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes) return session_file_refused("it is truncated");
+  if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes)
+    return session_file_refused("it is truncated");
   SessionReader end(bytes.last(kSessionChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
   const auto content = bytes.first(bytes.size() - kSessionChecksumBytes);
@@ -223,7 +226,8 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   if (on_full > static_cast<std::uint32_t>(OnFull::shift) || record.n_keep < 0 || record.turns_dropped < 0)
     return session_file_refused("what it does when it is full is impossible");
   record.on_full = static_cast<OnFull>(on_full);
-  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return session_file_refused("its name is impossible");
+  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax))
+    return session_file_refused("its name is impossible");
   if (!is_utf8(file.text) || !is_utf8(record.tools) || !is_utf8(record.template_arguments) || !are_messages(record.messages) ||
       !are_messages(record.pending_messages)) {
     return session_file_refused("a text in it is not UTF-8, or a role is unknown");

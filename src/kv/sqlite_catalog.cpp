@@ -178,7 +178,8 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   const std::string aside = std::format("{}.damaged-{}", path, time_s);
   // The logs first: beside another file they would be written into it.
   for (const char* suffix : {"-wal", "-journal"}) {
-    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT) return catalog_io_failure(aside, errno);
+    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT)
+      return catalog_io_failure(aside, errno);
   }
   if (std::rename(path.c_str(), aside.c_str()) != 0) return catalog_io_failure(aside, errno);
   if (std::rename(fresh.c_str(), path.c_str()) != 0) return catalog_io_failure(path, errno);

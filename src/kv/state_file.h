@@ -23,7 +23,7 @@ namespace uma::kv {
 inline constexpr std::uint32_t kStateFileVersion = 2;
 inline constexpr std::size_t kStateBlockBytes = 4'096;
 inline constexpr std::array<std::byte, kStateBlockBytes> kBlockOfZeros{};
-inline constexpr std::size_t kPieceSpareBytes = 4'096;  // of memory behind a piece: loading a state may add words to it
+inline constexpr std::size_t kPieceSpareBytes = 4'096;         // of memory behind a piece: loading a state may add words to it
 inline constexpr std::size_t kStatePrefixBytes = 16;           // enough for state_head_bytes()
 inline constexpr std::size_t kStateHeadBytesMax = 64ul << 20;  // 16 million tokens
 

@@ -235,7 +235,7 @@ TEST_P(Deferred, AShiftOfOneSequenceLeavesTheOthersAsTheyAre) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Deferred,
                          ::testing::Combine(::testing::Values("tiny", "tiny-swa", "tiny-recurrent", "tiny-hybrid"),
-                                          ::testing::Bool()),
+                                            ::testing::Bool()),
                          [](const auto& made) {
                            std::string name = std::get<0>(made.param);
                            std::ranges::replace(name, '-', '_');

@@ -153,7 +153,8 @@ TEST(StepModel, RecoversTheCostsOfExactTimes) {
   EXPECT_NEAR(difference(decode_step(5, 0), decode_step(4, 0)), machine.decode_row, 0.01 * machine.decode_row);
   EXPECT_NEAR(difference(decode_step(1, 4000), decode_step(1, 0)), 4000 * machine.decode_kv, 0.01 * 4000 * machine.decode_kv);
   EXPECT_NEAR(model.draft_row_ms(), machine.draft_row, 2) << "and what it attends to";
-  EXPECT_NEAR(difference(chunk_step(128, 0), chunk_step(64, 0)), machine.ms(chunk_step(128, 0)) - machine.ms(chunk_step(64, 0)), 1);
+  EXPECT_NEAR(difference(chunk_step(128, 0), chunk_step(64, 0)), machine.ms(chunk_step(128, 0)) - machine.ms(chunk_step(64, 0)),
+              1);
   EXPECT_LT(worst_error(model, machine, 2), 0.01);
 }
 
@@ -177,8 +178,10 @@ TEST(StepModel, ExtrapolatesToSizesNeverSeen) {
     const StepShape prefill = chunk_step(pick(random, 1, 3) * 64, pick(random, 0, 1000));
     model.observe(prefill, machine.noisy_ms(prefill, random, 0.05));
   }
-  EXPECT_NEAR(model.predict_ms(decode_step(12, 2000)), machine.ms(decode_step(12, 2000)), 0.15 * machine.ms(decode_step(12, 2000)));
-  EXPECT_NEAR(model.predict_ms(chunk_step(512, 2000)), machine.ms(chunk_step(512, 2000)), 0.15 * machine.ms(chunk_step(512, 2000)));
+  EXPECT_NEAR(model.predict_ms(decode_step(12, 2000)), machine.ms(decode_step(12, 2000)),
+              0.15 * machine.ms(decode_step(12, 2000)));
+  EXPECT_NEAR(model.predict_ms(chunk_step(512, 2000)), machine.ms(chunk_step(512, 2000)),
+              0.15 * machine.ms(chunk_step(512, 2000)));
 }
 
 TEST(StepModel, AnOutlierChangesNextToNothing) {
@@ -353,7 +356,8 @@ TEST(StepModel, EachNumberOfThreadsHasItsOwnCosts) {
   model.set_threads(1);
   EXPECT_LT(worst_error(model, one, 9), 0.1) << "not forgotten";
   model.set_threads(8);
-  EXPECT_NEAR(model.predict_ms(decode_step(4)), two.ms(decode_step(4)) / 4, 0.05 * two.ms(decode_step(4))) << "2 is nearer to 8 than 1";
+  EXPECT_NEAR(model.predict_ms(decode_step(4)), two.ms(decode_step(4)) / 4, 0.05 * two.ms(decode_step(4)))
+      << "2 is nearer to 8 than 1";
 }
 
 TEST(StepModel, ThreadsUsedBeforeTheFirstCallAreNoSource) {
@@ -377,7 +381,8 @@ TEST(StepModel, DraftRowsHaveTheirOwnPrice) {
   }
   EXPECT_NEAR(model.draft_row_ms(), 1.15, 0.15) << "300 tokens are before it";
   model.observe(decode_step(2, 300, 3), machine.ms(decode_step(2, 300, 3)));
-  EXPECT_NEAR(model.decode_ms(), machine.ms(decode_step(2, 300)), 0.05 * machine.ms(decode_step(2, 300))) << "without the drafts";
+  EXPECT_NEAR(model.decode_ms(), machine.ms(decode_step(2, 300)), 0.05 * machine.ms(decode_step(2, 300)))
+      << "without the drafts";
 }
 
 TEST(StepModel, OneCallInTwentyTakesLongerThanItsGuardedTime) {

@@ -40,7 +40,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr std::size_t kReadBytes = 16'384;          // asked for at once
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // of later requests, while one is answered
-constexpr std::chrono::seconds kHttpLinger{2};          // for a client to read its last answer
+constexpr std::chrono::seconds kHttpLinger{2};      // for a client to read its last answer
 
 template <class T>
 using Awaitable = asio::awaitable<T>;

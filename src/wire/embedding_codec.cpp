@@ -19,7 +19,6 @@ namespace {
 
 namespace json = boost::json;
 
-
 // --- requests
 
 void check_count(FieldReader& fields, std::string_view name, std::size_t count) {
