@@ -36,14 +36,14 @@ def flat(suite):
 
 
 def find_tests(names):
-    """The ids of the tests by class, in the order of discovery."""
+    """The ids of the tests by class, in the order of discovery but for classes with `takes_long`: these begin first."""
     sys.path.insert(0, str(HERE))
     loader = unittest.TestLoader()
     suite = loader.loadTestsFromNames(names) if names else loader.discover(str(HERE), "test_*.py")
     if loader.errors:
         sys.exit("\n".join(loader.errors))
     classes = collections.defaultdict(list)
-    for test in flat(suite):
+    for test in sorted(flat(suite), key=lambda test: not getattr(test, "takes_long", False)):
         classes[test.id().rsplit(".", 1)[0]].append(test.id())
     return classes
 

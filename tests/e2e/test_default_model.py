@@ -85,6 +85,8 @@ class Places(unittest.TestCase):
 
 
 class Examination(unittest.TestCase):
+    takes_long = True
+
     def test_umad_answers_as_libllama_does(self):
         """tools/train/evaluate.py on a few of the development items: it fails where umad's answers differ from the raw library's or
         from one run to the next."""

@@ -345,6 +345,7 @@ class Kills(unittest.TestCase):
 class KillsAndContinuations(Kills):
     """The same with conversations that are long enough for files, most of them not in a slot when they go on, where bits depend on
     the tokens alone: whether restored or computed again, each says what it says undisturbed."""
+    takes_long = True
 
     flags = ("--n-ctx", "4096", "--slots", "4")
     config = "kv: {layout: split, warm_bytes_max: 64KiB}\nscheduler: {reproducible: strict}\n"

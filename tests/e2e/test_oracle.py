@@ -10,6 +10,8 @@ SECONDS = 6 * uma.SLOW
 
 
 class Oracle(unittest.TestCase):
+    takes_long = True
+
     def check(self, settings, seed, models=None):
         outcome = reply_oracle.run(settings, seed, SECONDS, models or reply_oracle.shipped_models())
         print(f"\n{settings}: {outcome}")
