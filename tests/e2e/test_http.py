@@ -257,13 +257,15 @@ class Facts(HttpTest):
             self.assertEqual(samples[f'{name}_bucket{{le="+Inf"}}'], samples[f"{name}_count"])
         self.assertGreater(float(samples['uma_step_seconds_count{kind="decode"}']), 0)
 
-
     def test_the_kv_cache_is_used_while_a_stream_runs(self):
         connection, answer = self.start_stream(max_tokens=2000, uma={"ignore_eos": True})
-        uma.until(lambda: self.client.metrics()["kv_cache_utilization"] > 0, "cells in use")
+        self.assertTrue(answer.readline().startswith(b"data: "))
+        utilization = self.client.metrics()["kv_cache_utilization"]
         answer.close()
         connection.close()
         self.wait_idle()
+        self.assertGreater(utilization, 0)
+        self.assertLessEqual(utilization, 1)
 
 
 class Hostile(HttpTest):
