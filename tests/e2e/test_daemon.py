@@ -343,7 +343,6 @@ class Numbers(uma.DaemonTest):
         self.assertIn(model["kv_layout"], ("split", "unified"))
 
 
-@unittest.skipUnless(uma.MAKE_MODEL.exists(), "make_model was not built")
 class WeightsOnce(unittest.TestCase):
     def test_a_further_worker_costs_a_context_and_no_weights(self):
         with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:

@@ -260,7 +260,6 @@ class Cli(EmbeddingTest):
         self.assertIn("E_MODEL_003", refused.stderr)
 
 
-@uma.needs_llama_server
 class AgainstLlamaServer(EmbeddingTest):
     """The models that the build makes. Without flash attention there too: it sums in 16 bits, which alone moves vectors by more than 1e-4."""
 

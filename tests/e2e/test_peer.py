@@ -44,7 +44,6 @@ def objects(stream):
     return [json.loads(line) for line in lines[:-2]]
 
 
-@uma.needs_llama_server
 class SameAnswers(HttpTest):
     model = SHIPPED
 

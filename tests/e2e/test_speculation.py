@@ -60,7 +60,6 @@ class Speculation(unittest.TestCase):
 SHAPE = ["--type", "q8_0", "--width", "256", "--heads", "4", "--kv-heads", "4", "--ff", "768"]
 
 
-@unittest.skipUnless(uma.MAKE_MODEL.exists(), "make_model was not built")
 class DraftModel(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

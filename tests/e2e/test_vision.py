@@ -609,7 +609,6 @@ class Urls(DaemonTest):
         self.assert_error(self.client.finish(slow), "E_LIMIT_003")
 
 
-@unittest.skipUnless(shutil.which("openssl"), "openssl is absent")
 class SecureUrls(unittest.TestCase):
     def test_a_certificate_must_be_known_and_of_the_host(self):
         with tempfile.TemporaryDirectory() as folder:

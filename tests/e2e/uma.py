@@ -389,15 +389,11 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
-LLAMA_SERVER = shutil.which("llama-server")
-needs_llama_server = unittest.skipUnless(LLAMA_SERVER, "llama-server is absent")
-
-
 class LlamaServer:
     """The packaged llama-server on a model, on a free port of the loopback; a context manager."""
 
     def __init__(self, model, *flags):
-        self._command = [LLAMA_SERVER, "-m", str(model), "--jinja", "--host", "127.0.0.1", "--no-webui", *flags]
+        self._command = ["llama-server", "-m", str(model), "--jinja", "--host", "127.0.0.1", "--no-webui", *flags]
 
     def __enter__(self):
         with socket.socket() as probe:
