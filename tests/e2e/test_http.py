@@ -104,7 +104,7 @@ class Completions(HttpTest):
         self.assertEqual(whole["choices"][0]["finish_reason"], events[-2]["choices"][0]["finish_reason"])
         self.assertEqual([], events[-1]["choices"])
         self.assertEqual(whole["usage"]["total_tokens"], events[-1]["usage"]["total_tokens"])
-        self.assertEqual(1, len({event["id"] for event in events}))
+        self.assertEqual(1, len({(event["id"], event["created"]) for event in events}))
 
     def test_a_repeated_prompt_is_not_computed_again(self):
         text = " ".join(["again"] * 100)

@@ -341,6 +341,15 @@ class Daemon:
     def signal(self, number):
         self.process.send_signal(number)
 
+    @contextlib.contextmanager
+    def paused(self):
+        """What is sent inside is all there when the daemon goes on."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
     def wait(self, timeout_s=WAIT_S):
         """Waits for the end of the process; returns its status."""
         return self.process.wait(timeout_s)
