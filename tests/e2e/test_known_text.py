@@ -29,6 +29,15 @@ class FourAtOnce:
         prompt = "the dog and the cat say hello to the small boy " * 20 + PROMPT
         self.assertEqual(REGISTER.says(prompt, 150), self.client.generate(prompt, max_tokens=150).text)
 
+    def test_prompts_that_begin_alike_get_texts_of_their_own(self):
+        begin = "there was a little girl and her dog and cat live near the water by a small house " * 6
+        prompts = [f"{begin}{word} then she went home" for word in ("once", "now", "here", "one day")]
+        for prompt in prompts:
+            self.assertEqual(REGISTER.says(prompt, 150), self.client.generate(prompt, max_tokens=150).text)
+        self.assertGreater(self.client.generate(prompts[0], max_tokens=1).usage["reused_tokens"], 100)
+        for prompt, reply in zip(prompts, self.at_once(*prompts)):
+            self.assertEqual(REGISTER.says(prompt, 150), reply.text)
+
     def test_four_clients_at_once_get_their_text(self):
         self.assertEqual([SAID] * 4, [reply.text for reply in self.at_once(*[PROMPT] * 4)])
 
