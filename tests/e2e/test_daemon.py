@@ -1,5 +1,6 @@
 """The process: start, configuration, signals, socket file, metrics, memory of several workers."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -262,8 +263,8 @@ class Signals(unittest.TestCase):
             daemon.signal(signal.SIGTERM)
             uma.until(lambda: "finishing" in daemon.log() or not daemon.is_running(), "the drain is logged")
             daemon.signal(signal.SIGTERM)
-            with self.assertRaises(uma.ConnectionClosed):
-                client.finish(running[-1])
+            with contextlib.suppress(uma.ConnectionClosed):  # an answer that says so, or none any more
+                self.assertNotEqual("length", client.finish(running[-1]).last.get("reason"))
             self.assertEqual(0, daemon.wait())
             self.assertIn("second signal: stopping what still runs", daemon.log())
 
