@@ -25,6 +25,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
+import pictures  # noqa: E402
 import uma  # noqa: E402
 
 MIB = 1 << 20
@@ -242,15 +243,14 @@ def pressure(options):
 # --- together
 
 def together(options):
-    models = options.shared
-    image = base64.b64encode((models / "grad32.png").read_bytes()).decode()
+    models = uma.BUILD / "models"
+    image = base64.b64encode(pictures.GRADIENT).decode()
     with tempfile.TemporaryDirectory(prefix="uma-pool-", dir=options.folder) as name:
         folder = pathlib.Path(name)
         copies(folder, options.model, ["chat"])
-        for source, target in (("bert-bge-vocab-random-mean", "embed"), ("bert-bge-vocab-random-rank", "rank"),
-                               ("babyllama105-ext-f32", "see")):
+        for source, target in (("tiny-wordpiece", "embed"), ("tiny-wordpiece-rank", "rank"), ("tiny-register", "see")):
             shutil.copyfile(models / f"{source}.gguf", folder / f"{target}.gguf")
-        (folder / "models.yaml").write_text(f"see: {{path: {folder}/see.gguf, projector: {models}/mmproj-tinygemma3.gguf}}\n")
+        (folder / "models.yaml").write_text(f"see: {{path: {folder}/see.gguf, projector: {models}/mmproj-tiny-register.gguf}}\n")
         rng = random.Random(1)
         settings = f"models: {folder}/models.yaml\nn_ctx: 8192\nslots: 4\n"
         with daemon_of(folder, "chat", settings) as daemon:
@@ -318,7 +318,6 @@ def main():
                         help="pressure: the limit is that of a control group of the daemon's own (version 2 or 1; this user must be able "
                              "to make one), not the setting")
     parser.add_argument("--tokens", type=int, default=400, help="together: of each stream")
-    parser.add_argument("--shared", type=pathlib.Path, default=ROOT.parent / "shared" / "models", help="together: the other models")
     options = parser.parse_args()
     return {"registered": registered, "pressure": pressure, "together": together}[options.part](options) or 0
 

@@ -11,6 +11,7 @@
 #include <future>
 #include <map>
 #include <netinet/in.h>
+#include <poll.h>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -39,6 +40,11 @@ class Peer {
     std::array<char, 256> bytes{};
     while (::recv(fd_, bytes.data(), bytes.size(), 0) > 0) {
     }
+  }
+  // Whether the client leaves within this time.
+  [[nodiscard]] bool ends_within(std::chrono::milliseconds time) const {
+    pollfd wanted{.fd = fd_, .events = POLLIN, .revents = 0};
+    return ::poll(&wanted, 1, static_cast<int>(time.count())) > 0;
   }
 
  private:
@@ -228,7 +234,8 @@ TEST_F(ImageFetcherTest, WhoIsTooSlowIsLeft) {
   const Server server({{"/silent", [](const Peer& peer) { peer.wait_for_end(); }},
                        {"/drips", [](const Peer& peer) {
                           if (!peer.send("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n")) return;
-                          while (peer.send("x")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                          while (!peer.ends_within(std::chrono::milliseconds(5)) && peer.send("x")) {
+                          }
                         }}});
   for (const std::string_view path : {"/silent", "/drips"}) {
     const std::string told = refusal(server, path, std::chrono::milliseconds(100));

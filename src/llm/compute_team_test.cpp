@@ -1,7 +1,11 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -80,15 +84,18 @@ TEST(ComputeTeam, TeamsOfSeveralThreadsDoNotTouchEachOther) {
 
 TEST(ComputeTeam, SleepsWhenThereIsNothingToDo) {
   compute(4, 10);
-  const auto cpu_ms = [] {
-    timespec now{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return 1000.0 * static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e6;
+  // A thread that waits by spinning is never found asleep.
+  const auto are_others_asleep = [] {
+    const std::string self = std::to_string(::gettid());
+    return std::ranges::all_of(std::filesystem::directory_iterator("/proc/self/task"), [&](const auto& task) {
+      std::string stat;
+      std::getline(std::ifstream(task.path() / "stat"), stat);  // "id (name) state ..."
+      const std::size_t name_end = stat.rfind(')');
+      return task.path().filename() == self || (name_end != std::string::npos && stat.substr(name_end, 3) == ") S");
+    });
   };
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until the last of them has given up spinning
-  const double before = cpu_ms();
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_LT(cpu_ms() - before, 100);  // three spinning threads would have used 200 or more
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!are_others_asleep()) ASSERT_LT(std::chrono::steady_clock::now(), limit) << "a thread of the team goes on spinning";
   compute(4, 10);
 }
 

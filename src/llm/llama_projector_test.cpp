@@ -1,8 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <functional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -13,28 +13,43 @@
 namespace uma::llm {
 namespace {
 
-// A trained vision projector and the model that it fits; absent where only the repository is.
+// A BMP file of 32 by 32 pixels; `pixel` returns blue, green and red.
+Bytes picture(const std::function<std::array<int, 3>(int x, int y)>& pixel) {
+  constexpr int kSide = 32;
+  constexpr int kHeaderBytes = 54;
+  constexpr int kPixelBytes = kSide * kSide * 3;
+  Bytes file;
+  const auto put = [&](int value, int bytes) {
+    for (int i = 0; i < bytes; ++i) file.push_back(static_cast<std::byte>(value >> (8 * i)));
+  };
+  put('B' | 'M' << 8, 2);
+  for (const int value : {kHeaderBytes + kPixelBytes, 0, kHeaderBytes, 40, kSide, kSide}) put(value, 4);
+  put(1, 2);   // planes
+  put(24, 2);  // bits of a pixel
+  for (const int value : {0, kPixelBytes, 0, 0, 0, 0}) put(value, 4);
+  for (int y = 0; y < kSide; ++y) {
+    for (int x = 0; x < kSide; ++x) {
+      for (const int colour : pixel(x, y)) put(colour, 1);
+    }
+  }
+  return file;
+}
+
+// The projector that the build makes, and the model that it fits.
 class ProjectorTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(folder_ / "mmproj-tinygemma3.gguf")) GTEST_SKIP() << folder_ << " is absent";
-    auto model = load_llama_model((folder_ / "babyllama105-ext-f32.gguf").string(), {});
+    auto model = load_llama_model((folder_ / "tiny-register.gguf").string(), {});
     ASSERT_TRUE(model) << model.error().message;
     model_ = *model;
-    auto projector = model_->load_projector((folder_ / "mmproj-tinygemma3.gguf").string(), 1);
+    auto projector = model_->load_projector((folder_ / "mmproj-tiny-register.gguf").string(), 1);
     ASSERT_TRUE(projector) << projector.error().message;
     projector_ = std::move(*projector);
   }
-  [[nodiscard]] Bytes read(const char* name) const {
-    std::ifstream file(folder_ / name, std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    const auto bytes = std::as_bytes(std::span(text));
-    return {bytes.begin(), bytes.end()};
-  }
 
-  const std::filesystem::path folder_ = std::getenv("UMA_E2E_MODELS") != nullptr
-                                            ? std::filesystem::path(std::getenv("UMA_E2E_MODELS"))
-                                            : std::filesystem::path(UMA_SHIPPED_MODEL).parent_path() / "../../shared/models";
+  const Bytes gradient_ = picture([](int x, int y) { return std::array{255 - 4 * (x + y), 8 * y, 8 * x}; });
+  const Bytes red_ = picture([](int, int) { return std::array{40, 30, 230}; });
+  const std::filesystem::path folder_ = std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
   std::shared_ptr<const Model> model_;
   std::unique_ptr<Projector> projector_;
 };
@@ -50,18 +65,17 @@ TEST(ImageTokens, AreNoVocabularysAndDifferByImageProjectorAndRow) {
 }
 
 TEST_F(ProjectorTest, LaysOutAndEncodesAnImage) {
-  const Bytes image = read("grad32.png");
-  const auto layout = projector_->layout(image);
+  const auto layout = projector_->layout(gradient_);
   ASSERT_TRUE(layout) << layout.error().message;
   EXPECT_EQ(layout->rows_count(), 256);
   EXPECT_EQ(std::ranges::count(layout->tokens, kNoToken), 256);
   EXPECT_NE(layout->tokens.front(), kNoToken);
   EXPECT_FALSE(projector_->facts().is_causal);
-  const auto rows = projector_->encode(image);
+  const auto rows = projector_->encode(gradient_);
   ASSERT_TRUE(rows) << rows.error().message;
   EXPECT_EQ(rows->size(), 256u * static_cast<std::size_t>(projector_->facts().row_width));
-  EXPECT_EQ(*rows, *projector_->encode(image));
-  EXPECT_NE(*rows, *projector_->encode(read("red32.png")));
+  EXPECT_EQ(*rows, *projector_->encode(gradient_));
+  EXPECT_NE(*rows, *projector_->encode(red_));
 }
 
 TEST_F(ProjectorTest, RefusesWhatIsNoImage) {
@@ -73,7 +87,7 @@ TEST_F(ProjectorTest, RefusesWhatIsNoImage) {
 }
 
 TEST_F(ProjectorTest, IsRefusedWhereItIsNone) {
-  const auto none = model_->load_projector((folder_ / "babyllama105-ext-f32.gguf").string(), 1);
+  const auto none = model_->load_projector((folder_ / "tiny-register.gguf").string(), 1);
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::model_load);
   EXPECT_FALSE(model_->load_projector((folder_ / "absent.gguf").string(), 1));
@@ -81,10 +95,10 @@ TEST_F(ProjectorTest, IsRefusedWhereItIsNone) {
 
 // The rows of an image that sees ahead go in as one, and what follows depends on them.
 TEST_F(ProjectorTest, RowsAreComputedInAContext) {
-  const auto said = [&](const char* name) {
+  const auto said = [&](const Bytes& image, const char* name) {
     auto context = model_->new_context({.cells = 1024, .sequences = 2, .layout = KvLayout::split});
     EXPECT_TRUE(context);
-    const auto rows = *projector_->encode(read(name));
+    const auto rows = *projector_->encode(image);
     std::vector<Token> tokens;
     for (std::int32_t i = 0; i < 256; ++i) tokens.push_back(image_token(name, "p", i));
     const BatchRow first{.token = 1, .position = 0, .sequence = 1, .wants_logits = false};
@@ -98,10 +112,10 @@ TEST_F(ProjectorTest, RowsAreComputedInAContext) {
     const auto logits = (*context)->logits(0);
     return std::vector<float>(logits.begin(), logits.end());
   };
-  const std::vector<float> grad = said("grad32.png");
+  const std::vector<float> grad = said(gradient_, "gradient");
   EXPECT_FALSE(grad.empty());
-  EXPECT_EQ(grad, said("grad32.png"));
-  EXPECT_NE(grad, said("red32.png"));
+  EXPECT_EQ(grad, said(gradient_, "gradient"));
+  EXPECT_NE(grad, said(red_, "red"));
 }
 
 }  // namespace

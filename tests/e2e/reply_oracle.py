@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 
+import pictures
 import uma
 
 # How much likelier, in nats, the undisturbed daemon may find its own token where the two differ. Where sums of another batch
@@ -313,12 +314,8 @@ def shipped_models():
 
 
 def vision_models():
-    """A model that reads images; None: it is not here."""
-    model, projector = uma.MODELS / "babyllama105-ext-f32.gguf", uma.MODELS / "mmproj-tinygemma3.gguf"
-    if not projector.exists():
-        return None
-    images = tuple(base64.b64encode((uma.MODELS / name).read_bytes()).decode() for name in ("red32.png", "grad32.png"))
-    return Models(model, projector=projector, images=images, words_max=180)
+    images = tuple(base64.b64encode(image).decode() for image in (pictures.RED, pictures.GRADIENT))
+    return Models(uma.TINY_REGISTER, projector=uma.BUILD / "models" / "mmproj-tiny-register.gguf", images=images, words_max=180)
 
 
 @dataclasses.dataclass

@@ -23,7 +23,7 @@ def main():
         settings = reply_oracle.Settings.by_chance(random.Random(seed))
         if options.no_verify:
             settings = reply_oracle.dataclasses.replace(settings, verify=0)
-        models = (runs % 6 == 5 and reply_oracle.vision_models()) or reply_oracle.shipped_models()
+        models = reply_oracle.vision_models() if runs % 6 == 5 else reply_oracle.shipped_models()
         outcome = reply_oracle.run(settings, seed, options.seconds, models)
         print(f"seed {seed} {models.chat.stem} {settings}\n  {outcome}", flush=True)
         for wrong in outcome.wrong:

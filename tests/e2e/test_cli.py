@@ -19,6 +19,7 @@ import threading
 import time
 import unittest
 
+import shift_register
 import uma
 
 CLI = uma.BUILD / "bin" / "uma-cli"
@@ -360,18 +361,12 @@ class OneShot(CliTest):
         self.assertEqual(self.expected("one two three") + b"\n", result.stdout)
 
 
-class Stories(CliTest):
-    model = uma.STORIES
+class KnownText(CliTest):
+    model = uma.TINY_REGISTER
 
-    @classmethod
-    def setUpClass(cls):
-        if not uma.STORIES.exists():
-            raise unittest.SkipTest(f"{uma.STORIES} is absent")
-        super().setUpClass()
-
-    def test_the_story_begins_as_it_should(self):
-        story = self.output_of("--prompt", "Once upon a time", "--max-tokens", 64).decode()
-        self.assertTrue(story.startswith(", there was a little girl named Lily. She loved to play outside in the park."), story)
+    def test_all_of_it_is_written_as_it_should(self):
+        prompt = "once upon a time there was a little girl"
+        self.assertEqual(shift_register.Register().says(prompt, 500) + "\n", self.output_of("--prompt", prompt, "--max-tokens", 500).decode())
 
 
 class Chat(CliTest):

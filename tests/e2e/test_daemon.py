@@ -1,5 +1,7 @@
 """The process: start, configuration, signals, socket file, metrics, memory of several workers."""
 
+import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -255,13 +257,16 @@ class Signals(unittest.TestCase):
 
     def test_a_second_signal_ends_at_once(self):
         with uma.Daemon(uma.TINY, "--n-ctx", "4096", "--slots", "1", "--max-tokens", "4000") as daemon, daemon.client() as client:
-            session = client.create_session(mode="text")
-            running = client.start(type="generate", session_id=session, prompt="one", max_tokens=4000, ignore_eos=True)
-            client.wait_token(running)
+            # One after the other, far more than is computed between two signals.
+            running = [client.start(type="generate", prompt="one", max_tokens=4000, ignore_eos=True, deadline_ms=0) for _ in range(100)]
+            client.wait_token(running[0])
             daemon.signal(signal.SIGTERM)
             uma.until(lambda: "finishing" in daemon.log() or not daemon.is_running(), "the drain is logged")
             daemon.signal(signal.SIGTERM)
-            daemon.wait()
+            with contextlib.suppress(uma.ConnectionClosed):  # an answer that says so, or none any more
+                self.assertNotEqual("length", client.finish(running[-1]).last.get("reason"))
+            self.assertEqual(0, daemon.wait())
+            self.assertIn("second signal: stopping what still runs", daemon.log())
 
     def test_hup_and_pipe_do_not_end_the_daemon(self):
         with uma.Daemon() as daemon, daemon.client() as client:
@@ -316,11 +321,16 @@ class Numbers(uma.DaemonTest):
         self.assertEqual(1, after["sessions"] - before["sessions"])
         self.client.call(type="end_session", session_id=session)
 
-    def test_metrics_answer_while_a_prefill_runs(self):
-        running = self.client.start(type="generate", prompt="word " * 400, max_tokens=200, ignore_eos=True)
-        for _ in range(20):
-            self.client.metrics()
-        self.client.finish(running)
+    def test_metrics_answer_while_a_prompt_is_computed(self):
+        numbers = itertools.count()  # so that no prompt begins as one that is cached
+
+        def is_seen():
+            with self.daemon.client() as other:
+                running = other.start(type="generate", prompt=f"{next(numbers)}" + " word" * 400, max_tokens=1, ignore_eos=True)
+                seen = self.client.metrics()["sequences_active"]
+                self.assertEqual("length", other.finish(running).reason)
+                return seen == 1
+        uma.until(is_seen, "metrics of a daemon that computes a prompt")
 
     def test_models(self):
         model = self.client.models()[0]  # the one that serves by default comes first
@@ -334,7 +344,6 @@ class Numbers(uma.DaemonTest):
         self.assertIn(model["kv_layout"], ("split", "unified"))
 
 
-@unittest.skipUnless(uma.MAKE_MODEL.exists(), "make_model was not built")
 class WeightsOnce(unittest.TestCase):
     def test_a_further_worker_costs_a_context_and_no_weights(self):
         with tempfile.TemporaryDirectory(prefix="uma-e2e-") as folder:

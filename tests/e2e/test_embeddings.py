@@ -14,9 +14,8 @@ import uma
 
 EMBED = uma.BUILD / "models" / "tiny-embed.gguf"
 RERANK = uma.BUILD / "models" / "tiny-rerank.gguf"
-BGE = uma.MODELS / "bert-bge-vocab-random-mean.gguf"
-BGE_RANK = uma.MODELS / "bert-bge-vocab-random-rank.gguf"
-needs_bge = unittest.skipUnless(BGE.exists(), f"{BGE} is absent")
+WORDPIECE = uma.BUILD / "models" / "tiny-wordpiece.gguf"
+WORDPIECE_RANK = uma.BUILD / "models" / "tiny-wordpiece-rank.gguf"
 
 # Scores are the model's own, of any size. On the variants of the CPU backend the same pair's differed by up to 2.8e-4 with its company.
 SCORE_DELTA = 1e-3
@@ -261,7 +260,6 @@ class Cli(EmbeddingTest):
         self.assertIn("E_MODEL_003", refused.stderr)
 
 
-@uma.needs_llama_server
 class AgainstLlamaServer(EmbeddingTest):
     """The models that the build makes. Without flash attention there too: it sums in 16 bits, which alone moves vectors by more than 1e-4."""
 
@@ -297,12 +295,9 @@ class AgainstLlamaServerOnLastTokens(AgainstLlamaServer):
     model = uma.BUILD / "models" / "tiny-embed-last.gguf"
 
 
-@needs_bge
-class AgainstLlamaServerOnBge(AgainstLlamaServer):
-    """A word-piece vocabulary."""
-
-    model = BGE
-    rank_model = BGE_RANK
+class AgainstLlamaServerOnWordPieces(AgainstLlamaServer):
+    model = WORDPIECE
+    rank_model = WORDPIECE_RANK
 
 
 if __name__ == "__main__":

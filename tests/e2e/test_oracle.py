@@ -40,7 +40,6 @@ class Oracle(unittest.TestCase):
     def test_the_same_bits_for_all(self):
         self.check(Settings(slots=4, reproducible="strict", warm="2M"), 6)
 
-    @unittest.skipUnless(reply_oracle.vision_models(), "no model here reads images")
     def test_images(self):
         self.check(Settings(slots=4, layout="unified", clients=8), 7, reply_oracle.vision_models())
 

@@ -6,11 +6,13 @@ import socket
 import struct
 import unittest
 
+import shift_register
 import uma
 
-MODEL = uma.STORIES if uma.STORIES.exists() else uma.TINY
-PROMPT = "Once upon a time"
+MODEL = uma.TINY_REGISTER
+PROMPT = "once upon a time"
 OPTIONS = {"max_tokens": 600, "ignore_eos": True}
+SAID = shift_register.Register().says(PROMPT, 600)
 
 
 class Robustness(uma.DaemonTest):
@@ -29,17 +31,13 @@ class Robustness(uma.DaemonTest):
             client.close()
         return finished[1:]
 
-    def assert_same_text(self, expected, reply):
-        if MODEL == uma.STORIES:  # see uma.needs_stories
-            self.assertEqual(expected.text, reply.text)
-
     def assert_undisturbed(self, what, disturb):
         alone = self.stream_beside(lambda: None)
         disturbed = self.stream_beside(disturb)
         for reply in alone + disturbed:
             self.assertEqual("length", reply.reason, reply.last)
             self.assertEqual(OPTIONS["max_tokens"], len(reply.tokens))
-            self.assert_same_text(alone[0], reply)
+            self.assertEqual(SAID, reply.text)
         quiet_ms = max(max(reply.gaps_s()) for reply in alone) * 1000
         worst_ms = max(max(reply.gaps_s()) for reply in disturbed) * 1000
         print(f"\n  {what}: worst gap {worst_ms:.1f} ms, undisturbed {quiet_ms:.1f} ms", end=" ")
@@ -123,7 +121,7 @@ class Robustness(uma.DaemonTest):
         replies = self.stream_beside(lambda: come_and_go(1000))
         for reply in replies:
             self.assertEqual("length", reply.reason)
-            self.assert_same_text(replies[0], reply)
+            self.assertEqual(SAID, reply.text)
         self.wait_idle()
         uma.until(lambda: self.daemon.descriptors() == descriptors, "as many descriptors as before")
         grown = self.daemon.rss_bytes() - rss

@@ -197,11 +197,10 @@ class Sessions(uma.DaemonTest):
         self.assertGreater(following.usage["reused_tokens"], reply.usage["prompt_tokens"])
 
 
-@uma.needs_stories
 class MoreSessionsThanSlots(uma.DaemonTest):
     """One slot for several conversations: KV is only a cache of the tokens, so the text is the same whatever was evicted."""
 
-    model = uma.STORIES
+    model = uma.TINY_REGISTER
     flags = ("--n-ctx", "1024", "--slots", "1")
 
     def test_an_evicted_session_continues_the_same(self):

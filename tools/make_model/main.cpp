@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "make_model/model_file.h"
+#include "make_model/projector_file.h"
 #include "make_model/words.h"
 
 namespace {
@@ -58,6 +59,42 @@ uma::ModelSpec tiny_embed_spec() {
   return spec;
 }
 
+// Word pieces and texts of 512 tokens, as most models of this architecture have.
+uma::ModelSpec tiny_wordpiece_spec() {
+  uma::ModelSpec spec = tiny_embed_spec();
+  spec.name = "uma tiny wordpiece";
+  spec.tokenizer = uma::Tokenizer::word_pieces;
+  spec.n_ctx = 512;
+  spec.vocabulary_size = 4096;
+  return spec;
+}
+
+uma::ModelSpec tiny_register_spec() {
+  return {.name = "uma tiny register",
+          .type = GGML_TYPE_F16,
+          .layers = 3,
+          .width = 128,
+          .heads = 1,
+          .kv_heads = 1,
+          .feed_forward = 32,
+          .n_ctx = 4096,
+          .vocabulary_size = 1536,
+          .image_markers = true,
+          .weights = uma::Weights::shift_register};
+}
+
+// The projector of tiny-register: an image of 32 by 32 pixels is 256 rows.
+uma::ProjectorSpec tiny_projector_spec() {
+  return {.name = "uma tiny projector",
+          .image_size = 32,
+          .patch_size = 2,
+          .layers = 2,
+          .width = 64,
+          .heads = 4,
+          .feed_forward = 128,
+          .row_width = tiny_register_spec().width};
+}
+
 uma::ModelSpec spec_134m() {
   return {.name = "uma 134m",
           .type = GGML_TYPE_Q8_0,
@@ -80,10 +117,14 @@ const std::map<std::string, uma::ModelSpec>& presets() {
                                                {"tiny-embed", tiny_embed_spec()},
                                                {"tiny-rerank", tiny_embed_spec()},
                                                {"tiny-embed-last", tiny_spec()},
+                                               {"tiny-wordpiece", tiny_wordpiece_spec()},
+                                               {"tiny-wordpiece-rank", tiny_wordpiece_spec()},
+                                               {"tiny-register", tiny_register_spec()},
                                                {"134m", spec_134m()}};
     made.at("tiny-chat").chat_template = true;
     made.at("tiny-embed-last").pooled_by = uma::PooledBy::last;
     made.at("tiny-rerank").pooled_by = uma::PooledBy::rank;
+    made.at("tiny-wordpiece-rank").pooled_by = uma::PooledBy::rank;
     return made;
   }();
   return presets;
@@ -102,6 +143,7 @@ int main(int argc, char** argv) {
   std::uint32_t quiet_layers = 0;
   float quiet_gain = 0;
   bool chat_template = false;
+  bool is_projector = false;
   const std::map<std::string, ggml_type> types{{"f16", GGML_TYPE_F16}, {"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0}};
 
   app.add_option("--preset", preset, "shape to start from")->check(CLI::IsMember(presets()))->capture_default_str();
@@ -119,6 +161,8 @@ int main(int argc, char** argv) {
                  "of the blocks, the last ones that add little: the others are the same without them");
   app.add_option("--quiet-gain", quiet_gain, "how much of it they add (default 0: nothing)")->check(CLI::Range(0.0, 1.0));
   app.add_flag("--chat-template", chat_template, "add ChatML with <|im_start|> and <|im_end|>");
+  app.add_flag("--projector", is_projector,
+               "write the image projector of tiny-register instead; of the other options --seed counts");
   CLI::Option* out_option = app.add_option("--out", out, "file to write");
   app.add_option("--words", words_count, "print the first N words of the bench instead")
       ->check(CLI::Range(std::size_t{1}, uma::kWordsCountMax))
@@ -140,6 +184,17 @@ int main(int argc, char** argv) {
     return 1;
   }
 
+  const auto report = [](const std::expected<void, std::string>& written) {
+    if (written) return 0;
+    std::println(stderr, "make_model: {}", written.error());
+    return 2;
+  };
+  if (is_projector) {
+    uma::ProjectorSpec projector = tiny_projector_spec();
+    projector.seed = seed;
+    return report(uma::write_projector(projector, out));
+  }
+
   uma::ModelSpec spec = presets().at(preset);
   spec.type = type.value_or(spec.type);
   spec.layers = layers.value_or(spec.layers);
@@ -155,9 +210,5 @@ int main(int argc, char** argv) {
   spec.quiet_layers = quiet_layers;
   spec.quiet_gain = quiet_gain;
 
-  if (auto written = uma::write_model(spec, out); !written) {
-    std::println(stderr, "make_model: {}", written.error());
-    return 2;
-  }
-  return 0;
+  return report(uma::write_model(spec, out));
 }

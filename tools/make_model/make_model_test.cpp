@@ -1,10 +1,12 @@
 // Made models against the real libllama: what the bench and the other rooms' tests rely on.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <format>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -16,6 +18,7 @@
 #include <llama.h>
 
 #include "make_model/model_file.h"
+#include "make_model/shift_register.h"
 #include "make_model/vocabulary.h"
 #include "make_model/words.h"
 
@@ -53,13 +56,12 @@ std::string detokenize(const llama_model& model, const std::vector<llama_token>&
   return text;
 }
 
-std::vector<llama_token> generate_greedy(llama_model& model, const std::string& prompt, int tokens_count) {
+std::vector<llama_token> generate_greedy(llama_model& model, std::vector<llama_token> batch, int tokens_count) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = 512;
   params.n_threads = 1;
   params.n_threads_batch = 1;
   const ContextPtr context(llama_init_from_model(&model, params));
-  std::vector<llama_token> batch = tokenize(model, prompt);
   const int vocabulary_size = llama_vocab_n_tokens(llama_model_get_vocab(&model));
   std::vector<llama_token> generated;
   for (int step = 0; step < tokens_count; ++step) {
@@ -71,6 +73,10 @@ std::vector<llama_token> generate_greedy(llama_model& model, const std::string& 
     generated.push_back(batch[0]);
   }
   return generated;
+}
+
+std::vector<llama_token> generate_greedy(llama_model& model, const std::string& prompt, int tokens_count) {
+  return generate_greedy(model, tokenize(model, prompt), tokens_count);
 }
 
 std::string read_file(const std::filesystem::path& path) {
@@ -87,7 +93,7 @@ ModelSpec smallest_spec() {
           .kv_heads = 1,
           .feed_forward = 32,
           .n_ctx = 256,
-          .vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(true)),
+          .vocabulary_size = static_cast<std::uint32_t>(vocabulary_size_min(Markers::chat)),
           .chat_template = true,
           .seed = 7};
 }
@@ -105,6 +111,7 @@ class MakeModel : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::filesystem::path folder_;
+  const std::filesystem::path models_ = std::filesystem::path(std::getenv("UMA_TEST_MODEL")).parent_path();
 };
 
 TEST(Words, AreDistinctAndBeginWithEarlierWords) {
@@ -117,8 +124,8 @@ TEST(Words, AreDistinctAndBeginWithEarlierWords) {
 }
 
 TEST(Vocabulary, FillsTheSizeAskedFor) {
-  for (const std::size_t size : {vocabulary_size_min(true), std::size_t{1536}, std::size_t{32'000}}) {
-    const Vocabulary vocabulary = make_vocabulary(size, true);
+  for (const std::size_t size : {vocabulary_size_min(Markers::chat), std::size_t{1536}, std::size_t{32'000}}) {
+    const Vocabulary vocabulary = make_vocabulary(size, Markers::chat);
     EXPECT_EQ(vocabulary.texts.size(), size);
     EXPECT_EQ(vocabulary.scores.size(), size);
     EXPECT_EQ(vocabulary.types.size(), size);
@@ -207,6 +214,81 @@ TEST_F(MakeModel, WritesGreedyTextThatVariesAndDependsOnTheWholePrompt) {
   EXPECT_NE(first, second);
   EXPECT_GE(std::set(first.begin(), first.end()).size(), 16u);
   EXPECT_GE(std::set(second.begin(), second.end()).size(), 16u);
+}
+
+// The rule of shift_register.h, by tokens instead of by weights.
+std::vector<llama_token> continued_by_rule(std::vector<llama_token> tokens, std::size_t count, const Vocabulary& vocabulary) {
+  const std::vector<std::int64_t> words = register_words(vocabulary);
+  std::map<llama_token, std::int64_t> codes;
+  for (std::int64_t id = 0; id < static_cast<std::int64_t>(vocabulary.size()); ++id)
+    codes[static_cast<llama_token>(id)] = id % 1024;
+  for (std::size_t code = 0; code < words.size(); ++code)
+    codes[static_cast<llama_token>(words[code])] = static_cast<std::int64_t>(code);
+  std::array<std::vector<std::int64_t>, kTapDistances.size()> states;
+  const std::size_t given = tokens.size();
+  for (std::size_t position = 0; position < given + count - 1; ++position) {
+    std::int64_t state = codes.at(tokens[position]);
+    for (std::size_t layer = 0; layer < states.size(); ++layer) {
+      states[layer].push_back(state);
+      const auto back = std::min(position, static_cast<std::size_t>(kTapDistances[layer]));
+      state = (state >> 1 | (state & 1) << 9) ^ states[layer][position - back];
+    }
+    if (position + 1 >= given) tokens.push_back(static_cast<llama_token>(words.at(static_cast<std::size_t>(state))));
+  }
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(given), tokens.end()};
+}
+
+TEST_F(MakeModel, MakesAShiftRegisterThatSaysWhatItsRuleSays) {
+  const ModelPtr model = load(models_ / "tiny-register.gguf", /*vocabulary_only=*/false);
+  ASSERT_NE(model, nullptr);
+  const Vocabulary vocabulary = make_vocabulary(1536, Markers::image);
+  std::string prompt = "the dog and the cat say hello";
+  for (const int repeated : {1, 20}) {  // shorter than the register, and longer
+    for (int i = 1; i < repeated; ++i) prompt += " once upon a time";
+    std::vector<llama_token> tokens = tokenize(*model, prompt);
+    tokens.insert(tokens.begin(), kTokenBos);
+    const std::vector<llama_token> said = generate_greedy(*model, tokens, 300);
+    EXPECT_EQ(said, continued_by_rule(tokens, 300, vocabulary));
+    EXPECT_GE(std::set(said.begin(), said.end()).size(), 200u);
+  }
+}
+
+TEST_F(MakeModel, RefusesShapesThatAShiftRegisterCannotHave) {
+  ModelSpec spec = smallest_spec();
+  spec.type = GGML_TYPE_F16;
+  spec.weights = Weights::shift_register;
+  spec.heads = 1;
+  spec.vocabulary_size = 1536;
+  EXPECT_TRUE(write_model(spec, folder_ / "a.gguf"));
+  spec.layers = 2;
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "weights of a shift register need width of 52 at least, it is 32");
+  spec.width = 96;
+  spec.layers = 4;
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(), "weights of a shift register need layers of 3 at most, it is 4");
+  spec.layers = 1;
+  spec.vocabulary_size = 1200;
+  EXPECT_EQ(write_model(spec, folder_ / "b.gguf").error(),
+            "weights of a shift register need vocab with 1024 words, it is 1200");
+}
+
+TEST_F(MakeModel, ReadsWordPieces) {
+  const ModelPtr model = load(models_ / "tiny-wordpiece.gguf", /*vocabulary_only=*/true);
+  ASSERT_NE(model, nullptr);
+  const llama_vocab* vocab = llama_model_get_vocab(model.get());
+  EXPECT_EQ(llama_vocab_type(vocab), LLAMA_VOCAB_TYPE_WPM);
+  const auto pieces = [&](const std::string& text) {
+    std::vector<std::string> read;
+    for (const llama_token token : tokenize(*model, text)) read.emplace_back(llama_vocab_get_text(vocab, token));
+    return read;
+  };
+  EXPECT_EQ(pieces("The dog"), (std::vector<std::string>{"▁the", "▁dog"}));
+  EXPECT_EQ(pieces("calling"), (std::vector<std::string>{"▁call", "ing"}));
+  EXPECT_EQ(pieces("é!"), (std::vector<std::string>{"▁e", "▁!"}));
+  EXPECT_EQ(pieces("東京"), (std::vector<std::string>{"▁東", "[UNK]"}));
+  std::vector<llama_token> tokens(8);
+  EXPECT_EQ(llama_tokenize(vocab, "the", 3, tokens.data(), 8, /*add_special=*/true, false), 3);
+  EXPECT_EQ(tokens[0], kPieceBegin);
+  EXPECT_EQ(tokens[2], kPieceEnd);
 }
 
 TEST_F(MakeModel, MakesModelsWithAWindowAndWithStates) {

@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstring>
 #include <format>
-#include <memory>
-#include <span>
 #include <string_view>
-#include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <gguf.h>
 
 #include "base/check.h"
-#include "base/random.h"
+#include "make_model/gguf_writer.h"
+#include "make_model/shift_register.h"
 #include "make_model/vocabulary.h"
 #include "make_model/words.h"
 
@@ -46,45 +43,6 @@ constexpr float kGainState = 2.0F;
 constexpr std::int64_t kTokenTypes = 2;  // of bert: the first and the second text of a pair
 constexpr float kPassedOn = 0.5F;        // how much of its input a layer gives to its output beside the state
 
-struct Matrix {
-  enum class Filling : std::uint8_t {
-    random,    // normal, deviation gain / sqrt(columns)
-    constant,  // gain
-    decays,    // of mamba's states, the same in every row
-  };
-  std::string name;
-  std::int64_t rows;
-  std::int64_t columns;
-  float gain;
-  bool is_quiet = false;
-  Filling filling = Filling::random;
-  bool is_f32 = false;  // whatever the type of the model
-};
-
-struct GgufFree {
-  void operator()(gguf_context* gguf) const { gguf_free(gguf); }
-};
-struct GgmlFree {
-  void operator()(ggml_context* ggml) const { ggml_free(ggml); }
-};
-struct FileClose {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
-
-Matrix vector_of(std::string name, std::int64_t columns, float value) {
-  return {.name = std::move(name),
-          .rows = 1,
-          .columns = columns,
-          .gain = value,
-          .filling = Matrix::Filling::constant,
-          .is_f32 = true};
-}
-
-ggml_type stored_type(const Matrix& matrix, const ModelSpec& spec) {
-  return matrix.is_f32 ? GGML_TYPE_F32 : spec.type;
-}
-
 // Whether any layer has attention and a feed-forward block.
 bool has_attention(const ModelSpec& spec) {
   return spec.architecture != Architecture::mamba;
@@ -96,6 +54,42 @@ bool attends(const ModelSpec& spec, std::uint32_t layer) {
 
 std::uint32_t step_rank(const ModelSpec& spec) {
   return std::max(1U, spec.width / 16);
+}
+
+Markers markers_of(const ModelSpec& spec) {
+  if (spec.chat_template) return Markers::chat;
+  return spec.image_markers ? Markers::image : Markers::none;
+}
+
+std::size_t smallest_vocabulary(const ModelSpec& spec) {
+  return spec.tokenizer == Tokenizer::word_pieces ? word_pieces_size_min() : vocabulary_size_min(markers_of(spec));
+}
+
+Vocabulary vocabulary_of(const ModelSpec& spec) {
+  return spec.tokenizer == Tokenizer::word_pieces ? make_word_pieces(spec.vocabulary_size)
+                                                  : make_vocabulary(spec.vocabulary_size, markers_of(spec));
+}
+
+std::expected<void, std::string> check_register(const ModelSpec& spec) {
+  if (spec.weights == Weights::random) return {};
+  const auto refuse = [](std::string_view what, std::string_view needed, auto value) {
+    return std::unexpected(std::format("weights of a shift register need {} {}, it is {}", what, needed, value));
+  };
+  const std::int64_t width_min = register_width_min(spec.layers);
+  if (spec.layers > kTapDistances.size())
+    return refuse("layers", std::format("of {} at most", kTapDistances.size()), spec.layers);
+  if (spec.width < width_min) return refuse("width", std::format("of {} at least", width_min), spec.width);
+  if (spec.heads != 1) return refuse("heads", "of 1", spec.heads);
+  if (spec.feed_forward < register_feed_forward_min()) {
+    return refuse("ff", std::format("of {} at least", register_feed_forward_min()), spec.feed_forward);
+  }
+  if (spec.type != GGML_TYPE_F16) return refuse("type", "f16", ggml_type_name(spec.type));
+  if (spec.n_ctx > 8192) return refuse("n-ctx", "of 8192 at most", spec.n_ctx);
+  if (spec.quiet_layers != 0) return refuse("quiet-layers", "of 0", spec.quiet_layers);
+  if (register_words(vocabulary_of(spec)).size() < 1U << kCodeBits) {
+    return refuse("vocab", std::format("with {} words", 1 << kCodeBits), spec.vocabulary_size);
+  }
+  return {};
 }
 
 std::expected<void, std::string> check_spec(const ModelSpec& spec) {
@@ -119,7 +113,7 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return within("kv-heads", spec.kv_heads, 1, spec.heads); })
       .and_then([&] { return within("ff", spec.feed_forward, 32, 1 << 20); })
       .and_then([&] { return within("n-ctx", spec.n_ctx, 64, 1 << 24); })
-      .and_then([&] { return within("vocab", spec.vocabulary_size, vocabulary_size_min(spec.chat_template), kWordsCountMax); })
+      .and_then([&] { return within("vocab", spec.vocabulary_size, smallest_vocabulary(spec), kWordsCountMax); })
       .and_then([&] { return multiple("width", spec.width, block); })
       .and_then([&] { return multiple("ff", spec.feed_forward, block); })
       .and_then([&] { return multiple("heads", spec.heads, spec.kv_heads); })
@@ -131,7 +125,8 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] {
         // gemma3 brings what a layer adds to the same size again.
         return within("quiet-layers", spec.quiet_layers, 0, spec.architecture == Architecture::gemma3 ? 0 : spec.layers - 1);
-      });
+      })
+      .and_then([&] { return check_register(spec); });
 }
 
 void add_attention(const ModelSpec& spec, const std::string& block, float added, std::vector<Matrix>& list) {
@@ -222,8 +217,11 @@ std::vector<Matrix> list_bert_matrices(const ModelSpec& spec) {
   return list;
 }
 
-std::vector<Matrix> list_matrices(const ModelSpec& spec) {
+std::vector<Matrix> list_matrices(const ModelSpec& spec, const Vocabulary& vocabulary) {
   if (spec.architecture == Architecture::bert) return list_bert_matrices(spec);
+  if (spec.weights == Weights::shift_register) {
+    return list_register_matrices(vocabulary, spec.layers, spec.width, spec.feed_forward);
+  }
   const std::int64_t width = spec.width;
   const std::int64_t tokens = spec.vocabulary_size;
   std::vector<Matrix> list;
@@ -245,7 +243,12 @@ std::vector<Matrix> list_matrices(const ModelSpec& spec) {
     for (std::size_t i = first; i < list.size(); ++i) list[i].is_quiet = is_quiet;
   }
   list.push_back(vector_of("output_norm.weight", width, 1));
-  list.push_back({"output.weight", tokens, width, kGainLogits});
+  list.push_back({.name = "output.weight",
+                  .rows = tokens,
+                  .columns = width,
+                  .gain = kGainLogits,
+                  .special_rows = static_cast<std::int64_t>(vocabulary.plain_begin),
+                  .special_gain = kGainSpecialLogits});
   return list;
 }
 
@@ -310,7 +313,7 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   if (spec.pooled_by != PooledBy::none) set_u32("pooling_type", static_cast<std::uint32_t>(spec.pooled_by));
   if (has_attention(spec) && spec.architecture != Architecture::bert) {
     set_u32("rope.dimension_count", spec.width / spec.heads);
-    set_f32("rope.freq_base", 10000.0F);
+    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // a register has angles of its own
   }
   if (spec.architecture == Architecture::gemma3) {
     set_u32("attention.sliding_window", spec.window);
@@ -326,17 +329,18 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   set_u32("vocab_size", spec.vocabulary_size);
 }
 
+void set_word_pieces(gguf_context* gguf) {
+  gguf_set_val_str(gguf, "tokenizer.ggml.pre", "bert-bge");
+  gguf_set_val_u32(gguf, "tokenizer.ggml.padding_token_id", kPiecePadding);
+  gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kPieceUnknown);
+  gguf_set_val_u32(gguf, "tokenizer.ggml.cls_token_id", kPieceBegin);
+  gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kPieceBegin);
+  gguf_set_val_u32(gguf, "tokenizer.ggml.seperator_token_id", kPieceEnd);  // the format's spelling
+  gguf_set_val_u32(gguf, "tokenizer.ggml.mask_token_id", kPieceMask);
+}
+
 // `ends_texts`: every text gets the end token behind it.
-void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_template, bool ends_texts) {
-  std::vector<const char*> texts;
-  texts.reserve(vocabulary.size());
-  for (const std::string& text : vocabulary.texts) {
-    texts.push_back(text.c_str());
-  }
-  gguf_set_val_str(gguf, "tokenizer.ggml.model", "llama");
-  gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", texts.data(), texts.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, vocabulary.scores.data(), vocabulary.size());
-  gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, vocabulary.types.data(), vocabulary.size());
+void set_sentence_pieces(gguf_context* gguf, bool chat_template, bool ends_texts) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kTokenUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kTokenBos);
   gguf_set_val_u32(gguf, "tokenizer.ggml.eos_token_id", kTokenEos);
@@ -348,87 +352,22 @@ void set_vocabulary(gguf_context* gguf, const Vocabulary& vocabulary, bool chat_
   }
 }
 
-// gguf copies what it needs of the tensors, so they live only as long as this call.
-void add_tensors(gguf_context* gguf, const ModelSpec& spec, std::span<const Matrix> matrices) {
-  const ggml_init_params params{
-      .mem_size = matrices.size() * ggml_tensor_overhead() + 1024, .mem_buffer = nullptr, .no_alloc = true};
-  const std::unique_ptr<ggml_context, GgmlFree> ggml(ggml_init(params));
-  UMA_CHECK(ggml != nullptr);
-  for (const Matrix& matrix : matrices) {
-    const ggml_type type = stored_type(matrix, spec);
-    ggml_tensor* tensor = matrix.rows == 1 ? ggml_new_tensor_1d(ggml.get(), type, matrix.columns)
-                                           : ggml_new_tensor_2d(ggml.get(), type, matrix.columns, matrix.rows);
-    ggml_set_name(tensor, matrix.name.c_str());
-    gguf_add_tensor(gguf, tensor);
+void set_vocabulary(gguf_context* gguf, const ModelSpec& spec, const Vocabulary& vocabulary) {
+  std::vector<const char*> texts;
+  texts.reserve(vocabulary.size());
+  for (const std::string& text : vocabulary.texts) {
+    texts.push_back(text.c_str());
   }
-}
-
-// A nearly normal number with deviation 1: the sum of four 16-bit uniform ones. Integers until the last step, so every machine
-// and libm gives the same bits, and a draw costs one step of the generator.
-float next_normal(Random& random) {
-  constexpr float kMean = 4 * 65535 / 2.0F;
-  constexpr float kDeviation = 37837.0F;  // sqrt(4 * (65536^2 - 1) / 12)
-  const std::uint64_t bits = random.next_u64();
-  const auto sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-  return (static_cast<float>(sum) - kMean) / kDeviation;
-}
-
-bool write_padded(std::FILE* file, std::span<const std::byte> bytes, std::size_t alignment) {
-  static constexpr std::byte kZeros[GGUF_DEFAULT_ALIGNMENT]{};
-  const std::size_t padding = (alignment - bytes.size() % alignment) % alignment;
-  return std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size() && std::fwrite(kZeros, 1, padding, file) == padding;
-}
-
-void fill_row(const Matrix& matrix, float gain, std::span<float> row, Random& random) {
-  switch (matrix.filling) {
-    case Matrix::Filling::random: {
-      const float scale = gain / std::sqrt(static_cast<float>(matrix.columns));
-      std::ranges::generate(row, [&] { return next_normal(random) * scale; });
-      break;
-    }
-    case Matrix::Filling::constant:
-      std::ranges::fill(row, gain);
-      break;
-    case Matrix::Filling::decays:
-      for (std::size_t i = 0; i < row.size(); ++i) row[i] = -0.25F * static_cast<float>(i + 1);
-      break;
+  const bool is_word_pieces = spec.tokenizer == Tokenizer::word_pieces;
+  gguf_set_val_str(gguf, "tokenizer.ggml.model", is_word_pieces ? "bert" : "llama");
+  gguf_set_arr_str(gguf, "tokenizer.ggml.tokens", texts.data(), texts.size());
+  gguf_set_arr_data(gguf, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, vocabulary.scores.data(), vocabulary.size());
+  gguf_set_arr_data(gguf, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, vocabulary.types.data(), vocabulary.size());
+  if (is_word_pieces) {
+    set_word_pieces(gguf);
+  } else {
+    set_sentence_pieces(gguf, spec.chat_template, spec.pooled_by != PooledBy::none);
   }
-}
-
-// Memory: one matrix in its stored form and one row of floats.
-bool write_matrix(std::FILE* file, const Matrix& matrix, ggml_type type, std::size_t special_rows, Random& random) {
-  const std::size_t row_bytes = ggml_row_size(type, matrix.columns);
-  std::vector<std::byte> stored(row_bytes * static_cast<std::size_t>(matrix.rows));
-  std::vector<float> row(static_cast<std::size_t>(matrix.columns));
-  for (std::int64_t index = 0; index < matrix.rows; ++index) {
-    const float gain = static_cast<std::size_t>(index) < special_rows ? kGainSpecialLogits : matrix.gain;
-    fill_row(matrix, gain, row, random);
-    ggml_quantize_chunk(type, row.data(), stored.data() + static_cast<std::size_t>(index) * row_bytes, 0, 1, matrix.columns,
-                        nullptr);
-  }
-  return write_padded(file, stored, GGUF_DEFAULT_ALIGNMENT);
-}
-
-bool write_all(std::FILE* file, const ModelSpec& spec) {
-  const Vocabulary vocabulary = make_vocabulary(spec.vocabulary_size, spec.chat_template);
-  const std::vector<Matrix> matrices = list_matrices(spec);
-  const GgufPtr gguf(gguf_init_empty());
-  set_shape(gguf.get(), spec);
-  set_vocabulary(gguf.get(), vocabulary, spec.chat_template, spec.pooled_by != PooledBy::none);
-  add_tensors(gguf.get(), spec, matrices);
-  if (!gguf_write_to_file_ptr(gguf.get(), file, /*only_meta=*/true)) {
-    return false;
-  }
-  Random random(spec.seed);
-  Random random_quiet(~spec.seed);
-  for (const Matrix& matrix : matrices) {
-    const std::size_t special_rows = matrix.name == "output.weight" ? vocabulary.plain_begin : 0;
-    Random& source = matrix.is_quiet ? random_quiet : random;
-    if (!write_matrix(file, matrix, stored_type(matrix, spec), special_rows, source)) {
-      return false;
-    }
-  }
-  return std::fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
 }  // namespace
@@ -437,23 +376,11 @@ std::expected<void, std::string> write_model(const ModelSpec& spec, const std::f
   if (auto possible = check_spec(spec); !possible) {
     return possible;
   }
-  const std::string temporary = std::format("{}.{}.tmp", path.string(), getpid());
-  const auto fail_with_errno = [&](std::string_view what) -> std::unexpected<std::string> {
-    const std::string reason = std::strerror(errno);
-    std::remove(temporary.c_str());
-    return std::unexpected(std::format("cannot {} {}: {}", what, temporary, reason));
-  };
-  std::unique_ptr<std::FILE, FileClose> file(std::fopen(temporary.c_str(), "wb"));
-  if (file == nullptr) {
-    return fail_with_errno("create");
-  }
-  if (!write_all(file.get(), spec) || std::fclose(file.release()) != 0) {
-    return fail_with_errno("write");
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return fail_with_errno("rename");
-  }
-  return {};
+  const Vocabulary vocabulary = vocabulary_of(spec);
+  GgufPtr gguf(gguf_init_empty());
+  set_shape(gguf.get(), spec);
+  set_vocabulary(gguf.get(), spec, vocabulary);
+  return write_gguf(std::move(gguf), list_matrices(spec, vocabulary), spec.type, spec.seed, path);
 }
 
 }  // namespace uma

@@ -21,6 +21,13 @@ enum class Architecture : std::uint8_t {
   bert,    // nothing: every token sees the whole text, of which a vector or a score is made
 };
 
+enum class Tokenizer : std::uint8_t { sentence_pieces, word_pieces };
+
+enum class Weights : std::uint8_t {
+  random,
+  shift_register,  // shift_register.h
+};
+
 // What a model makes of a whole text; the values of llama_pooling_type.
 enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 
@@ -35,9 +42,12 @@ struct ModelSpec {
   std::uint32_t feed_forward = 0;
   std::uint32_t n_ctx = 0;  // context length the model claims to be trained for
   std::uint32_t vocabulary_size = 0;
-  std::uint32_t window = 0;             // tokens that a layer with a window looks at, itself included; gemma3 only
-  PooledBy pooled_by = PooledBy::none;  // bert: mean or rank
-  bool chat_template = false;           // ChatML, with its control tokens
+  std::uint32_t window = 0;                          // tokens that a layer with a window looks at, itself included; gemma3 only
+  PooledBy pooled_by = PooledBy::none;               // bert: mean or rank
+  bool chat_template = false;                        // ChatML, with its control tokens
+  bool image_markers = false;                        // control tokens around an image, for a model with a projector
+  Tokenizer tokenizer = Tokenizer::sentence_pieces;  // word pieces: bert only
+  Weights weights = Weights::random;
   std::uint64_t seed = 1;
   // The last of the layers say little: what they add is scaled by `quiet_gain`, and all other weights are those of the model
   // without them. With 0 the two say the same at different costs, a pair for speculative decoding.
@@ -45,8 +55,8 @@ struct ModelSpec {
   float quiet_gain = 0;
 };
 
-// Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
-// other. The error is a sentence for a person: an impossible shape, or what the file system said.
+// The file is whole or not there (gguf_writer.h). The error is a sentence for a person: an impossible shape, or what the file
+// system said.
 [[nodiscard]] std::expected<void, std::string> write_model(const ModelSpec& spec, const std::filesystem::path& path);
 
 }  // namespace uma

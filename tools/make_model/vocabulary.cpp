@@ -1,5 +1,6 @@
 #include "make_model/vocabulary.h"
 
+#include <algorithm>
 #include <array>
 #include <format>
 #include <string_view>
@@ -77,16 +78,30 @@ class VocabularyBuilder {
   std::unordered_set<std::string> seen_;
 };
 
-void add_smallest(VocabularyBuilder& builder, bool with_chat_tokens) {
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+void add_smallest(VocabularyBuilder& builder, Markers markers) {
   builder.add("<unk>", 0, LLAMA_TOKEN_TYPE_UNKNOWN);
   builder.add("<s>", 0, LLAMA_TOKEN_TYPE_CONTROL);
   builder.add("</s>", 0, LLAMA_TOKEN_TYPE_CONTROL);
   for (int byte = 0; byte < 256; ++byte) {
     builder.add(std::format("<0x{:02X}>", byte), 0, LLAMA_TOKEN_TYPE_BYTE);
   }
-  if (with_chat_tokens) {
+  if (markers == Markers::chat) {
     builder.add("<|im_start|>", 0, LLAMA_TOKEN_TYPE_CONTROL);
     builder.add("<|im_end|>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  }
+  if (markers == Markers::image) {
+    builder.add("<start_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
+    builder.add("<end_of_image>", 0, LLAMA_TOKEN_TYPE_CONTROL);
   }
   builder.end_of_special_tokens();
 
@@ -97,27 +112,70 @@ void add_smallest(VocabularyBuilder& builder, bool with_chat_tokens) {
   for (std::size_t index = 0; index < kSyllablesCount; ++index) {
     builder.add_plain(make_syllable(index), kScoreSyllable - static_cast<float>(index));
   }
-  for (std::size_t begin = 0; begin < kEnglishWords.size();) {
-    const std::size_t end = std::min(kEnglishWords.find(' ', begin), kEnglishWords.size());
-    builder.add_word(kEnglishWords.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string_view word : words_of(kEnglishWords)) {
+    builder.add_word(word);
+  }
+}
+
+// The tokenizer looks for "▁word" and then for what continues it, always the longest; scores play no part. Text is in lower
+// case and without accents by then.
+void add_smallest_pieces(VocabularyBuilder& builder) {
+  builder.add("[PAD]", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  builder.add("[UNK]", 0, LLAMA_TOKEN_TYPE_UNKNOWN);
+  builder.add("[CLS]", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  builder.add("[SEP]", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  builder.add("[MASK]", 0, LLAMA_TOKEN_TYPE_CONTROL);
+  builder.end_of_special_tokens();
+  for (char character = '!'; character <= '~'; ++character) {
+    if (character >= 'A' && character <= 'Z') continue;
+    builder.add_plain(std::string(kSpace) + character, 0);
+    builder.add_plain(std::string(1, character), 0);
+  }
+  for (const std::string_view other : {"東", "語", "я", "ω"}) {
+    builder.add_plain(std::string(kSpace) + std::string(other), 0);
+    builder.add_plain(std::string(other), 0);
+  }
+  for (const std::string_view ending : words_of("ing ed er est ly ness tion al ment able")) {
+    builder.add_plain(std::string(ending), 0);
+  }
+  for (std::size_t index = 0; index < kSyllablesCount; ++index) {
+    builder.add_plain(make_syllable(index), 0);
+  }
+  for (const std::string_view word : words_of(kEnglishWords)) {
+    builder.add_plain(std::string(kSpace) + std::string(word), 0);
   }
 }
 
 }  // namespace
 
-std::size_t vocabulary_size_min(bool with_chat_tokens) {
+std::size_t vocabulary_size_min(Markers markers) {
   VocabularyBuilder builder(kWordsCountMax);
-  add_smallest(builder, with_chat_tokens);
+  add_smallest(builder, markers);
   return builder.size();
 }
 
-Vocabulary make_vocabulary(std::size_t size, bool with_chat_tokens) {
-  UMA_CHECK(size >= vocabulary_size_min(with_chat_tokens) && size <= kWordsCountMax);
+Vocabulary make_vocabulary(std::size_t size, Markers markers) {
+  UMA_CHECK(size >= vocabulary_size_min(markers) && size <= kWordsCountMax);
   VocabularyBuilder builder(size);
-  add_smallest(builder, with_chat_tokens);
+  add_smallest(builder, markers);
   for (std::size_t index = 0; !builder.is_full(); ++index) {
     builder.add_word(make_word(index));
+  }
+  return builder.take();
+}
+
+std::size_t word_pieces_size_min() {
+  VocabularyBuilder builder(kWordsCountMax);
+  add_smallest_pieces(builder);
+  return builder.size();
+}
+
+Vocabulary make_word_pieces(std::size_t size) {
+  UMA_CHECK(size >= word_pieces_size_min() && size <= kWordsCountMax);
+  VocabularyBuilder builder(size);
+  add_smallest_pieces(builder);
+  for (std::size_t index = 0; !builder.is_full(); ++index) {
+    builder.add_plain(std::string(kSpace) + make_word(index), 0);
   }
   return builder.take();
 }

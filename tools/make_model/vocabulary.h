@@ -5,6 +5,9 @@
 //   1. syllables ("ke"), with the higher scores: consonant + vowel, which never overlap;
 //   2. beginnings of words ("▁ba", "▁bake", "▁bakedo"), which grow from "▁" to the right, one syllable or letter at a time.
 // Text outside the words falls back to syllables, characters and bytes, so every byte string can be tokenized.
+//
+// The other kind is a WordPiece ("bert") vocabulary: whole words, and pieces that continue a word; a word that cannot be put
+// together of them is one unknown token. No byte tokens: such models read texts and write none.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +29,28 @@ inline constexpr std::int32_t kTokenUnknown = 0;
 inline constexpr std::int32_t kTokenBos = 1;
 inline constexpr std::int32_t kTokenEos = 2;
 
-// The smallest vocabulary there is: control tokens, bytes, characters, syllables and a few hundred English words.
-[[nodiscard]] std::size_t vocabulary_size_min(bool with_chat_tokens);
+// Control tokens beside <s> and </s>.
+enum class Markers : std::uint8_t {
+  none,
+  chat,   // <|im_start|>, <|im_end|>
+  image,  // <start_of_image>, <end_of_image>
+};
 
-// Fills up to `size` tokens with the words of words.h. With `with_chat_tokens` it holds <|im_start|> and <|im_end|>.
-// Requires size >= vocabulary_size_min(with_chat_tokens) and size <= kWordsCountMax.
-[[nodiscard]] Vocabulary make_vocabulary(std::size_t size, bool with_chat_tokens);
+// The smallest vocabulary there is: control tokens, bytes, characters, syllables and a few hundred English words.
+[[nodiscard]] std::size_t vocabulary_size_min(Markers markers);
+
+// Fills up to `size` tokens with the words of words.h. Requires size >= vocabulary_size_min(markers) and size <=
+// kWordsCountMax.
+[[nodiscard]] Vocabulary make_vocabulary(std::size_t size, Markers markers);
+
+inline constexpr std::int32_t kPiecePadding = 0;
+inline constexpr std::int32_t kPieceUnknown = 1;
+inline constexpr std::int32_t kPieceBegin = 2;
+inline constexpr std::int32_t kPieceEnd = 3;
+inline constexpr std::int32_t kPieceMask = 4;
+
+// The same for word pieces: characters (a few of other scripts too), the same English words, endings and syllables.
+[[nodiscard]] std::size_t word_pieces_size_min();
+[[nodiscard]] Vocabulary make_word_pieces(std::size_t size);
 
 }  // namespace uma

@@ -1,0 +1,58 @@
+// A GGUF file of metadata and matrices whose values are drawn, computed or given. The same input gives the same bytes
+// everywhere.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <expected>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ggml.h>
+#include <gguf.h>
+
+namespace uma {
+
+struct Matrix {
+  enum class Filling : std::uint8_t {
+    random,    // normal, deviation gain / sqrt(columns)
+    constant,  // gain
+    decays,    // the decay rates of mamba's states, the same in every row
+    given,     // `values`
+  };
+  std::string name;
+  std::int64_t rows;
+  std::int64_t columns;
+  float gain = 1;
+  bool is_quiet = false;  // drawn from a generator of its own
+  Filling filling = Filling::random;
+  bool is_f32 = false;                  // whatever the type of the file
+  std::int64_t special_rows = 0;        // the first rows, which are drawn with `special_gain`
+  float special_gain = 1;               // instead of `gain`
+  std::vector<float> values = {};       // row by row; for Filling::given
+  std::array<std::int64_t, 4> shape{};  // as the file says it, where that is no matrix; zeros: it is one
+};
+
+// A vector with the same value everywhere, in 32 bits.
+[[nodiscard]] Matrix vector_of(std::string name, std::int64_t columns, float value);
+
+// A matrix of zeros to be filled by `at`; one row is a vector in 32 bits.
+[[nodiscard]] Matrix zeros(std::string name, std::int64_t rows, std::int64_t columns);
+[[nodiscard]] float& at(Matrix& matrix, std::int64_t row, std::int64_t column);
+
+struct GgufFree {
+  void operator()(gguf_context* gguf) const { gguf_free(gguf); }
+};
+using GgufPtr = std::unique_ptr<gguf_context, GgufFree>;
+
+// Writes to a temporary name beside `path`, then renames: `path` is never half a model, and two writers do not disturb each
+// other. Matrices are stored as `type` unless they are f32. The error is a sentence for a person: what the file system said.
+// Memory: one matrix in its stored form and one row of floats.
+[[nodiscard]] std::expected<void, std::string> write_gguf(GgufPtr metadata, std::span<const Matrix> matrices, ggml_type type,
+                                                          std::uint64_t seed, const std::filesystem::path& path);
+
+}  // namespace uma

@@ -1,0 +1,168 @@
+#include "make_model/shift_register.h"
+
+#include <cmath>
+#include <format>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace uma {
+
+namespace {
+
+constexpr std::int64_t kWordsCount = 1 << kCodeBits;
+constexpr std::int64_t kStillPairs = 4;  // of each head: not turned by the position
+constexpr std::uint64_t kAnglesSeed = 1;
+
+// Scores before the softmax. Where the distance is another one, the turned pairs add up to 36 at most within 8,192 tokens.
+constexpr double kScoreTap = 100;
+constexpr double kScoreBegin = 65;
+constexpr float kLogitOfABit = 8;  // two codes differ in one bit at least, whose logit then changes its sign
+
+std::int64_t place_of_state(std::int64_t layer) {
+  return kPlaceCode + 2 * layer * kCodeBits;
+}
+std::int64_t place_of_tap(std::int64_t layer) {
+  return place_of_state(layer) + kCodeBits;
+}
+
+float bit_of(std::int64_t code, std::int64_t bit) {
+  return (code >> bit & 1) != 0 ? 1.0F : -1.0F;
+}
+
+// The normalization divides by the root of the mean square; these weights undo it where `used` numbers are 1 or -1, all others
+// 0.
+Matrix norm_of(std::string name, std::int64_t width, std::int64_t used) {
+  return vector_of(std::move(name), width,
+                   static_cast<float>(std::sqrt(static_cast<double>(used) / static_cast<double>(width))));
+}
+
+// By how much each turned pair turns from one token to the next. Neither small, so that neighbours are told apart, nor in
+// simple ratios, so that no other distance brings all of them together again.
+std::vector<double> angles_of_pairs(std::int64_t width) {
+  Random random(kAnglesSeed);
+  std::vector<double> angles(static_cast<std::size_t>(width / 2 - kStillPairs));
+  for (double& angle : angles) angle = 0.3 + 2.8 * random.next_unit();
+  return angles;
+}
+
+Matrix frequency_divisors(std::int64_t width) {
+  constexpr float kStands = 1e30F;
+  Matrix divisors = zeros("rope_freqs.weight", 1, width / 2);
+  divisors.values.assign(divisors.values.size(), kStands);
+  const std::vector<double> angles = angles_of_pairs(width);
+  for (std::size_t i = 0; i < angles.size(); ++i) divisors.values[i] = static_cast<float>(1 / angles[i]);
+  return divisors;
+}
+
+void add_attention(const std::string& block, std::int64_t layer, std::int64_t width, std::vector<Matrix>& list) {
+  const std::vector<double> angles = angles_of_pairs(width);
+  const double pairs = static_cast<double>(angles.size());
+  const double root = std::sqrt(static_cast<double>(width));  // by which attention divides
+  const double tap = std::sqrt(kScoreTap * root / pairs);
+  const double begin = std::sqrt(kScoreBegin * root / static_cast<double>(kStillPairs));
+  Matrix query = zeros(block + "attn_q.weight", width, width);
+  Matrix key = zeros(block + "attn_k.weight", width, width);
+  // Stored in 16 bits, which the last bits of two libms' sines and cosines do not reach.
+  for (std::size_t i = 0; i < angles.size(); ++i) {
+    const std::int64_t row = 2 * static_cast<std::int64_t>(i);
+    const double turned = static_cast<double>(kTapDistances[static_cast<std::size_t>(layer)]) * angles[i];
+    at(query, row, kPlaceOne) = static_cast<float>(tap * std::cos(turned));
+    at(query, row + 1, kPlaceOne) = static_cast<float>(-tap * std::sin(turned));
+    at(key, row, kPlaceOne) = static_cast<float>(tap);
+    at(key, row, kPlaceBegin) = static_cast<float>(-tap);
+  }
+  for (std::int64_t row = 2 * static_cast<std::int64_t>(angles.size()); row < width; row += 2) {
+    at(query, row, kPlaceOne) = static_cast<float>(begin);
+    at(key, row, kPlaceBegin) = static_cast<float>(begin);
+  }
+  Matrix value = zeros(block + "attn_v.weight", width, width);
+  Matrix output = zeros(block + "attn_output.weight", width, width);
+  for (std::int64_t bit = 0; bit < kCodeBits; ++bit) {
+    at(value, bit, place_of_state(layer) + bit) = 1;
+    at(output, place_of_tap(layer) + bit, bit) = 1;
+  }
+  const std::int64_t used = place_of_tap(layer) - 1;  // <s> has one more, which only makes its numbers a little smaller
+  list.push_back(norm_of(block + "attn_norm.weight", width, used));
+  for (Matrix* matrix : {&query, &key, &value, &output}) list.push_back(std::move(*matrix));
+}
+
+void add_feed_forward(const std::string& block, std::int64_t layer, std::int64_t width, std::int64_t inner,
+                      std::vector<Matrix>& list) {
+  Matrix gate = zeros(block + "ffn_gate.weight", inner, width);
+  Matrix up = zeros(block + "ffn_up.weight", inner, width);
+  Matrix down = zeros(block + "ffn_down.weight", width, inner);
+  for (std::int64_t bit = 0; bit < kCodeBits; ++bit) {
+    const std::int64_t moved = place_of_state(layer) + (bit + 1) % kCodeBits;
+    for (const std::int64_t half : {0, 1}) {
+      const float sign = half == 0 ? 1.0F : -1.0F;
+      at(gate, 2 * bit + half, moved) = sign;
+      at(up, 2 * bit + half, place_of_tap(layer) + bit) = sign;
+      at(down, place_of_state(layer + 1) + bit, 2 * bit + half) = -1;
+    }
+  }
+  list.push_back(norm_of(block + "ffn_norm.weight", width, place_of_state(layer + 1) - 1));
+  for (Matrix* matrix : {&gate, &up, &down}) list.push_back(std::move(*matrix));
+}
+
+}  // namespace
+
+std::int64_t register_width_min(std::int64_t layers) {
+  return place_of_state(layers) + kCodeBits;
+}
+
+std::int64_t register_feed_forward_min() {
+  return 2 * kCodeBits;
+}
+
+std::vector<std::int64_t> register_words(const Vocabulary& vocabulary) {
+  constexpr std::string_view kSpace = "\u2581";
+  std::vector<std::int64_t> words;
+  for (std::size_t id = vocabulary.plain_begin; id < vocabulary.size() && words.size() < kWordsCount; ++id) {
+    const std::string& text = vocabulary.texts[id];
+    if (text.starts_with(kSpace) && text.size() > kSpace.size()) words.push_back(static_cast<std::int64_t>(id));
+  }
+  return words;
+}
+
+std::vector<Matrix> list_register_matrices(const Vocabulary& vocabulary, std::int64_t layers, std::int64_t width,
+                                           std::int64_t feed_forward) {
+  const std::vector<std::int64_t> words = register_words(vocabulary);
+  UMA_CHECK(words.size() == kWordsCount && layers <= std::ssize(kTapDistances));
+  UMA_CHECK(width >= register_width_min(layers) && feed_forward >= register_feed_forward_min());
+  const auto tokens = static_cast<std::int64_t>(vocabulary.size());
+  // What is never generated has a code too, if it is read: the end of its id.
+  std::vector<std::int64_t> codes;
+  for (std::int64_t id = 0; id < tokens; ++id) codes.push_back(id % kWordsCount);
+  for (std::int64_t code = 0; code < kWordsCount; ++code)
+    codes[static_cast<std::size_t>(words[static_cast<std::size_t>(code)])] = code;
+
+  std::vector<Matrix> list;
+  Matrix entries = zeros("token_embd.weight", tokens, width);
+  Matrix logits = zeros("output.weight", tokens, width);
+  for (std::int64_t id = 0; id < tokens; ++id) {
+    at(entries, id, kPlaceOne) = 1;
+    for (std::int64_t bit = 0; bit < kCodeBits; ++bit) {
+      at(entries, id, kPlaceCode + bit) = bit_of(codes[static_cast<std::size_t>(id)], bit);
+    }
+  }
+  at(entries, kTokenBos, kPlaceBegin) = 1;
+  for (std::int64_t code = 0; code < kWordsCount; ++code) {
+    for (std::int64_t bit = 0; bit < kCodeBits; ++bit) {
+      at(logits, words[static_cast<std::size_t>(code)], place_of_state(layers) + bit) = kLogitOfABit * bit_of(code, bit);
+    }
+  }
+  list.push_back(std::move(entries));
+  list.push_back(frequency_divisors(width));
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const std::string block = std::format("blk.{}.", layer);
+    add_attention(block, layer, width, list);
+    add_feed_forward(block, layer, width, feed_forward, list);
+  }
+  list.push_back(norm_of("output_norm.weight", width, register_width_min(layers) - 1));
+  list.push_back(std::move(logits));
+  return list;
+}
+
+}  // namespace uma
