@@ -578,7 +578,8 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
 
 }  // namespace
 
-std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment) {
+std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment,
+                                        const PassedAddresses& passed) {
   std::expected<Flags, Exit> flags = parse_flags(arguments);
   if (!flags) return std::unexpected(std::move(flags.error()));
 
@@ -594,6 +595,8 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
     }
   }
+  if (passed.socket_path) config.socket_path = *passed.socket_path;
+  if (passed.http) config.http = *passed.http;
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }
