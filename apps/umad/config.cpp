@@ -479,7 +479,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   if (is_tune) {
     flags.tune.emplace();
     app.add_option("--seconds", flags.tune->seconds, "time for measuring (default 90)")
-        ->type_name("")
+        ->type_name("SECONDS")
         ->check(CLI::Range(1.0, 3600.0));
     app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
                  "let K/V type q8_0 be chosen: half the memory, slightly different answers");
@@ -490,7 +490,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
     if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
-    options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("")->expected(1), &setting);
+    options.emplace_back(app.add_option(setting.flag, setting.help)->type_name("VALUE")->expected(1), &setting);
   }
 
   // CLI11 reads a vector from its back.
