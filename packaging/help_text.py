@@ -16,6 +16,7 @@ UNLISTED = {"umad": {"tune": "Measure what suits a model on this machine",
 WITHOUT_HELP = {("umad", "key"): ("new",)}
 
 HEADINGS = {"options": "options", "positionals": "positionals", "subcommands": "commands"}
+HELP_OF_HELP = "Print this help message and exit"  # begins in the column of all descriptions
 ENTRY_INDENT_MAX = 16  # what is indented further continues the entry above it
 
 
@@ -95,7 +96,18 @@ def sections_of(text):
     return sections
 
 
-def entries_of(lines):
+def split_entry(line, column):
+    """An entry's head and the beginning of its description, which is at `column` unless the head is too long for it."""
+    parts = re.split(r"\s{2,}", re.sub(r",\s+-", ",-", line.strip()), maxsplit=1)
+    if len(parts) == 2:
+        return parts
+    head, text = line[:column].rstrip(), line[column:]
+    if len(line) > column > len(head) and not text.startswith(("in [", "[")) and head.count("[") == head.count("]"):
+        return [head.strip(), text]
+    return [parts[0], ""]
+
+
+def entries_of(lines, column):
     """Pairs of an entry's head and its description."""
     entries = []
     for line in filter(None, lines):
@@ -103,8 +115,7 @@ def entries_of(lines):
         if indent >= ENTRY_INDENT_MAX and entries:
             entries[-1][1] += " " + line.strip()
             continue
-        parts = re.split(r"\s{2,}", re.sub(r",\s+-", ",-", line.strip()), maxsplit=1)
-        entries.append([parts[0], parts[1] if len(parts) > 1 else ""])
+        entries.append(split_entry(line, column))
     return entries
 
 
@@ -126,10 +137,11 @@ def parse(path, text):
     summary = " ".join(head[:head.index(usage)])
     command = Command(path=path, summary=re.sub(rf"^{re.escape(' '.join(path))}: ", "", summary))
     command.usage = usage[usage.index("[OPTIONS]"):]
-    command.options = [parse_option(*entry) for entry in entries_of(sections.get("options", []))]
-    command.positionals = [parse_option(*entry) for entry in entries_of(sections.get("positionals", []))]
+    column = next(line.index(HELP_OF_HELP) for line in text.splitlines() if HELP_OF_HELP in line)
+    command.options = [parse_option(*entry) for entry in entries_of(sections.get("options", []), column)]
+    command.positionals = [parse_option(*entry) for entry in entries_of(sections.get("positionals", []), column)]
     command.footer = paragraphs_of(sections.get("footer", []))
-    for name, summary in entries_of(sections.get("commands", [])):
+    for name, summary in entries_of(sections.get("commands", []), column):
         command.commands.append(Command(path=(*path, name), summary=summary))
     return command
 

@@ -40,7 +40,8 @@ std::string group_admitted_to(const std::string& path) {
 std::string not_admitted(const std::string& path) {
   const std::string group = group_admitted_to(path);
   if (group.empty()) return std::format("{} may not be opened: the daemon runs as another user", path);
-  return std::format("{0} may be opened by members of the group {1} only: `sudo adduser USER {1}`, then log in again", path, group);
+  return std::format("{0} may be opened by members of the group {1} only: `sudo adduser USER {1}`, then log in again", path,
+                     group);
 }
 
 Failure connect_failure(const std::string& path, int error) {

@@ -127,7 +127,8 @@ TEST_F(ClientTest, TellsWhatToDoWhenThereIsNoDaemon) {
 
 TEST_F(ClientTest, TakesTheFirstDaemonThatAnswers) {
   FakeDaemon daemon({[](FakeConnection& connection) { connection.answer(connection.read(), "pong"); }});
-  auto client = Client::connect({"/tmp/uma_cli_test.no_such_socket", daemon.path(), "/tmp/uma_cli_test.never_tried"}, interrupts_);
+  auto client =
+      Client::connect({"/tmp/uma_cli_test.no_such_socket", daemon.path(), "/tmp/uma_cli_test.never_tried"}, interrupts_);
   ASSERT_TRUE(client) << client.error().message;
   EXPECT_EQ((*client)->path(), daemon.path());
   EXPECT_TRUE((*client)->call({{"type", "ping"}}, "pong"));

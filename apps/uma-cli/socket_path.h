@@ -15,8 +15,9 @@ struct SocketPlaces {
   std::string default_path = "/tmp/uma.sock";
 };
 
-// The sockets to try, in order: the flag's or the environment's alone; else those of a daemon that this user started (the default
-// path, where the file is this user's: anybody can make one in /tmp), of the user's service, and of the system's. Never empty.
+// The sockets to try, in order: the flag's or the environment's alone; else those of a daemon that this user started (the
+// default path, where the file is this user's: anybody can make one in /tmp), of the user's service, and of the system's. Never
+// empty.
 [[nodiscard]] std::vector<std::string> sockets_to_try(const SocketPlaces& places);
 
 }  // namespace uma::cli

@@ -12,12 +12,11 @@
 #include <string>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <systemd/sd-daemon.h>
 
 #include "base/clock.h"
 #include "base/heap.h"
@@ -349,14 +348,11 @@ int Daemon::run() {
 }
 
 Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
-  const server::UnixServerOptions options{.path = config_.socket_path,
-                                          .backlog = config_.backlog,
-                                          .idle_timeout = config_.idle_timeout,
-                                          .limits = config_.limits};
+  const server::UnixServerOptions options{
+      .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
   // Its permissions are the administrator's choice of who may connect.
-  server::ListeningSocket listening{
-      .fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = true};
+  server::ListeningSocket listening{.fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = true};
   return server::UnixServer::start(options, std::move(listening), engine_);
 }
 
@@ -400,8 +396,7 @@ bool Daemon::open_http() {
   }
   // Somebody else on the default port is no mistake of who asked for nothing.
   const bool is_asked_for =
-      is_passed ||
-      std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
+      is_passed || std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
   if (is_asked_for) {
     log_error("{}", opened.error().message);
     return false;

@@ -12,9 +12,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <system_error>
-#include <utility>
-
 #include <systemd/sd-daemon.h>
+#include <utility>
 
 namespace uma::server {
 namespace {
@@ -63,12 +62,13 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd) {
   if (address.any.sa_family == AF_UNIX) {
     const std::string path = path_of(address.local, size);
     if (path.empty()) {
-      return refuse(number, "a Unix socket without a name in the file system, whose permissions would say who may connect: "
-                            "use ListenStream= with a path");
+      return refuse(number,
+                    "a Unix socket without a name in the file system, whose permissions would say who may connect: "
+                    "use ListenStream= with a path");
     }
     if (sockets.unix_socket) {
-      return refuse(number, std::format("the Unix socket {}, but also {}: the daemon serves one, so remove the other",
-                                        path, sockets.unix_socket->path));
+      return refuse(number, std::format("the Unix socket {}, but also {}: the daemon serves one, so remove the other", path,
+                                        sockets.unix_socket->path));
     }
     sockets.unix_socket = {.fd = std::move(fd), .path = path};
     return Unit{};
@@ -85,8 +85,9 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd) {
     return refuse(number, std::format("a socket of address family {}: Unix and TCP sockets are served", address.any.sa_family));
   }
   if (sockets.tcp) {
-    return refuse(number, std::format("the TCP socket {} port {}, but also {} port {}: HTTP is served on one, so remove the other",
-                                      text.data(), port, sockets.tcp->address, sockets.tcp->port));
+    return refuse(number,
+                  std::format("the TCP socket {} port {}, but also {} port {}: HTTP is served on one, so remove the other",
+                              text.data(), port, sockets.tcp->address, sockets.tcp->port));
   }
   sockets.tcp = {.fd = std::move(fd), .address = text.data(), .port = port};
   return Unit{};
@@ -99,10 +100,11 @@ Expected<PassedSockets> take_passed_sockets() {
   const std::string count_text = announced == nullptr ? "" : announced;
   const int count = ::sd_listen_fds(1);
   if (count < 0) {
-    return fail(ErrorCode::io_short_write,
-                std::format("the sockets that LISTEN_FDS={} announces cannot be taken: {}; start umad by its socket unit, or without "
-                            "LISTEN_FDS",
-                            count_text, std::generic_category().message(-count)));
+    return fail(
+        ErrorCode::io_short_write,
+        std::format("the sockets that LISTEN_FDS={} announces cannot be taken: {}; start umad by its socket unit, or without "
+                    "LISTEN_FDS",
+                    count_text, std::generic_category().message(-count)));
   }
   std::vector<UniqueFd> descriptors;
   for (int i = 0; i < count; ++i) descriptors.emplace_back(SD_LISTEN_FDS_START + i);

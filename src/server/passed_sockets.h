@@ -1,6 +1,6 @@
-// The listening sockets that a service manager opened for the daemon and passes at its start: socket activation, sd_listen_fds(3).
-// The daemon serves on them and leaves their names in the file system alone, so clients that come while it restarts wait in the
-// backlog.
+// The listening sockets that a service manager opened for the daemon and passes at its start: socket activation,
+// sd_listen_fds(3). The daemon serves on them and leaves their names in the file system alone, so clients that come while it
+// restarts wait in the backlog.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct PassedSockets {
 // descriptors that is none or that are not open.
 [[nodiscard]] Expected<PassedSockets> take_passed_sockets();
 
-// A listening Unix stream socket with a name in the file system is the daemon's, a listening TCP socket is for HTTP. Errors name
-// the descriptor: anything else, and a second one of a kind.
+// A listening Unix stream socket with a name in the file system is the daemon's, a listening TCP socket is for HTTP. Errors
+// name the descriptor: anything else, and a second one of a kind.
 [[nodiscard]] Expected<PassedSockets> sort_passed_sockets(std::vector<UniqueFd> descriptors);
 
 }  // namespace uma::server

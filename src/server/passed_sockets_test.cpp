@@ -100,7 +100,8 @@ TEST(PassedSockets, RefusesWhatIsNoSocket) {
   UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const int number = file.get();
   EXPECT_EQ(problem_of(sort(std::move(file))),
-            std::format("the service manager passed descriptor {}, which is not a socket: remove what opens it from the unit", number));
+            std::format("the service manager passed descriptor {}, which is not a socket: remove what opens it from the unit",
+                        number));
 }
 
 TEST(PassedSockets, RefusesAUnixSocketWithoutPermissions) {

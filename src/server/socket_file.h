@@ -31,9 +31,10 @@ class SocketFile {
 };
 
 struct ListeningSocket {
-  UniqueFd fd;                         // non-blocking, close-on-exec
+  UniqueFd fd;                          // non-blocking, close-on-exec
   std::optional<SocketFile> file = {};  // none: another process made the name and removes it
-  // Whoever the file's permissions let connect is served, each user as a tenant of his own; else the daemon's user and root only.
+  // Whoever the file's permissions let connect is served, each user as a tenant of his own; else the daemon's user and root
+  // only.
   bool serves_other_users = false;
 };
 

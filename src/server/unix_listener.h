@@ -13,8 +13,8 @@
 
 namespace uma::server {
 
-// Who may connect to a socket that the daemon made: its own user, and root, who may do anything anyway. The file's mode says the
-// same; this holds even where somebody changed the mode.
+// Who may connect to a socket that the daemon made: its own user, and root, who may do anything anyway. The file's mode says
+// the same; this holds even where somebody changed the mode.
 [[nodiscard]] constexpr bool is_peer_allowed(uid_t peer, uid_t own) {
   return peer == own || peer == 0;
 }
