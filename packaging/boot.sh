@@ -1,7 +1,16 @@
 #!/usr/bin/env bash
-# Boots systemd as process 1 in the tree $1. To be run in fresh mount, PID, IPC, UTS, network and cgroup namespaces (check.py does).
+# Boots systemd as process 1 in the tree $1, in the cgroup $2 of its own. To be run as process 1 of fresh mount, PID, IPC, UTS and
+# network namespaces (check.py does). Nothing that it mounts is shared with the machine: device nodes are the tree's own, because
+# systemd changes the modes of those it finds.
 set -euo pipefail
-tree=$1
+tree=$1 group=$2
+if [ "${3:-}" != inside ]; then
+  mount -t cgroup2 cgroup "$tree/mnt"
+  mkdir "$tree/mnt/$group"
+  echo $$ >"$tree/mnt/$group/cgroup.procs"
+  umount "$tree/mnt"
+  exec unshare --cgroup -- "$0" "$tree" "$group" inside
+fi
 mount --bind "$tree" "$tree"
 mount -t proc proc "$tree/proc"
 # The kernel's settings belong to the machine that checks.
@@ -11,12 +20,14 @@ mount -t sysfs -o ro sysfs "$tree/sys"
 mount -t cgroup2 cgroup "$tree/sys/fs/cgroup"
 mount -t tmpfs -o mode=755 tmpfs "$tree/run"
 mount -t tmpfs -o mode=755 tmpfs "$tree/dev"
-for device in null zero full random urandom tty; do
-  touch "$tree/dev/$device"
-  mount --bind "/dev/$device" "$tree/dev/$device"
-done
-touch "$tree/dev/console"
-mount --bind /dev/null "$tree/dev/console"
+node() { mknod -m "$2" "$tree/dev/$1" c "$3" "$4"; }
+node null 666 1 3
+node zero 666 1 5
+node full 666 1 7
+node random 666 1 8
+node urandom 666 1 9
+node tty 666 5 0
+node console 600 1 3  # where nobody reads, as of /dev/null
 mkdir "$tree/dev/pts" "$tree/dev/shm"
 mount -t devpts -o newinstance,ptmxmode=0666 devpts "$tree/dev/pts"
 mount -t tmpfs tmpfs "$tree/dev/shm"

@@ -18,8 +18,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 WAIT_S = 120
 UNITS = "umad.service umad.socket umad-http.socket"
 EXPOSURE_MAX = 2.0
-# What a removal may leave: what the daemon keeps, the configuration, and what the system itself notes.
-KEPT = re.compile(r"/(var/lib/uma-serve|etc/uma-serve)(/|$)")
+# What a removal may leave: what the daemon keeps, the configuration, of which the enabled units are a part, and what the system
+# itself notes.
+KEPT = re.compile(r"/(var/lib/uma-serve|etc/uma-serve)(/|$)|/etc/systemd/(system|user)/sockets\.target\.wants(/umad.*)?$")
 NOTED = re.compile(r"/(proc|sys|dev|run|tmp|var/(cache|log|tmp)|var/lib/(apt|dpkg|systemd)|home|root|packages)(/|$)"
                    r"|^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$|^/etc/(ld\.so\.cache|\.pwd\.lock|machine-id)$"
                    r"|^/var/lib/(dbus|pam|private)(/|$)|__pycache__")
@@ -39,11 +40,20 @@ def expect(is_true, message):
     say(message)
 
 
+def until(condition, what):
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            fail(f"never happened within {WAIT_S} s: {what}")
+        time.sleep(0.2)
+
+
 class System:
     """The system in the tree. As a context manager it is booted inside, and gone after."""
 
     def __init__(self, tree):
-        self.tree = pathlib.Path(tree)
+        self.tree = pathlib.Path(tree).resolve()
+        self.group = f"uma-check-{os.getpid()}"
         self.starter = None
         self.init = None  # process 1, as this machine numbers it
 
@@ -52,8 +62,8 @@ class System:
         subprocess.run(["chroot", str(self.tree), *command], check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def __enter__(self):
-        namespaces = ["--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--propagation", "private"]
-        self.starter = subprocess.Popen(["unshare", *namespaces, "--fork", "--kill-child", HERE / "boot.sh", self.tree],
+        namespaces = ["--mount", "--pid", "--ipc", "--uts", "--net", "--propagation", "private"]
+        self.starter = subprocess.Popen(["unshare", *namespaces, "--fork", "--kill-child", HERE / "boot.sh", self.tree, self.group],
                                         stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + WAIT_S
         state = ""
@@ -71,6 +81,9 @@ class System:
     def __exit__(self, *_):
         self.starter.kill()  # and with it, by --kill-child, process 1 and all others
         self.starter.wait()
+        remove = 'mount -t cgroup2 cgroup "$1/mnt" && find "$1/mnt/$2" -depth -type d -exec rmdir {} +'
+        until(lambda: subprocess.run(["unshare", "--mount", "sh", "-c", remove, "sh", self.tree, self.group], check=False,
+                                     stderr=subprocess.DEVNULL).returncode == 0, "the cgroup of the tree is empty")
 
     def run(self, *command, user=None, checked=True, given=None):
         """A command in the booted system."""
@@ -110,15 +123,17 @@ def next_version(package, folder):
     return made
 
 
+def exposure_of(system, unit):
+    text = system.run("systemd-analyze", "security", "--offline=true", unit).stdout
+    return float(re.search(r"Overall exposure level for \S+ ([\d.]+)", text).group(1))
+
+
 def check_units(system):
-    system.run("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS.split()))
-    system.run("systemd-analyze", "verify", "--user", "/usr/lib/systemd/user/umad.service", "/usr/lib/systemd/user/umad.socket")
-    say("systemd-analyze verify finds nothing in the units")
-    text = system.run("systemd-analyze", "security", "--offline=true", "/usr/lib/systemd/system/umad.service").stdout
-    exposure = float(re.search(r"Overall exposure level for \S+ ([\d.]+)", text).group(1))
+    system.run("systemd-analyze", "verify", "--man=no", *(f"/usr/lib/systemd/system/{unit}" for unit in UNITS.split()))
+    say("systemd-analyze verify finds nothing in the system's units")
+    exposure = exposure_of(system, "/usr/lib/systemd/system/umad.service")
     expect(exposure <= EXPOSURE_MAX, f"systemd-analyze security: the system's service has {exposure}, at most {EXPOSURE_MAX} is wanted")
-    text = system.run("systemd-analyze", "security", "--offline=true", "/usr/lib/systemd/user/umad.service").stdout
-    say("of a user's service: " + re.search(r"Overall exposure level.*?([\d.]+)", text).group(1))
+    say(f"a user's has {exposure_of(system, '/usr/lib/systemd/user/umad.service')}")
 
 
 def check_programs(system):
@@ -168,8 +183,8 @@ def check_restart(system):
 
 
 def check_http(system):
+    system.run("systemctl", "stop", "umad.service")
     system.run("systemctl", "enable", "--now", "umad-http.socket")
-    system.run("systemctl", "restart", "umad.service")
     models = system.run("curl", "-sSf", "http://127.0.0.1:8642/v1/models").stdout
     expect("uma-tiny" in models, "HTTP answers where its socket unit is enabled")
     system.run("systemctl", "disable", "--now", "umad-http.socket")
@@ -177,11 +192,11 @@ def check_http(system):
 
 def check_user_service(system):
     system.run("loginctl", "enable-linger", "stranger")
-    deadline = time.monotonic() + WAIT_S
-    while system.run("systemctl", "--user", "is-active", "umad.socket", user="stranger", checked=False).stdout.strip() != "active":
-        if time.monotonic() > deadline:
-            fail("the user's manager did not open the socket of its umad.socket")
-        time.sleep(0.2)
+    until(lambda: system.run("systemctl", "--user", "is-active", "umad.socket", user="stranger",
+                             checked=False).stdout.strip() == "active", "the user's manager has opened its socket")
+    system.run("systemd-analyze", "verify", "--man=no", "--user", "/usr/lib/systemd/user/umad.service",
+               "/usr/lib/systemd/user/umad.socket", user="stranger")
+    say("nor in the user's")
     begin = time.monotonic()
     answer = system.ask("stranger", "--prompt", "Who are you?")
     took_ms = (time.monotonic() - begin) * 1000
