@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <cstring>
 #include <format>
+#include <grp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -22,19 +24,32 @@ namespace json = boost::json;
 // The most a frame of the daemon may have: lists of sessions and exported ones are the largest.
 constexpr std::size_t kFrameBytesMax = 64u << 20;
 
+// Whether connect() failed because no daemon listens at the path.
+bool is_nobody_there(int error) {
+  return error == ENOENT || error == ECONNREFUSED || error == ENOTSOCK || error == ENOTDIR;
+}
+
+// The group whose members may connect; empty: there is none.
+std::string group_admitted_to(const std::string& path) {
+  struct stat facts{};
+  if (::stat(path.c_str(), &facts) != 0 || (facts.st_mode & S_IWGRP) == 0) return "";
+  const group* entry = ::getgrgid(facts.st_gid);
+  return entry == nullptr ? std::format("{}", facts.st_gid) : entry->gr_name;
+}
+
+std::string not_admitted(const std::string& path) {
+  const std::string group = group_admitted_to(path);
+  if (group.empty()) return std::format("{} may not be opened: the daemon runs as another user", path);
+  return std::format("{0} may be opened by members of the group {1} only: `sudo adduser USER {1}`, then log in again", path,
+                     group);
+}
+
 Failure connect_failure(const std::string& path, int error) {
-  switch (error) {
-    case ENOENT:
-    case ECONNREFUSED:
-    case ENOTSOCK:
-    case ENOTDIR:
-      return {ExitCode::server, std::format("no daemon answers on {}: start one with `umad --model FILE`", path), ""};
-    case EACCES:
-    case EPERM:
-      return {ExitCode::server, std::format("{} may not be opened: the daemon runs as another user", path), ""};
-    default:
-      return {ExitCode::server, std::format("cannot connect to {}: {}", path, std::strerror(error)), ""};
+  if (is_nobody_there(error)) {
+    return {ExitCode::server, std::format("no daemon answers on {}: start one with `umad --model FILE`", path), ""};
   }
+  if (error == EACCES || error == EPERM) return {ExitCode::server, not_admitted(path), ""};
+  return {ExitCode::server, std::format("cannot connect to {}: {}", path, std::strerror(error)), ""};
 }
 
 }  // namespace
@@ -45,7 +60,30 @@ Result<std::unique_ptr<Client>> Client::connect(std::string path, Interrupts& in
   return client;
 }
 
+Result<std::unique_ptr<Client>> Client::connect(const std::vector<std::string>& paths, Interrupts& interrupts) {
+  UMA_CHECK(!paths.empty());
+  std::string tried;
+  std::optional<Failure> closed_to_us;  // the first daemon that is there, but not for this user
+  for (const std::string& path : paths) {
+    std::unique_ptr<Client> client(new Client(path, interrupts));
+    const Result<int> error = client->try_open();
+    if (!error) return std::unexpected(error.error());
+    if (*error == 0) return client;
+    if (!is_nobody_there(*error) && !closed_to_us) closed_to_us = connect_failure(path, *error);
+    tried += std::format("{}{}", tried.empty() ? "" : &path == &paths.back() ? " or " : ", ", path);
+  }
+  if (closed_to_us) return std::unexpected(*closed_to_us);
+  return fail(ExitCode::server, std::format("no daemon answers on {}: start one with `umad --model FILE`", tried));
+}
+
 Result<void> Client::open() {
+  const Result<int> error = try_open();
+  if (!error) return std::unexpected(error.error());
+  if (*error != 0) return std::unexpected(connect_failure(path_, *error));
+  return {};
+}
+
+Result<int> Client::try_open() {
   UMA_CHECK(fd_ < 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -62,10 +100,10 @@ Result<void> Client::open() {
     if (error == EINTR && !interrupts_.pending()) continue;
     disconnect();
     if (error == EINTR) return interrupted();
-    return std::unexpected(connect_failure(path_, error));
+    return error;
   }
   reader_.emplace(kFrameBytesMax);
-  return {};
+  return 0;
 }
 
 void Client::disconnect() {

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <boost/json/object.hpp>
 
@@ -24,6 +25,8 @@ class Client {
  public:
   // Fails with ExitCode::server when nobody answers on `path`. Borrows `interrupts` for its life.
   static Result<std::unique_ptr<Client>> connect(std::string path, Interrupts& interrupts);
+  // Connects to the first of `paths` on which somebody answers. Requires at least one.
+  static Result<std::unique_ptr<Client>> connect(const std::vector<std::string>& paths, Interrupts& interrupts);
   ~Client() { disconnect(); }
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -49,6 +52,8 @@ class Client {
   Client(std::string path, Interrupts& interrupts) : path_(std::move(path)), interrupts_(interrupts) {}
 
   Result<void> open();
+  // As open(); 0, or the errno of connect() for a failure that is not yet told.
+  Result<int> try_open();
   [[nodiscard]] bool is_closed_by_daemon() const;
   Result<void> send_bytes(std::string_view bytes);
   // A frame that has arrived whole, if there is one.

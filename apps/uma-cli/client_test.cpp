@@ -125,6 +125,22 @@ TEST_F(ClientTest, TellsWhatToDoWhenThereIsNoDaemon) {
             "no daemon answers on /tmp/uma_cli_test.no_such_socket: start one with `umad --model FILE`");
 }
 
+TEST_F(ClientTest, TakesTheFirstDaemonThatAnswers) {
+  FakeDaemon daemon({[](FakeConnection& connection) { connection.answer(connection.read(), "pong"); }});
+  auto client =
+      Client::connect({"/tmp/uma_cli_test.no_such_socket", daemon.path(), "/tmp/uma_cli_test.never_tried"}, interrupts_);
+  ASSERT_TRUE(client) << client.error().message;
+  EXPECT_EQ((*client)->path(), daemon.path());
+  EXPECT_TRUE((*client)->call({{"type", "ping"}}, "pong"));
+}
+
+TEST_F(ClientTest, NamesAllSocketsThatItTried) {
+  auto client = Client::connect({"/nonexistent/a", "/nonexistent/b", "/nonexistent/c"}, interrupts_);
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().message,
+            "no daemon answers on /nonexistent/a, /nonexistent/b or /nonexistent/c: start one with `umad --model FILE`");
+}
+
 TEST_F(ClientTest, RefusesAPathThatNoSocketCanHave) {
   auto client = Client::connect(std::string(200, 'x'), interrupts_);
   ASSERT_FALSE(client);

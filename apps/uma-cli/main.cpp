@@ -28,6 +28,7 @@
 #include "uma-cli/pull.h"
 #include "uma-cli/session_files.h"
 #include "uma-cli/sessions.h"
+#include "uma-cli/socket_path.h"
 #include "uma-cli/top.h"
 
 namespace uma::cli {
@@ -39,7 +40,8 @@ Where the model has a chat template it is sent as a user message, else (or with 
 The answer is printed as it comes; on a terminal control characters in it are shown, not obeyed. A newline ends it: on a terminal
 only where it has none, elsewhere always.
 Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
-Environment: UMA_SOCKET is the default of --socket.)";
+Environment: UMA_SOCKET is the default of --socket. Without both, the first of these that answers is asked: /tmp/uma.sock where it is
+yours, $XDG_RUNTIME_DIR/uma-serve/umad.sock (your service), /run/uma-serve/umad.sock (the system's service).)";
 
 constexpr const char* kPullFooter = R"(
 SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
@@ -79,10 +81,16 @@ struct Tools {
 };
 using Action = std::function<Result<void>(const Flags&, Tools&)>;
 
-std::string socket_path(const Flags& flags) {
-  if (!flags.socket.empty()) return flags.socket;
-  const char* from_environment = std::getenv("UMA_SOCKET");
-  return from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp/uma.sock";
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<std::string> socket_paths(const Flags& flags) {
+  return sockets_to_try({.from_flag = flags.socket,
+                         .from_environment = environment("UMA_SOCKET"),
+                         .runtime_folder = environment("XDG_RUNTIME_DIR"),
+                         .user = ::geteuid()});
 }
 
 void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
@@ -99,7 +107,7 @@ void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
 }
 
 void add_socket_flag(CLI::App& app, Flags& flags) {
-  app.add_option("--socket", flags.socket, "Unix socket of the daemon; left out: $UMA_SOCKET, or /tmp/uma.sock");
+  app.add_option("--socket", flags.socket, "Unix socket of the daemon; left out: $UMA_SOCKET, or the first that answers");
 }
 
 void add_json_flag(CLI::App& app, Flags& flags) {
@@ -334,7 +342,7 @@ Result<void> run(Flags& flags, Action action) {
       return run_one_shot(tools.client, given.one_shot, tools.output, tools.interrupts);
     };
   }
-  auto client = Client::connect(socket_path(flags), interrupts);
+  auto client = Client::connect(socket_paths(flags), interrupts);
   if (!client) return std::unexpected(client.error());
   Tools tools{**client, output, interrupts};
   return action(flags, tools);

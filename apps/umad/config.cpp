@@ -274,7 +274,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   if (is_tune) {
     flags.tune.emplace();
     app.add_option("--seconds", flags.tune->seconds, "time for measuring")
-        ->type_name("")
+        ->type_name("SECONDS")
         ->capture_default_str()
         ->check(CLI::Range(1.0, 3600.0));
     app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
@@ -289,7 +289,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
     if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
     const std::string help =
         setting.unset == nullptr ? setting.help : std::format("{}; left out: {}", setting.help, setting.unset);
-    CLI::Option* option = app.add_option(setting.flag, help)->type_name("")->expected(1);
+    CLI::Option* option = app.add_option(setting.flag, help)->type_name("VALUE")->expected(1);
     option->default_str(setting.access.show(Config{}));
     options.emplace_back(option, &setting);
   }
@@ -379,7 +379,8 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
 
 }  // namespace
 
-std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment) {
+std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment,
+                                        const PassedAddresses& passed) {
   std::expected<Flags, Exit> flags = parse_flags(arguments);
   if (!flags) return std::unexpected(std::move(flags.error()));
 
@@ -395,6 +396,8 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
       problems.push_back(std::format("{}: {}", setting->flag, mismatch(*expected, text)));
     }
   }
+  if (passed.socket_path) config.socket_path = *passed.socket_path;
+  if (passed.http) config.http = *passed.http;
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }

@@ -121,9 +121,17 @@ struct Exit {
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 [[nodiscard]] Environment process_environment();
 
+// Where the sockets listen that a service manager passed (server/passed_sockets.h). They take the place of what the sources say
+// of `ipc.uds_path` and `http`, and obey the same rules.
+struct PassedAddresses {
+  std::optional<std::string> socket_path;
+  std::optional<HttpAddress> http;
+};
+
 // `arguments` without the program's name; a first one that is "tune" asks for that. Reads the YAML file named by --config or
 // UMA_CONFIG, and no other file.
-[[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment);
+[[nodiscard]] std::expected<Config, Exit> load_config(std::span<const std::string> arguments, const Environment& environment,
+                                                      const PassedAddresses& passed = {});
 
 // Reads YAML text into `config`. Returns the mistakes, each as "NAME:LINE:COLUMN: what"; `name` is the file's.
 [[nodiscard]] std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std::string_view name);

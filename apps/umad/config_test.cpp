@@ -546,5 +546,22 @@ TEST(Config, TheModelsFolderFollowsTheXdgRules) {
   EXPECT_EQ(load({}, {{"XDG_CONFIG_HOME", "/etc/xdg"}})->models_file, "/etc/xdg/uma/models.yaml");
 }
 
+TEST(PassedAddresses, TakeThePlaceOfWhatTheSourcesSay) {
+  const std::vector<std::string> flags = {"--socket", "/tmp/other", "--http", "off"};
+  const auto config = load_config(flags, variables({}), {.socket_path = "/run/s", .http = HttpAddress{"127.0.0.1", 80}});
+  ASSERT_TRUE(config) << config.error().text;
+  EXPECT_EQ(config->socket_path, "/run/s");
+  EXPECT_EQ(config->http, (HttpAddress{"127.0.0.1", 80}));
+  const auto half = load_config(flags, variables({}), {.socket_path = "/run/s", .http = {}});
+  ASSERT_TRUE(half) << half.error().text;
+  EXPECT_EQ(half->http.address, "");
+}
+
+TEST(PassedAddresses, ThatOtherMachinesReachNeedKeys) {
+  const auto config = load_config({}, variables({}), {.socket_path = {}, .http = HttpAddress{"::", 8642}});
+  ASSERT_FALSE(config);
+  EXPECT_THAT(config.error().text, HasSubstr("so clients need keys"));
+}
+
 }  // namespace
 }  // namespace uma::umad

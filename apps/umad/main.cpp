@@ -12,6 +12,7 @@
 #include <string>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 #include <utility>
 #include <variant>
@@ -32,6 +33,7 @@
 #include "pool/model_pool.h"
 #include "server/api_keys.h"
 #include "server/http_server.h"
+#include "server/passed_sockets.h"
 #include "server/unix_server.h"
 #include "umad/compute.h"
 #include "umad/config.h"
@@ -202,8 +204,9 @@ Expected<Models> find_models(const Config& config) {
 
 class Daemon {
  public:
-  Daemon(const Config& config, Models models, std::unique_ptr<kv::Catalog> catalog)
+  Daemon(const Config& config, server::PassedSockets passed, Models models, std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
+        passed_(std::move(passed)),
         models_(std::move(models)),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
@@ -218,6 +221,7 @@ class Daemon {
   // Handles what happens until the daemon should end; returns its exit code.
   int serve();
   int give_up(const Error& error);
+  Expected<std::unique_ptr<server::UnixServer>> open_socket();
   // False where a door that was asked for cannot be opened.
   bool open_http();
   void stop_accepting();
@@ -228,6 +232,7 @@ class Daemon {
   void reload_models();
 
   const Config& config_;
+  server::PassedSockets passed_;  // until a server has each
   const Models models_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
@@ -324,15 +329,14 @@ std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
 int Daemon::run() {
   const SignalThread signals([this](int number) { happenings_.push(SignalCame{number}); });
   // The socket before the model: a second daemon is refused before it loads anything, and clients may connect at once.
-  auto server = server::UnixServer::start(
-      {.path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits},
-      engine_);
+  const bool is_passed = passed_.unix_socket.has_value();
+  auto server = open_socket();
   if (!server) {
     log_error("{}", server.error().message);
     return 1;
   }
   server_ = std::move(*server);
-  log_info("socket  {}", config_.socket_path);
+  log_info("socket  {}{}", config_.socket_path, is_passed ? ", from the service manager" : "");
   if (!open_http()) return 1;
   engine_.start();
   const int status = serve();
@@ -341,6 +345,15 @@ int Daemon::run() {
   engine_.stop();
   if (status == 0) log_info("stopped");
   return status;
+}
+
+Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
+  const server::UnixServerOptions options{
+      .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
+  if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
+  // Its permissions are the administrator's choice of who may connect.
+  server::ListeningSocket listening{.fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = true};
+  return server::UnixServer::start(options, std::move(listening), engine_);
 }
 
 bool Daemon::open_http() {
@@ -356,6 +369,7 @@ bool Daemon::open_http() {
     keys = std::move(*read);
   }
   const std::size_t keys_count = keys.size();
+  const bool is_passed = passed_.tcp.has_value();
   auto opened = server::HttpServer::start({.address = http.address,
                                            .port = http.port,
                                            .tls_certificate = config_.http_tls_certificate,
@@ -368,20 +382,21 @@ bool Daemon::open_http() {
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log},
-                                          engine_);
+                                          engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd());
   if (opened) {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
     if (!http.address.empty()) {
-      log_info("http    {}://{}{}{}:{}/v1{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
-               http.address, is_v6 ? "]" : "", http_->port(), keys_count == 0 ? "" : std::format(" for {} keys", keys_count));
+      log_info("http    {}://{}{}{}:{}/v1{}{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
+               http.address, is_v6 ? "]" : "", http_->port(), keys_count == 0 ? "" : std::format(" for {} keys", keys_count),
+               is_passed ? ", from the service manager" : "");
     }
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }
   // Somebody else on the default port is no mistake of who asked for nothing.
   const bool is_asked_for =
-      std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
+      is_passed || std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
   if (is_asked_for) {
     log_error("{}", opened.error().message);
     return false;
@@ -408,6 +423,7 @@ int Daemon::serve() {
       if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
         if (!*loaded) return give_up(loaded->error());
         log_ready(config_, clock_.now() - started_);
+        ::sd_notify(0, "READY=1");
         preload_models();
         continue;
       }
@@ -436,6 +452,7 @@ int Daemon::give_up(const Error& error) {
 void Daemon::drain(int signal) {
   log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", signal == SIGINT ? "INT" : "TERM",
            std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
+  ::sd_notify(0, "STOPPING=1");
   stop_accepting();
   engine_.drain();
   const TimePoint limit = clock_.now() + kDrainLimit;
@@ -481,7 +498,7 @@ void Daemon::write_metrics() const {
   }
 }
 
-int run_umad(const Config& config) {
+int run_umad(const Config& config, server::PassedSockets passed) {
   const char* debug = std::getenv("UMA_DEBUG");
   const std::string_view wanted = debug == nullptr ? "" : debug;
   const bool shows_debug = !wanted.empty() && wanted != "0";
@@ -509,7 +526,7 @@ int run_umad(const Config& config) {
     log_error("catalog {}", catalog.error().message);
     return 1;
   }
-  return Daemon(config, std::move(*models), std::move(*catalog)).run();
+  return Daemon(config, std::move(passed), std::move(*models), std::move(*catalog)).run();
 }
 
 // `umad key new NAME`: a key for a client, and the line that lets it in.
@@ -543,10 +560,18 @@ int main(int argc, char** argv) {
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments.front() == "key") return uma::umad::run_key(arguments);
-  const auto config = uma::umad::load_config(arguments, uma::umad::process_environment());
+  auto passed = uma::server::take_passed_sockets();
+  if (!passed) {
+    std::fputs(std::format("umad: {}\n", passed.error().message).c_str(), stderr);
+    return 1;
+  }
+  uma::umad::PassedAddresses addresses;
+  if (passed->unix_socket) addresses.socket_path = passed->unix_socket->path;
+  if (passed->tcp) addresses.http = {.address = passed->tcp->address, .port = passed->tcp->port};
+  const auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
   if (!config) {
     std::fputs(config.error().text.c_str(), config.error().status == 0 ? stdout : stderr);
     return config.error().status;
   }
-  return uma::umad::run_umad(*config);
+  return uma::umad::run_umad(*config, std::move(*passed));
 }

@@ -31,9 +31,9 @@ TimePoint now() {
 
 }  // namespace
 
-std::shared_ptr<Connection> Connection::start(Socket socket, ServerState& server) {
+std::shared_ptr<Connection> Connection::start(Socket socket, TenantId tenant, ServerState& server) {
   const std::shared_ptr<Connection> connection(new Connection(std::move(socket), server));
-  connection->open();
+  connection->open(std::move(tenant));
   return connection;
 }
 
@@ -44,11 +44,11 @@ Connection::Connection(Socket socket, ServerState& server)
       linger_timer_(server.io),
       last_byte_at_(now()) {}
 
-void Connection::open() {
+void Connection::open(TenantId tenant) {
   // Engine threads copy the weak pointer and never hold the connection: it is destroyed on the io thread.
   outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
                                      [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
-  requests_ = std::make_unique<ClientRequests>(server_.service, server_.tenant, outbox_, server_.imports);
+  requests_ = std::make_unique<ClientRequests>(server_.service, std::move(tenant), outbox_, server_.imports);
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
   error_code problem;

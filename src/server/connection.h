@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "core/error.h"
+#include "core/ids.h"
 #include "server/client_requests.h"
 #include "server/flush_queue.h"
 #include "server/outbox.h"
@@ -27,7 +28,7 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  static std::shared_ptr<Connection> start(Socket socket, ServerState& server);
+  static std::shared_ptr<Connection> start(Socket socket, TenantId tenant, ServerState& server);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -40,7 +41,7 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
 
  private:
   Connection(Socket socket, ServerState& server);
-  void open();
+  void open(TenantId tenant);
 
   void wait_readable();
   void read_some();

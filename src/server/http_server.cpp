@@ -61,18 +61,18 @@ class HttpServer::Impl {
     for (const ApiKey& key : state_.options.keys) state_.keys.emplace_back(key.digest, std::make_shared<Account>(key));
   }
 
-  Expected<Unit> listen() {
+  Expected<Unit> listen(UniqueFd listener) {
     if (!state_.options.tls_certificate.empty()) {
       if (auto loaded = load_certificate(); !loaded) return loaded;
     }
     if (!state_.options.address.empty()) {
-      if (auto listening = listen_at_address(); !listening) return listening;
+      if (auto listening = listen_at_address(std::move(listener)); !listening) return listening;
     }
     if (state_.options.socket_path.empty()) return Unit{};
     auto listening = listen_at(state_.options.socket_path, state_.options.backlog);
     if (!listening) return std::unexpected(listening.error());
     local_.emplace(io_, std::move(*listening),
-                   [this](UnixListener::Socket socket) { HttpConnection::start(std::move(socket), true, state_); });
+                   [this](UnixListener::Socket socket, uid_t) { HttpConnection::start(std::move(socket), true, state_); });
     return Unit{};
   }
 
@@ -94,7 +94,7 @@ class HttpServer::Impl {
     return Unit{};
   }
 
-  Expected<Unit> listen_at_address() {
+  Expected<Unit> listen_at_address(UniqueFd listener) {
     const HttpServerOptions& options = state_.options;
     error_code problem;
     const asio::ip::address address = asio::ip::make_address(options.address, problem);
@@ -104,10 +104,15 @@ class HttpServer::Impl {
                   std::format("http: {} is no address of the loopback: that needs keys", options.address));
     }
     const tcp::endpoint endpoint(address, options.port);
-    acceptor_.open(endpoint.protocol(), problem);
-    if (!problem) acceptor_.set_option(tcp::acceptor::reuse_address(true), problem);
-    if (!problem) acceptor_.bind(endpoint, problem);
-    if (!problem) acceptor_.listen(options.backlog, problem);
+    if (listener.is_open()) {
+      acceptor_.assign(endpoint.protocol(), listener.get(), problem);
+      if (!problem) (void)listener.release();  // the acceptor owns it now
+    } else {
+      acceptor_.open(endpoint.protocol(), problem);
+      if (!problem) acceptor_.set_option(tcp::acceptor::reuse_address(true), problem);
+      if (!problem) acceptor_.bind(endpoint, problem);
+      if (!problem) acceptor_.listen(options.backlog, problem);
+    }
     if (!problem) port_ = acceptor_.local_endpoint(problem).port();
     if (problem) {
       return fail(ErrorCode::io_short_write,
@@ -206,12 +211,12 @@ class HttpServer::Impl {
   bool is_stopped_ GUARDED_BY(control_mutex_) = false;
 };
 
-Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service) {
+Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service, UniqueFd listener) {
   try {
     auto access_log = AccessLog::open(options.access_log);
     if (!access_log) return std::unexpected(access_log.error());
     auto impl = std::make_unique<Impl>(std::move(options), std::move(*access_log), service);
-    if (const auto listening = impl->listen(); !listening) return std::unexpected(listening.error());
+    if (const auto listening = impl->listen(std::move(listener)); !listening) return std::unexpected(listening.error());
     impl->run();
     return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
   } catch (const std::exception& problem) {  // out of descriptors, threads or memory

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/unique_fd.h"
 #include "core/limits.h"
 #include "core/service.h"
 #include "server/api_keys.h"
@@ -41,7 +42,9 @@ class HttpServer {
  public:
   // Listens and accepts when it returns. Errors: the port is taken, the address is none of the loopback though there are no
   // keys, or the access log cannot be opened.
-  [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service);
+  // `listener` is a socket that listens at the address and port already; none: the server opens one.
+  [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service,
+                                                                   UniqueFd listener = UniqueFd());
   ~HttpServer();  // as stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

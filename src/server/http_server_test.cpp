@@ -645,6 +645,27 @@ TEST_F(HttpServerTest, ServesOtherAddressesWithKeysOnly) {
   EXPECT_TRUE(HttpServer::start(options, service_).has_value());
 }
 
+TEST_F(HttpServerTest, ServesOnASocketThatListensAlready) {
+  UniqueFd managers(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(::bind(managers.get(), reinterpret_cast<const sockaddr*>(&address), size), 0);
+  ASSERT_EQ(::listen(managers.get(), 8), 0);
+  ASSERT_EQ(::getsockname(managers.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
+  for (int life = 0; life < 2; ++life) {
+    auto server = HttpServer::start({.port = ntohs(address.sin_port)}, service_, UniqueFd(::dup(managers.get())));
+    ASSERT_TRUE(server.has_value()) << server.error().message;
+    server_ = std::move(*server);
+    EXPECT_EQ(server_->port(), ntohs(address.sin_port));
+    HttpClient one = client();
+    one.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(one.answer().status, 200) << "life " << life;
+    server_.reset();
+  }
+}
+
 TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
   start();
   const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";

@@ -59,7 +59,6 @@ struct ServerState {
   boost::asio::io_context& io;
   Service& service;
   const Limits limits;
-  const TenantId tenant;
   const std::shared_ptr<FlushQueue> flushes;
 
   // What all imports hold together; shared with the files that the engine still reads.

@@ -1,6 +1,7 @@
 // The name of a listening Unix socket in the file system.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <utility>
@@ -30,8 +31,11 @@ class SocketFile {
 };
 
 struct ListeningSocket {
-  UniqueFd fd;  // non-blocking, close-on-exec
-  SocketFile file;
+  UniqueFd fd;                          // non-blocking, close-on-exec
+  std::optional<SocketFile> file = {};  // none: another process made the name and removes it
+  // Whoever the file's permissions let connect is served, each user as a tenant of his own; else the daemon's user and root
+  // only.
+  bool serves_other_users = false;
 };
 
 // Listens at `path` with mode 0600 from the first moment. A socket file on which nobody answers is replaced; a live one, and

@@ -1,6 +1,7 @@
 #include "server/unix_listener.h"
 
 #include <chrono>
+#include <optional>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
@@ -18,19 +19,24 @@ using boost::system::error_code;
 // Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-bool accepts_peer_of(int fd) {
+// Whose program is connected; none: it may not be served.
+std::optional<uid_t> allowed_peer_of(int fd, bool serves_other_users) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return false;
-  if (is_peer_allowed(peer.uid, ::geteuid())) return true;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return std::nullopt;
+  if (serves_other_users || is_peer_allowed(peer.uid, ::geteuid())) return peer.uid;
   log_warning("refused a client of uid {} (process {}): only uid {} and root may connect", peer.uid, peer.pid, ::geteuid());
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace
 
-UnixListener::UnixListener(asio::io_context& io, ListeningSocket listening, std::function<void(Socket)> on_accept)
-    : acceptor_(io), file_(std::move(listening.file)), pause_timer_(io), on_accept_(std::move(on_accept)) {
+UnixListener::UnixListener(asio::io_context& io, ListeningSocket listening, std::function<void(Socket, uid_t)> on_accept)
+    : acceptor_(io),
+      file_(std::move(listening.file)),
+      pause_timer_(io),
+      on_accept_(std::move(on_accept)),
+      serves_other_users_(listening.serves_other_users) {
   acceptor_.assign(asio::local::stream_protocol(), listening.fd.get());
   (void)listening.fd.release();  // the acceptor owns it now
 }
@@ -49,7 +55,8 @@ void UnixListener::accept_next() {
 }
 
 void UnixListener::on_accepted(Socket socket) {
-  if (accepts_peer_of(socket.native_handle())) on_accept_(std::move(socket));
+  const std::optional<uid_t> peer = allowed_peer_of(socket.native_handle(), serves_other_users_);
+  if (peer) on_accept_(std::move(socket), *peer);
 }
 
 void UnixListener::pause(const std::string& problem) {
@@ -63,7 +70,7 @@ void UnixListener::pause(const std::string& problem) {
 
 void UnixListener::close() {
   if (!acceptor_.is_open()) return;
-  file_.remove();
+  file_.reset();
   error_code ignored;
   acceptor_.close(ignored);
   pause_timer_.cancel();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <sys/types.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
@@ -11,8 +13,8 @@
 
 namespace uma::server {
 
-// Who may connect: the daemon's own user, and root, who may do anything anyway. The file's mode says the same; this holds even
-// where somebody changed the mode.
+// Who may connect to a socket that the daemon made: its own user, and root, who may do anything anyway. The file's mode says
+// the same; this holds even where somebody changed the mode.
 [[nodiscard]] constexpr bool is_peer_allowed(uid_t peer, uid_t own) {
   return peer == own || peer == 0;
 }
@@ -21,11 +23,12 @@ class UnixListener {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  // on_accept gets every accepted socket whose peer is allowed, on the io thread.
-  UnixListener(boost::asio::io_context& io, ListeningSocket listening, std::function<void(Socket)> on_accept);
+  // on_accept gets every accepted socket whose peer is allowed, with the peer's user, on the io thread.
+  UnixListener(boost::asio::io_context& io, ListeningSocket listening, std::function<void(Socket, uid_t)> on_accept);
 
   void start() { accept_next(); }
-  // Removes the socket's name, then closes it: new clients are refused, accepted ones stay. Later calls do nothing.
+  // Removes the socket's name where it is ours, then closes the socket: new clients are refused, or wait where another process
+  // keeps the socket open; accepted ones stay. Later calls do nothing.
   void close();
 
  private:
@@ -34,9 +37,10 @@ class UnixListener {
   void pause(const std::string& problem);
 
   boost::asio::local::stream_protocol::acceptor acceptor_;
-  SocketFile file_;  // after acceptor_, so that it goes first
+  std::optional<SocketFile> file_;  // after acceptor_, so that it goes first
   boost::asio::steady_timer pause_timer_;
-  const std::function<void(Socket)> on_accept_;
+  const std::function<void(Socket, uid_t)> on_accept_;
+  const bool serves_other_users_;
   bool is_paused_ = false;  // accepting failed last time, and the log says so
 };
 

@@ -30,6 +30,11 @@ namespace asio = boost::asio;
 // A connection is closed at most this share of the idle timeout late.
 constexpr int kSweepsPerIdleTimeout = 4;
 
+// Root, who may do anything anyway, sees the sessions of the daemon's own user.
+TenantId tenant_of(uid_t peer, uid_t own) {
+  return TenantId{std::format("uid:{}", peer == 0 ? own : peer)};
+}
+
 }  // namespace
 
 class UnixServer::Impl {
@@ -39,7 +44,6 @@ class UnixServer::Impl {
         state_{.io = io_,
                .service = service,
                .limits = options.limits,
-               .tenant = TenantId{std::format("uid:{}", ::geteuid())},
                .flushes = std::make_shared<FlushQueue>(io_),
                .read_buffer = {},
                .connections = {},
@@ -47,7 +51,9 @@ class UnixServer::Impl {
                .busy = {},
                .connections_count = {}},
         listener_(io_, std::move(listening),
-                  [this](Connection::Socket socket) { Connection::start(std::move(socket), state_); }),
+                  [this](Connection::Socket socket, uid_t peer) {
+                    Connection::start(std::move(socket), tenant_of(peer, ::geteuid()), state_);
+                  }),
         sweep_timer_(io_),
         keep_running_(io_.get_executor()) {
     listener_.start();
@@ -125,11 +131,16 @@ class UnixServer::Impl {
   bool is_stopped_ GUARDED_BY(control_mutex_) = false;
 };
 
-Expected<std::unique_ptr<UnixServer>> UnixServer::start(UnixServerOptions options, Service& service) {
+Expected<std::unique_ptr<UnixServer>> UnixServer::start(const UnixServerOptions& options, Service& service) {
   Expected<ListeningSocket> listening = listen_at(options.path, options.backlog);
   if (!listening) return std::unexpected(listening.error());
+  return start(options, std::move(*listening), service);
+}
+
+Expected<std::unique_ptr<UnixServer>> UnixServer::start(const UnixServerOptions& options, ListeningSocket listening,
+                                                        Service& service) {
   try {
-    return std::unique_ptr<UnixServer>(new UnixServer(std::make_unique<Impl>(options, service, std::move(*listening))));
+    return std::unique_ptr<UnixServer>(new UnixServer(std::make_unique<Impl>(options, service, std::move(listening))));
   } catch (const std::exception& problem) {  // out of descriptors, threads or memory
     return fail(ErrorCode::io_short_write, std::format("cannot serve {}: {}", options.path, problem.what()));
   }

@@ -11,11 +11,12 @@
 #include "base/clock.h"
 #include "core/limits.h"
 #include "core/service.h"
+#include "server/socket_file.h"
 
 namespace uma::server {
 
 struct UnixServerOptions {
-  std::string path = {};
+  std::string path = {};  // for messages only, where a socket is given that listens already
   int backlog = 1024;
   Duration idle_timeout = std::chrono::seconds(300);  // a connection with nothing in flight and no bytes; 0: never
   Limits limits = {};
@@ -26,12 +27,15 @@ class UnixServer {
  public:
   // Listens and accepts when it returns. Errors: the path is too long, taken by a live daemon or by a file that is no socket,
   // or not writable.
-  [[nodiscard]] static Expected<std::unique_ptr<UnixServer>> start(UnixServerOptions options, Service& service);
+  [[nodiscard]] static Expected<std::unique_ptr<UnixServer>> start(const UnixServerOptions& options, Service& service);
+  // The same on a socket that listens already.
+  [[nodiscard]] static Expected<std::unique_ptr<UnixServer>> start(const UnixServerOptions& options, ListeningSocket listening,
+                                                                   Service& service);
   ~UnixServer();  // as stop()
   UnixServer(const UnixServer&) = delete;
   UnixServer& operator=(const UnixServer&) = delete;
 
-  // Removes the socket; connected clients stay, and their new generations are refused.
+  // Removes the socket where it is ours; connected clients stay, and their new generations are refused.
   void stop_accepting();
   // Waits until no request is in flight and every answer is written; false when `limit` passes first.
   [[nodiscard]] bool wait_idle(Duration limit);

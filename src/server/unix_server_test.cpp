@@ -546,6 +546,55 @@ TEST_F(UnixServerTest, RefusesAnotherUserEvenWhereTheFileIsOpen) {
   EXPECT_EQ(own.receive_field("event"), "pong");
 }
 
+// --- a socket that somebody else opened
+
+class PassedSocketTest : public UnixServerTest {
+ protected:
+  // Opens the socket as a service manager does; start_passed() hands a copy to the server.
+  void SetUp() override {
+    auto made = listen_at(path(), 8);
+    ASSERT_TRUE(made.has_value()) << made.error().message;
+    managers_.emplace(std::move(*made));
+  }
+  void start_passed() {
+    ListeningSocket listening{.fd = UniqueFd(::dup(managers_->fd.get())), .file = std::nullopt, .serves_other_users = true};
+    auto server = UnixServer::start({.path = path()}, std::move(listening), service_);
+    ASSERT_TRUE(server.has_value()) << server.error().message;
+    server_ = std::move(*server);
+  }
+
+  std::optional<ListeningSocket> managers_;
+};
+
+TEST_F(PassedSocketTest, StaysWhenTheServerEnds) {
+  start_passed();
+  server_->stop_accepting();
+  EXPECT_TRUE(std::filesystem::exists(path()));
+  TestClient waiting(path());
+  waiting.send_json(R"({"id":"p","type":"ping"})");
+  server_.reset();
+  EXPECT_TRUE(std::filesystem::exists(path()));
+  start_passed();
+  EXPECT_EQ(waiting.receive_field("event"), "pong") << "the next daemon serves who came in between";
+}
+
+TEST_F(PassedSocketTest, ServesEachUserAsATenantOfHisOwn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  ASSERT_EQ(::chmod(path().c_str(), 0666), 0);
+  ASSERT_EQ(::chmod(folder_.file("").c_str(), 0755), 0);
+  start_passed();
+  std::optional<TestClient> other;
+  std::thread([&] {
+    ASSERT_EQ(::syscall(SYS_setresuid, 65'534, 65'534, 65'534), 0);
+    other.emplace(path());
+  }).join();
+  other->send_json(generate_frame("a"));
+  EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:65534"});
+  TestClient own(path());
+  own.send_json(generate_frame("b"));
+  EXPECT_EQ(service_.next_generation().tenant, TenantId{"uid:0"});
+}
+
 // --- stopping
 
 TEST_F(UnixServerTest, StopsInGoodOrder) {
