@@ -20,6 +20,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/mutex.h"
 
@@ -58,6 +59,7 @@ class Server {
 
   explicit Server(Answers answers) : answers_(std::move(answers)) {
     fd_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    UMA_CHECK(fd_ >= 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
