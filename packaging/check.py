@@ -23,7 +23,7 @@ EXPOSURE_MAX = 2.0
 KEPT = re.compile(r"/(var/lib/uma-serve|etc/uma-serve)(/|$)|/etc/systemd/(system|user)/sockets\.target\.wants(/umad.*)?$")
 NOTED = re.compile(r"/(proc|sys|dev|run|tmp|var/(cache|log|tmp)|var/lib/(apt|dpkg|systemd)|home|root|packages)(/|$)"
                    r"|^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$|^/etc/(ld\.so\.cache|\.pwd\.lock|machine-id)$"
-                   r"|^/var/lib/(dbus|pam|private)(/|$)|__pycache__")
+                   r"|^/var/lib/(dbus|pam|private)(/|$)|^/etc/rc[0-9S]\.d/|__pycache__")
 
 
 def fail(message):
