@@ -81,7 +81,7 @@ Matrix projection(const ProjectorSpec& spec) {
 }
 
 std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
-  constexpr float kGainQueryKey = 1.7F;
+  constexpr float kProjectorQueryKeyGain = 1.7F;
   const std::int64_t width = spec.width;
   const std::int64_t patch = spec.patch_size;
   const std::int64_t side = spec.image_size / spec.patch_size;
@@ -96,8 +96,8 @@ std::vector<Matrix> list_projector_matrices(const ProjectorSpec& spec) {
   for (std::uint32_t layer = 0; layer < spec.layers; ++layer) {
     const std::string block = std::format("v.blk.{}.", layer);
     add_norm(block + "ln1", width, list);
-    add_linear(block + "attn_q", width, width, kGainQueryKey, list);
-    add_linear(block + "attn_k", width, width, kGainQueryKey, list);
+    add_linear(block + "attn_q", width, width, kProjectorQueryKeyGain, list);
+    add_linear(block + "attn_k", width, width, kProjectorQueryKeyGain, list);
     add_linear(block + "attn_v", width, width, 1, list);
     add_linear(block + "attn_out", width, width, 1, list);
     add_norm(block + "ln2", width, list);
