@@ -117,11 +117,11 @@ std::int64_t register_feed_forward_min() {
 }
 
 std::vector<std::int64_t> register_words(const Vocabulary& vocabulary) {
-  constexpr std::string_view kSpace = "\u2581";
+  constexpr std::string_view kWordBegin = "\u2581";
   std::vector<std::int64_t> words;
   for (std::size_t id = vocabulary.plain_begin; id < vocabulary.size() && words.size() < kWordsCount; ++id) {
     const std::string& text = vocabulary.texts[id];
-    if (text.starts_with(kSpace) && text.size() > kSpace.size()) words.push_back(static_cast<std::int64_t>(id));
+    if (text.starts_with(kWordBegin) && text.size() > kWordBegin.size()) words.push_back(static_cast<std::int64_t>(id));
   }
   return words;
 }
