@@ -32,6 +32,8 @@ function(uma_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} GTest::gtest_main GTest::gmock)
+  # A quarter less to compile than with -O2; what the tests call is optimized as it ships.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_compile_definitions(${name} PRIVATE UMA_SHIPPED_MODEL="${CMAKE_SOURCE_DIR}/models/uma-tiny.gguf")
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES
     ENVIRONMENT "UMA_TEST_MODEL=${CMAKE_BINARY_DIR}/models/tiny.gguf")
