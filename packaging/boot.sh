@@ -5,7 +5,8 @@
 set -euo pipefail
 tree=$1 group=$2
 if [ "${3:-}" != inside ]; then
-  mount -t cgroup2 cgroup "$tree/mnt"
+  # A bind mount: a fresh one would set the options of the machine's own.
+  mount --bind "$(findmnt -n -o TARGET -t cgroup2 | head -1)" "$tree/mnt"
   mkdir "$tree/mnt/$group"
   echo $$ >"$tree/mnt/$group/cgroup.procs"
   umount "$tree/mnt"

@@ -66,22 +66,34 @@ class System:
         self.starter = subprocess.Popen(["unshare", *namespaces, "--fork", "--kill-child", HERE / "boot.sh", self.tree, self.group],
                                         stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + WAIT_S
+        try:
+            is_up, state = self.wait_for_boot(deadline)
+        except BaseException:
+            self.__exit__()
+            raise
+        if is_up:
+            return self
+        self.__exit__()
+        fail(f"systemd did not boot in the tree (\"{state}\"): this needs root, and a kernel that mounts cgroup2")
+
+    def wait_for_boot(self, deadline):
+        """Whether the system is up by then, and what it says of itself."""
         state = ""
         while time.monotonic() < deadline and self.starter.poll() is None:
             children = pathlib.Path(f"/proc/{self.starter.pid}/task/{self.starter.pid}/children").read_text().split()
-            if children:
+            # Before boot.sh has become it, the child still has this machine's root.
+            if children and pathlib.Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
                 self.init = children[0]
                 state = self.run("systemctl", "is-system-running", checked=False).stdout.strip()
                 if state in ("running", "degraded"):
-                    return self
+                    return True, state
             time.sleep(0.2)
-        self.__exit__()
-        fail(f"systemd did not boot in the tree (\"{state}\"): this needs root, and a kernel that mounts cgroup2")
+        return False, state
 
     def __exit__(self, *_):
         self.starter.kill()  # and with it, by --kill-child, process 1 and all others
         self.starter.wait()
-        remove = 'mount -t cgroup2 cgroup "$1/mnt" && find "$1/mnt/$2" -depth -type d -exec rmdir {} +'
+        remove = 'mount --bind "$(findmnt -n -o TARGET -t cgroup2 | head -1)" "$1/mnt" && find "$1/mnt/$2" -depth -type d -exec rmdir {} +'
         until(lambda: subprocess.run(["unshare", "--mount", "sh", "-c", remove, "sh", self.tree, self.group], check=False,
                                      stderr=subprocess.DEVNULL).returncode == 0, "the cgroup of the tree is empty")
 

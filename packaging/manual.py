@@ -63,7 +63,7 @@ The user's own daemon, which its first client starts:
 systemctl \-\-user enable \-\-now umad.socket
 .TP
 The system's daemon with HTTP for every user of the machine:
-systemctl stop umad; systemctl enable \-\-now umad\-http.socket
+systemctl stop umad.socket umad; systemctl enable \-\-now umad\-http.socket; systemctl start umad.socket
 """,
     "uma-cli": r"""
 .TP

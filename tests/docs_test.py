@@ -27,7 +27,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 SECTION_OF_A_PAPER = re.compile(r"\b([A-Z][A-Z_]{3,})(?:\.md)?,? (?:§|sections? )\s*\d")
 DECISION = re.compile(r"\bdecisions?[ /](\d{1,4})\b")
 DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
-FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake)/[\w./-]*\w)(?![\w*{<])")
+FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake|packaging)/[\w./-]*\w)(?![\w*{<])")
 FILE_OF_A_ROOM = re.compile(r"`((?:base|core|llm|sched|kv|wire|capability|engine|pool|server|testing)/\w+(?:\.h|\.cpp)?)`")
 NOT_OURS = {"grammars/README.md"}  # src/llm/gbnf.h names llama.cpp's
 

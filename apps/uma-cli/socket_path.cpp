@@ -2,6 +2,8 @@
 
 #include <format>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <utility>
 
 namespace uma::cli {
 namespace {
@@ -9,9 +11,10 @@ namespace {
 // In the folder of a service manager's runtime files; the socket units in packaging/systemd name it too.
 constexpr const char* kServiceSocket = "uma-serve/umad.sock";
 
-bool belongs_to_another(const std::string& path, uid_t user) {
+// A file that is there and is the user's: in a folder with the sticky bit nobody else can put another in its place.
+bool belongs_to(const std::string& path, uid_t user) {
   struct stat facts{};
-  return ::lstat(path.c_str(), &facts) == 0 && facts.st_uid != user;
+  return ::lstat(path.c_str(), &facts) == 0 && facts.st_uid == user;
 }
 
 }  // namespace
@@ -20,10 +23,11 @@ std::vector<std::string> sockets_to_try(const SocketPlaces& places) {
   if (!places.from_flag.empty()) return {places.from_flag};
   if (!places.from_environment.empty()) return {places.from_environment};
   std::vector<std::string> paths;
-  if (!belongs_to_another(places.default_path, places.user)) paths.push_back(places.default_path);
+  if (belongs_to(places.default_path, places.user)) paths.push_back(places.default_path);
   const std::string folder =
       places.runtime_folder.starts_with('/') ? places.runtime_folder : std::format("/run/user/{}", places.user);
-  paths.push_back(std::format("{}/{}", folder, kServiceSocket));
+  std::string own_service = std::format("{}/{}", folder, kServiceSocket);
+  if (own_service.size() < sizeof(sockaddr_un::sun_path)) paths.push_back(std::move(own_service));
   paths.push_back(std::format("/run/{}", kServiceSocket));
   return paths;
 }

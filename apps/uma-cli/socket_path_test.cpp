@@ -13,7 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 
-class SocketPath : public testing::Test {
+class SocketPath : public ::testing::Test {
  protected:
   SocketPath() {
     EXPECT_NE(::mkdtemp(folder_.data()), nullptr);
@@ -37,6 +37,7 @@ TEST_F(SocketPath, IsWhatIsSaidAndNothingElse) {
 }
 
 TEST_F(SocketPath, IsOfADaemonStartedByHandThenOfTheServices) {
+  std::ofstream(places_.default_path) << "as if it were a socket";
   EXPECT_THAT(sockets_to_try(places_),
               ElementsAre(places_.default_path, "/run/user/7/uma-serve/umad.sock", "/run/uma-serve/umad.sock"));
 }
@@ -45,15 +46,25 @@ TEST_F(SocketPath, IsInTheUsersRuntimeFolderWhereTheEnvironmentNamesNone) {
   places_.user = 1234;
   for (const char* absent : {"", "relative"}) {
     places_.runtime_folder = absent;
-    EXPECT_THAT(sockets_to_try(places_), testing::Contains("/run/user/1234/uma-serve/umad.sock"));
+    EXPECT_THAT(sockets_to_try(places_), ::testing::Contains("/run/user/1234/uma-serve/umad.sock"));
   }
+}
+
+TEST_F(SocketPath, IsNotInARuntimeFolderWhoseNameIsTooLongForASocket) {
+  places_.runtime_folder = "/" + std::string(200, 'x');
+  EXPECT_THAT(sockets_to_try(places_), ElementsAre("/run/uma-serve/umad.sock"));
+}
+
+// Whoever makes the file after it was found absent would be asked.
+TEST_F(SocketPath, IsTheDefaultPathOnlyWhereTheUsersFileIsThere) {
+  EXPECT_THAT(sockets_to_try(places_), ::testing::Not(::testing::Contains(places_.default_path)));
 }
 
 TEST_F(SocketPath, IsNotWhatAnotherUserMadeAtTheDefaultPath) {
   std::ofstream(places_.default_path) << "as if it were a socket";
-  EXPECT_THAT(sockets_to_try(places_), testing::Contains(places_.default_path));
+  EXPECT_THAT(sockets_to_try(places_), ::testing::Contains(places_.default_path));
   places_.user = ::geteuid() + 1;
-  EXPECT_THAT(sockets_to_try(places_), testing::Not(testing::Contains(places_.default_path)));
+  EXPECT_THAT(sockets_to_try(places_), ::testing::Not(::testing::Contains(places_.default_path)));
 }
 
 }  // namespace

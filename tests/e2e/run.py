@@ -10,6 +10,7 @@ The environment is uma.py's. The exit status is 1 where a test failed, or where 
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
@@ -101,6 +102,13 @@ def run_class(tests, pipe):
 
 # --- in the process of all
 
+def end_group(process):
+    """Ends a class's process and whatever it started: nothing of it may outlive the run."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 class Runner:
     def __init__(self, classes, jobs):
         self.waiting = queue.SimpleQueue()
@@ -111,6 +119,8 @@ class Runner:
         self.counts = collections.Counter()  # by outcome
         self.skipped = collections.Counter()  # by reason
         self.failed = []
+        self.classes_count = len(classes)
+        self.classes_ended = 0
         self.running = set()
         self.is_stopped = False
 
@@ -125,7 +135,7 @@ class Runner:
         """Ends the classes that run; none begins any more."""
         self.is_stopped = True
         for process in list(self.running):
-            process.terminate()
+            end_group(process)
 
     def work(self):
         while not self.is_stopped:
@@ -133,29 +143,40 @@ class Runner:
                 name, tests = self.waiting.get_nowait()
             except queue.Empty:
                 return
-            self.run_one(name, tests)
+            try:
+                self.run_one(name, tests)
+            except Exception:  # of the runner: the class did not end well, and the next one still runs
+                self.tell({"test": name, "outcome": "FAILED", "seconds": 0, "text": traceback.format_exc()})
+            with self.lock:
+                self.classes_ended += 1
 
     def run_one(self, name, tests):
         reading, writing = os.pipe()
         process = subprocess.Popen([sys.executable, "-B", __file__, "--class-of", str(writing), *tests], pass_fds=[writing],
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   start_new_session=True)
         os.close(writing)
         self.running.add(process)
+        if self.is_stopped:
+            end_group(process)
         said = []  # what the tests print is shown where one fails
         listener = threading.Thread(target=lambda: said.append(process.stdout.read()), daemon=True)
         listener.start()
-        guard = threading.Timer(CLASS_SECONDS_MAX, process.terminate)
+        guard = threading.Timer(CLASS_SECONDS_MAX, end_group, [process])
         guard.start()
         seen, has_failed = set(), False
-        with os.fdopen(reading) as lines:
-            for line in lines:
-                outcome = json.loads(line)
-                seen.add(outcome["test"])
-                has_failed |= outcome["outcome"] == "FAILED"
-                self.tell(outcome)
-        status = process.wait()
-        guard.cancel()
-        self.running.discard(process)
+        try:
+            with os.fdopen(reading) as lines:
+                for line in lines:
+                    outcome = json.loads(line)
+                    seen.add(outcome["test"])
+                    has_failed |= outcome["outcome"] == "FAILED"
+                    self.tell(outcome)
+            status = process.wait()
+        finally:
+            guard.cancel()
+            end_group(process)
+            self.running.discard(process)
         listener.join(10)
         missing = [test for test in tests if test not in seen]
         if (status != 0 or missing) and not has_failed and not self.is_stopped:
@@ -211,7 +232,8 @@ def main():
     shuffled = "" if options.shuffle is None else f", order {options.shuffle}"
     print(f"end to end: {runner.counts['ok']} passed, {runner.counts['FAILED']} failed, {runner.counts['skipped']} skipped "
           f"in {time.monotonic() - began:.0f} s, {options.jobs} classes at a time{shuffled}")
-    return 0 if runner.counts["ok"] and not runner.failed and not runner.is_stopped else 1
+    is_whole = runner.classes_ended == runner.classes_count and not runner.is_stopped
+    return 0 if runner.counts["ok"] and not runner.failed and is_whole else 1
 
 
 if __name__ == "__main__":

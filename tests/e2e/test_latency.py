@@ -1,6 +1,8 @@
 """Nobody freezes: long prompts beside streams, classes, clients that share, an idle daemon."""
 
+import contextlib
 import pathlib
+import time
 import unittest
 
 import uma
@@ -88,12 +90,23 @@ class Idle(uma.DaemonTest):
         self.client.generate("something to do", max_tokens=50, ignore_eos=True)
         self.wait_idle()
 
-        def awake():
-            # "pid (name) state …"; who waits by spinning is never found asleep.
-            tasks = pathlib.Path(f"/proc/{self.daemon.process.pid}/task").iterdir()
-            lines = [(task / "stat").read_text() for task in tasks]
-            return [line for line in lines if line.rsplit(")", 1)[1].split()[0] != "S"]
-        uma.until(lambda: not awake(), "all threads of the daemon sleep")
+        def wakings():
+            """How often each thread has gone to sleep; empty where one is awake. Who spins or polls never keeps the same number."""
+            counts = {}
+            for task in pathlib.Path(f"/proc/{self.daemon.process.pid}/task").iterdir():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                    status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+                    if status["State"].split()[0] != "S":
+                        return {}
+                    counts[task.name] = status["voluntary_ctxt_switches"]
+            return counts
+
+        def rests():
+            before = wakings()
+            time.sleep(0.05)  # in which a thread that polls wakes
+            return before and before == wakings()
+
+        uma.until(rests, "all threads of the daemon sleep")
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class DraftModel(unittest.TestCase):
             replies += [client.finish(request) for request in ids]
             return [[event["token_id"] for event in reply.tokens] for reply in replies], client.metrics()
 
-    def test_a_right_one_saves_calls_and_changes_nothing(self):
+    def test_a_right_one_is_believed_and_changes_nothing(self):
         said, metrics = self.talk(self.right)
         self.assertEqual(self.plain, said)
         # How many are worth their calls depends on what a call takes; the first tries show it.

@@ -515,19 +515,18 @@ double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   return std::max(here_ms, there_ms);
 }
 
-// The requests whose work may come before the first token of `request`, which waits from `since` on as an interactive one
-// does:
-// - what runs, and background work that has waited so long that its turn is kept;
-// - of its own client what came before it;
-// - of the other clients of its tenant as much, and of other tenants as much as of its own, each up to the request that
-// exceeds
-//   it, and what they are behind by their counters.
 // A prompt with a target for its first token is computed before those that have a later one or none.
 bool SchedulingSim::is_due_before(const Request& one, const Request& other) {
   const auto due = [](const Request& request) { return request.received + from_ms(request.target_ttft_ms); };
   return one.target_ttft_ms > 0 && (other.target_ttft_ms <= 0 || due(one) < due(other));
 }
 
+// The requests whose work may come before the first token of `request`, which waits from `since` on as an interactive one
+// does:
+// - what runs, and background work that has waited so long that its turn is kept;
+// - of its own client what came before it;
+// - of the other clients of its tenant as much, and of other tenants as much as of its own, each up to the request that
+//   exceeds it, and what they are behind by their counters.
 std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Request& request, TimePoint since) const {
   std::vector<const Request*> front;
   std::vector<const Request*> waiting;  // in order of arrival
