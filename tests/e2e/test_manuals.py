@@ -4,7 +4,6 @@ The help is read here in another way than packaging/help_text.py does, so that w
 """
 
 import re
-import shutil
 import subprocess
 import unittest
 
@@ -84,7 +83,6 @@ class Completions(unittest.TestCase):
                     self.assertRegex(body, rf"\n    '{command}:")
                     self.assertRegex(body, rf"\n        {command}\) {function}_{command} ;;")
 
-    @unittest.skipUnless(shutil.which("zsh"), "zsh is absent")
     def test_zsh_reads_them(self):
         for program in PROGRAMS:
             subprocess.run(["zsh", "-n", SHARE / "zsh" / "vendor-completions" / f"_{program}"], check=True, timeout=uma.WAIT_S)
@@ -105,7 +103,6 @@ class Manuals(unittest.TestCase):
                     shared = set() if len(path) == 1 else {"--help"} | ({"--socket"} if program == "uma-cli" else set())
                     self.assertLessEqual(flags_of(text) - shared, set(re.findall(r"\\fB(--[a-z0-9-]+)\\fR", page_of_command)))
 
-    @unittest.skipUnless(shutil.which("groff"), "groff is absent")
     def test_groff_reads_them_without_a_warning(self):
         for program in PROGRAMS:
             result = subprocess.run(["groff", "-man", "-ww", "-Tutf8", SHARE / "man" / "man1" / f"{program}.1"], capture_output=True,
