@@ -48,6 +48,14 @@ def until(condition, what):
         time.sleep(0.2)
 
 
+def name_of_process(number):
+    """Empty where it has ended."""
+    try:
+        return pathlib.Path(f"/proc/{number}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 class System:
     """The system in the tree. As a context manager it is booted inside, and gone after."""
 
@@ -82,7 +90,7 @@ class System:
         while time.monotonic() < deadline and self.starter.poll() is None:
             children = pathlib.Path(f"/proc/{self.starter.pid}/task/{self.starter.pid}/children").read_text().split()
             # Before boot.sh has become it, the child still has this machine's root.
-            if children and pathlib.Path(f"/proc/{children[0]}/comm").read_text().strip() == "systemd":
+            if children and name_of_process(children[0]) == "systemd":
                 self.init = children[0]
                 state = self.run("systemctl", "is-system-running", checked=False).stdout.strip()
                 if state in ("running", "degraded"):
