@@ -106,9 +106,9 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
       const bool is_late_anyway = rows == 0 && plan.prefill.empty();
       if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
       if (rows == 0) break;
-      // A call of its own for these few rows would cost more than they do here.
-      const bool may_end = is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms;
-      if (may_end && pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max) rows = pending;
+      // A call of its own for a short remainder would cost more than its rows do here.
+      const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;
+      if (is_short && (is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms)) rows = pending;
     }
     plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
     prefill.add_chunk(rows, cached);
