@@ -15,7 +15,6 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::int64_t kDefaultSequenceCells = 4096;
 // Of a vocabulary, for each token: its text in several tables, and the pairs it is merged from. Measured: 165 without pairs.
 constexpr std::uint64_t kTokenBytes = 300;
 
@@ -35,7 +34,7 @@ struct Estimated {
 Estimated estimate_layout(const GgufHeader& header, const ContextOptions& options) {
   const std::int64_t train = header.context_length > 0 ? header.context_length : kDefaultSequenceCells;
   Estimated layout{.cells = options.cells, .sequences = std::max(1, options.sequences)};
-  if (layout.cells <= 0) layout.cells = layout.sequences * std::min(train, kDefaultSequenceCells);
+  if (layout.cells <= 0) layout.cells = layout.sequences * std::min<std::int64_t>(train, kDefaultSequenceCells);
   layout.is_unified = options.layout == KvLayout::unified ||
                       (options.layout == KvLayout::automatic &&
                        chooses_unified(layout.cells, static_cast<std::int32_t>(layout.sequences), train));

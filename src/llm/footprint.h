@@ -12,6 +12,9 @@
 
 namespace uma::llm {
 
+// Cells of a sequence by default: at most so many, and so many for a model that names no context length.
+inline constexpr std::int32_t kDefaultSequenceCells = 4096;
+
 struct ContextBytes {
   std::uint64_t cache = 0;    // keys and values, or states
   std::uint64_t compute = 0;  // the largest computation's tensors

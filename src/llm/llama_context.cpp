@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::uint32_t kBatchRows = 2048;
 constexpr std::uint32_t kDraftRows = 16;  // that may ask for logits beside one row of each sequence
-constexpr std::int32_t kContextSequenceCells = 4096;
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
@@ -55,10 +54,10 @@ struct Layout {
 };
 
 Layout choose_layout(const llama_model* model, const ContextOptions& options) {
-  const std::int32_t train = llama_model_n_ctx_train(model) > 0 ? llama_model_n_ctx_train(model) : kContextSequenceCells;
+  const std::int32_t train = llama_model_n_ctx_train(model) > 0 ? llama_model_n_ctx_train(model) : kDefaultSequenceCells;
   auto cells = static_cast<std::uint64_t>(options.cells);
   if (cells == 0) {
-    const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kContextSequenceCells));
+    const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
     cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
     const std::uint64_t affordable =
         available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_foretold(model, options.kv_type));
