@@ -18,11 +18,11 @@ double seconds(const timeval& time) {
 
 }  // namespace
 
-std::optional<CpuLoad::Sample> CpuLoad::read() {
+std::optional<CpuLoad::Sample> CpuLoad::read() const {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return std::nullopt;
-  std::ifstream file("/proc/stat");
+  std::ifstream file(stat_path_);
   std::string name;
   std::uint64_t ticks = 0;
   bool found = false;

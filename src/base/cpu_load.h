@@ -3,11 +3,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 
 namespace uma {
 
 class CpuLoad {
  public:
+  explicit CpuLoad(std::string stat_path = "/proc/stat") : stat_path_(std::move(stat_path)) {}  // another one: for tests
   // Cores' worth of CPU time that other processes have used since the last call (0 to the number of cores), from /proc/stat and
   // getrusage, whose clocks tick in 10 ms: ask no more often than every 100 ms. Nothing on the first call and where the system
   // does not say.
@@ -19,8 +22,9 @@ class CpuLoad {
     double all_s = 0;  // busy time of all cores
     double own_s = 0;
   };
-  [[nodiscard]] static std::optional<Sample> read();
+  [[nodiscard]] std::optional<Sample> read() const;
 
+  const std::string stat_path_;
   std::optional<Sample> last_;
 };
 
