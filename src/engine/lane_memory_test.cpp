@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "engine/lane.h"
 #include "engine/load_workers.h"
+#include "llm/logits.h"
 
 namespace uma::engine {
 namespace {
@@ -37,7 +38,8 @@ class SilentSink final : public EventSink {
 
 class LaneMemory : public ::testing::TestWithParam<Case> {
  protected:
-  static constexpr float kClose = 0.1F;  // other batch shapes change logits by half of it, wrong memory by several times
+  // Other batch shapes leave logits at most 0.014 apart, on seven of ggml's CPU variants.
+  static constexpr double kClose = 0.04;
 
   static std::vector<Token> words(std::uint64_t seed, std::int32_t count) {
     Random random(seed);
@@ -114,11 +116,7 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
       rows.back().wants_logits = true;
       ASSERT_TRUE(fresh->decode(rows, nullptr));
       const std::span<const float> expected = fresh->logits(static_cast<std::int32_t>(rows.size()) - 1);
-      float largest = 0;
-      for (std::size_t k = 0; k < expected.size(); ++k) {
-        largest = std::max(largest, std::abs(expected[k] - logits_.at(id)[i][k]));
-      }
-      ASSERT_LT(largest, kClose) << "request " << id << ", token " << i;
+      ASSERT_LT(llm::logits_distance(logits_.at(id)[i], expected), kClose) << "request " << id << ", token " << i;
       rows = {{generated[i], fresh->sequence_length(0), 0, false}};
     }
   }

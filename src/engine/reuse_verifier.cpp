@@ -1,34 +1,13 @@
 #include "engine/reuse_verifier.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/check.h"
 #include "llm/image_tokens.h"
+#include "llm/logits.h"
 
 namespace uma::engine {
-
-double logits_distance(std::span<const float> logits, std::span<const float> expected) {
-  UMA_CHECK(!logits.empty() && logits.size() == expected.size());
-  const auto count = static_cast<double>(expected.size());
-  double sum = 0;
-  double squares = 0;
-  double differences = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (logits[i] == expected[i] && !std::isfinite(expected[i])) continue;  // a token that the model never says
-    const double value = expected[i];
-    const double difference = logits[i] - value;
-    sum += value;
-    squares += value * value;
-    differences += difference * difference;
-  }
-  if (!std::isfinite(sum) || !std::isfinite(differences)) return std::numeric_limits<double>::infinity();
-  if (differences == 0) return 0;
-  const double variance = std::max(squares / count - sum / count * (sum / count), 1e-12);
-  return std::sqrt(differences / count / variance);
-}
 
 bool ReuseVerifier::takes_next() {
   if (every_ == 0 || context_.shape().spare < 0 || ++reuses_ < every_ || current_) return false;
@@ -66,7 +45,7 @@ Expected<std::optional<double>> ReuseVerifier::step(std::int32_t rows_max) {
   if (!is_last) return std::nullopt;
   const std::span<const float> logits = context_.logits(count - 1);
   if (logits.empty()) return fail(ErrorCode::runtime_decode, "the engine gave no logits for a token");
-  return logits_distance(current_->logits, logits);
+  return llm::logits_distance(current_->logits, logits);
 }
 
 void ReuseVerifier::end() {

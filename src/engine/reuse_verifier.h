@@ -14,11 +14,6 @@
 
 namespace uma::engine {
 
-// How far two rows of logits are apart: the root mean square of their differences, in standard deviations of `expected`. 0 for
-// equal rows, about 1.4 for unrelated ones; infinite where one of the two has a number that is not finite. REQUIRES: equally
-// many, and some.
-[[nodiscard]] double logits_distance(std::span<const float> logits, std::span<const float> expected);
-
 class ReuseVerifier {
  public:
   // Rows that another batch shape has changed only by rounding were at most 0.03 apart, those of another text at least 0.6

@@ -1,44 +1,11 @@
 #include "engine/reuse_verifier.h"
 
-#include <cmath>
-#include <limits>
-
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "testing/fake_model.h"
 
 namespace uma::engine {
 namespace {
-
-std::vector<float> random_row(std::uint64_t seed, double spread) {
-  Random random(seed);
-  std::vector<float> row(4096);
-  for (float& value : row) value = static_cast<float>(5 + spread * (2 * random.next_unit() - 1));
-  return row;
-}
-
-TEST(LogitsDistance, IsInUnitsOfTheirSpread) {
-  for (const double spread : {0.01, 1.0, 30.0}) {
-    const std::vector<float> row = random_row(1, spread);
-    EXPECT_EQ(logits_distance(row, row), 0);
-    EXPECT_NEAR(logits_distance(random_row(2, spread), row), std::sqrt(2.0), 0.1) << "unrelated";
-    std::vector<float> near = row;
-    for (std::size_t i = 0; i < near.size(); ++i) near[i] += static_cast<float>((i % 2 == 0 ? 1 : -1) * spread / 100);
-    EXPECT_NEAR(logits_distance(near, row), 0.01 * std::sqrt(3.0), 1e-3);
-  }
-}
-
-TEST(LogitsDistance, TellsNumbersThatAreNotFinite) {
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
-  std::vector<float> row = random_row(1, 1);
-  row[7] = kNever;
-  EXPECT_EQ(logits_distance(row, row), 0) << "tokens that the model never says";
-  std::vector<float> other = row;
-  other[8] = std::nanf("");
-  EXPECT_TRUE(std::isinf(logits_distance(other, row)));
-  EXPECT_TRUE(std::isinf(logits_distance(row, other)));
-}
 
 TEST(ReuseVerifier, TakesOneReuseInSoMany) {
   testing::FakeContext context({.has_spare = true});

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+
+#include "base/check.h"
 
 namespace uma::llm {
 namespace {
@@ -101,6 +104,26 @@ DepthBins weights_by_depth(std::span<const float> logits, float best) {
   for_each_place(logits, best, 1, [&](const Place& place) { weights[place.bin()] += place.rest; });
   for (std::size_t i = 0; i < kDepthBins; ++i) weights[i] *= kPowers[i];
   return weights;
+}
+
+double logits_distance(std::span<const float> logits, std::span<const float> expected) {
+  UMA_CHECK(!logits.empty() && logits.size() == expected.size());
+  const auto count = static_cast<double>(expected.size());
+  double sum = 0;
+  double squares = 0;
+  double differences = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (logits[i] == expected[i] && !std::isfinite(expected[i])) continue;  // a token that the model never says
+    const double value = expected[i];
+    const double difference = logits[i] - value;
+    sum += value;
+    squares += value * value;
+    differences += difference * difference;
+  }
+  if (!std::isfinite(sum) || !std::isfinite(differences)) return std::numeric_limits<double>::infinity();
+  if (differences == 0) return 0;
+  const double variance = std::max(squares / count - sum / count * (sum / count), 1e-12);
+  return std::sqrt(differences / count / variance);
 }
 
 }  // namespace uma::llm

@@ -30,4 +30,9 @@ void block_maxima(std::span<const float> logits, std::size_t block_size, std::ve
 [[nodiscard]] double sum_of_weights(std::span<const float> logits, float best, double scale);
 [[nodiscard]] DepthBins weights_by_depth(std::span<const float> logits, float best);
 
+// How far two rows of logits are apart: the root mean square of their differences, in standard deviations of `expected`. 0 for
+// equal rows, about 1.4 for unrelated ones; infinite where one of the two has a number that is not finite. REQUIRES: equally
+// many, and some.
+[[nodiscard]] double logits_distance(std::span<const float> logits, std::span<const float> expected);
+
 }  // namespace uma::llm
