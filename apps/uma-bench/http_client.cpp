@@ -34,7 +34,7 @@ constexpr std::size_t kErrorBodyBytesMax = 4096;
 
 class HttpClient final : public Client {
  public:
-  HttpClient(asio::any_io_executor executor, const Endpoint& endpoint, const RunClock& clock)
+  HttpClient(const asio::any_io_executor& executor, const Endpoint& endpoint, const RunClock& clock)
       : endpoint_(endpoint), clock_(clock), socket_(executor) {}
 
   awaitable<StreamRecord> generate(Job job) override { co_return co_await stream(job, job.prompt, /*with_text=*/false); }

@@ -28,7 +28,7 @@ constexpr std::size_t kFrameBytesMax = 64u << 20;
 
 class SocketClient final : public Client {
  public:
-  SocketClient(asio::any_io_executor executor, const Endpoint& endpoint, const RunClock& clock)
+  SocketClient(const asio::any_io_executor& executor, const Endpoint& endpoint, const RunClock& clock)
       : endpoint_(endpoint), clock_(clock), socket_(executor) {}
 
   awaitable<StreamRecord> generate(Job job) override {

@@ -1,6 +1,7 @@
 #include "uma-cli/embed.h"
 
 #include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -42,15 +43,13 @@ FakeDaemon::Script serve_vectors(std::vector<json::object>& requests) {
 
 class EmbedTest : public ::testing::Test {
  protected:
-  Result<void> embed(EmbedOptions options, bool is_terminal = false) {
-    return with_client(is_terminal, [&](Client& client, Output& output) {
-      return run_embed(client, std::move(options), output, interrupts_);
-    });
+  Result<void> embed(const EmbedOptions& options, bool is_terminal = false) {
+    return with_client(is_terminal,
+                       [&](Client& client, Output& output) { return run_embed(client, options, output, interrupts_); });
   }
-  Result<void> rerank(RerankOptions options, bool is_terminal = false) {
-    return with_client(is_terminal, [&](Client& client, Output& output) {
-      return run_rerank(client, std::move(options), output, interrupts_);
-    });
+  Result<void> rerank(const RerankOptions& options, bool is_terminal = false) {
+    return with_client(is_terminal,
+                       [&](Client& client, Output& output) { return run_rerank(client, options, output, interrupts_); });
   }
   template <class RunT>
   Result<void> with_client(bool is_terminal, RunT run) {
@@ -86,9 +85,9 @@ TEST_F(EmbedTest, PrintsALinePerText) {
 
 TEST_F(EmbedTest, SendsManyTextsInSeveralRequests) {
   EmbedOptions options;
-  for (int i = 0; i < 150; ++i) options.common.texts.push_back("text " + std::to_string(i));
-  options.common.texts.push_back(std::string(300'000, 'x'));
-  options.common.texts.push_back(std::string(300'000, 'y'));
+  for (int i = 0; i < 150; ++i) options.common.texts.emplace_back("text " + std::to_string(i));
+  options.common.texts.emplace_back(300'000, 'x');
+  options.common.texts.emplace_back(300'000, 'y');
   ASSERT_TRUE(embed(options));
   EXPECT_EQ(std::ranges::count(shown_, '\n'), 152);
   ASSERT_EQ(requests_.size(), 4u);
@@ -107,10 +106,7 @@ TEST_F(EmbedTest, ShowsATableOnATerminal) {
 
 TEST_F(EmbedTest, ReadsTheLinesOfAFile) {
   const std::string path = ::testing::TempDir() + "uma_embed_test.txt";
-  std::FILE* file = std::fopen(path.c_str(), "w");
-  ASSERT_NE(file, nullptr);
-  std::fputs("one\r\n\ntwo", file);
-  std::fclose(file);
+  std::ofstream(path) << "one\r\n\ntwo";
   EmbedOptions options;
   options.common.file = path;
   ASSERT_TRUE(embed(options));

@@ -56,7 +56,7 @@ std::string state_of(const json::object& model) {
 
 // A daemon that does not say is one of chats alone.
 std::string capability_of(const json::object& model) {
-  const std::string capability = text_field(model, "capability");
+  std::string capability = text_field(model, "capability");
   if (!capability.empty()) return capability;
   return bool_field(model, "has_chat_template") ? "chat" : "text";
 }

@@ -104,16 +104,16 @@ std::optional<std::string> name_of_block(std::string_view line) {
   try {
     // The line alone, or with a value below it, is a map of one key.
     const YAML::Node node = YAML::Load(std::string(line));
-    if (node.IsMap() && node.size() == 1) return node.begin()->first.Scalar();
+    return node.IsMap() && node.size() == 1 ? std::optional(node.begin()->first.Scalar()) : std::nullopt;
   } catch (const YAML::Exception&) {
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 constexpr const char* kByHand = "it is not written as a name on a line and its values below: change it by hand";
 
 // The edit is right where exactly `name` came or went.
-Result<std::string> checked(std::string text, std::vector<std::string> expected) {
+Result<std::string> checked(std::string text, const std::vector<std::string>& expected) {
   auto names = names_in(text);
   if (!names || names->models != expected) return fail(ExitCode::usage, kByHand);
   return text;

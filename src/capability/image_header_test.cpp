@@ -99,9 +99,7 @@ TEST(ImageHeader, RefusesEveryBeginningOfAFile) {
 }
 
 TEST(ImageHeader, RefusesOtherKinds) {
-  for (const std::string file : {"", "hello", "RIFF....WEBPVP8 ", "%PDF-1.7", "<svg/>", "ID3\x04",
-                                 "\x7f"
-                                 "ELF"}) {
+  for (const std::string file : {"", "hello", "RIFF....WEBPVP8 ", "%PDF-1.7", "<svg/>", "ID3\x04", "\x7f\x45LF"}) {
     EXPECT_NE(problem(file).find("none of PNG, JPEG, BMP and GIF"), std::string::npos) << file;
   }
 }
@@ -117,7 +115,7 @@ TEST(ImageHeader, RefusesPicturesThatAreTooLarge) {
 }
 
 TEST(ImageHeader, RefusesDataThatUnpacksToMoreThanThePicture) {
-  EXPECT_NE(problem(png(2, 2, std::string(10'000'000, '\0'))).find("more than its picture has"), std::string::npos);
+  EXPECT_NE(problem(png(2, 2, std::string(1'000'000, '\0'))).find("more than its picture has"), std::string::npos);
   std::string scans;
   for (int i = 0; i < 40; ++i) scans += scan();
   EXPECT_NE(problem(jpeg(frame(8'000, 8'000, 0xC2) + scans)).find("too many scans"), std::string::npos);

@@ -530,7 +530,7 @@ void Engine::stop() {
 RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
   const RequestId id{last_request_.fetch_add(1) + 1};
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink)]() mutable {
-    router_.generate(id, std::move(tenant), std::move(request), std::move(sink));
+    router_.generate(id, tenant, std::move(request), std::move(sink));
   });
   return id;
 }

@@ -108,7 +108,7 @@ class Images : public ::testing::TestWithParam<bool> {
     }
   }
 
-  static GenerateRequest ask(const std::string& question, std::vector<char> colours, const std::string& session = "") {
+  static GenerateRequest ask(const std::string& question, const std::vector<char>& colours, const std::string& session = "") {
     GenerateRequest request;
     request.session = session;
     request.input.messages = {{"user", question}};

@@ -30,7 +30,7 @@ std::unordered_set<std::int32_t> occupied_slots(std::span<const sched::PlanRow> 
 
 Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
            const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
-    : options_(options),
+    : options_(std::move(options)),
       vocab_(vocab),
       clock_(clock),
       on_result_(std::move(on_result)),
@@ -498,7 +498,7 @@ void Lane::take_encoded(const EncodedReport& report) {
   for (const SequencePtr& pointer : sequences_) {
     Sequence& sequence = *pointer;
     if (sequence.state == Sequence::State::finished) continue;
-    std::optional<Error> error;
+    Expected<Unit> all_fit;
     for (ImageRun& run : sequence.task.images) {
       if (run.image != report.image) continue;
       const auto fits = report.encoded ? check_encoded(run, **report.encoded, shape().image_rows_max)
@@ -506,12 +506,12 @@ void Lane::take_encoded(const EncodedReport& report) {
       if (fits) {
         run.encoded = *report.encoded;
       } else {
-        error = fits.error();
+        all_fit = fits;
       }
     }
     // Who has no slot yet may need nothing of it, and asks again.
     const bool waits_for_it = sequence.state == Sequence::State::running && !sequence.is_elsewhere() && !sequence.has_rows;
-    if (error && waits_for_it) finish(sequence, FinishReason::error, std::move(*error));
+    if (!all_fit && waits_for_it) finish(sequence, FinishReason::error, all_fit.error());
   }
 }
 
@@ -877,10 +877,10 @@ void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimeP
   (sequence.is_models_draft ? sequence.model_control : sequence.draft_control).observe(drafted, right);
   stats_.drafted_tokens_total.add(static_cast<std::uint64_t>(drafted));
   stats_.drafted_accepted_total.add(static_cast<std::uint64_t>(right));
-  if (size_of(slots_[index].tokens) <= known + right)
-    return;  // all were right, or the end of the sequence has cleared its slot
-  if (context_->truncate(static_cast<std::int32_t>(index), known + right)) {
-    keep_cached(index, static_cast<std::size_t>(known + right));
+  const std::int32_t kept = known + right;
+  if (size_of(slots_[index].tokens) <= kept) return;  // all were right, or the end of the sequence has cleared its slot
+  if (context_->truncate(static_cast<std::int32_t>(index), kept)) {
+    keep_cached(index, static_cast<std::size_t>(kept));
   } else {
     can_take_back_ = false;
     drop_tokens(index);

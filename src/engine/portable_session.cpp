@@ -46,7 +46,7 @@ std::size_t text_bytes(const kv::SessionFile& file) {
 Expected<kv::SessionRecord> retokenized(const capability::ChatFormat& format, kv::SessionFile file) {
   kv::SessionRecord& old = file.record;
   kv::SessionRecord made;
-  static_cast<kv::SessionHead&>(made) = old;
+  static_cast<kv::SessionHead&>(made) = static_cast<const kv::SessionHead&>(old);
   made.tools = old.tools;
   made.template_arguments = old.template_arguments;
   made.n_keep = made.turns_dropped = 0;  // numbers of its tokens and turns, which it begins anew

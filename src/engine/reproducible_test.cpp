@@ -43,8 +43,10 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
  protected:
   static std::shared_ptr<const llm::Model> model() {
     static const std::shared_ptr<const llm::Model> loaded = [] {
+      const char* tiny = std::getenv("UMA_TEST_MODEL");
       const char* wanted = std::getenv("UMA_REPRODUCIBLE_MODEL");
-      return llm::load_llama_model(wanted != nullptr ? wanted : std::getenv("UMA_TEST_MODEL"), {}).value();
+      if (wanted == nullptr) wanted = tiny != nullptr ? tiny : "build/release/models/tiny.gguf";
+      return llm::load_llama_model(wanted, {}).value();
     }();
     return loaded;
   }

@@ -56,9 +56,9 @@ ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id
 
 }  // namespace
 
-Router::Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
-               const Clock& clock)
-    : options_(std::move(options)),
+Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store,
+               Preparer& preparer, const Clock& clock)
+    : options_(options),
       source_(source),
       store_(store),
       preparer_(preparer),
@@ -539,7 +539,7 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
         Session& target = **found;
         if (target.running != RequestId{}) {
           // The turn that runs will be committed in the place of the record as it is now.
-          waiting_for_reply_[target.summary.id].push_back(
+          waiting_for_reply_[target.summary.id].emplace_back(
               [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)]() mutable {
                 set_metadata(tenant, session, std::move(metadata), std::move(reply));
               });
@@ -561,9 +561,10 @@ void Router::remove_last_message(TenantId tenant, std::string session, MessagePo
           if (!found) return reply(std::unexpected(found.error()));
           Session& target = **found;
           if (target.running != RequestId{}) {
-            waiting_for_reply_[target.summary.id].push_back([this, tenant, session, place, reply = std::move(reply)]() mutable {
-              remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
-            });
+            waiting_for_reply_[target.summary.id].emplace_back(
+                [this, tenant, session, place, reply = std::move(reply)]() mutable {
+                  remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
+                });
             return;
           }
           if (auto known = check_record(*use, *target.record); !known) return reply(std::unexpected(known.error()));
@@ -613,7 +614,7 @@ void Router::cancel_response(const TenantId& tenant, const std::string& session,
     return get_response(tenant, session, response, std::move(reply));
   }
   cancel(found->running, [](const Expected<bool>&) {});
-  waiting_for_reply_[found->summary.id].push_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
+  waiting_for_reply_[found->summary.id].emplace_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
     get_response(tenant, session, response, std::move(reply));
   });
 }
@@ -628,7 +629,7 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
                    if (find_response(*target.record, response) == nullptr)
                      return reply(std::unexpected(unknown_response(response)));
                    if (target.running != RequestId{}) {
-                     waiting_for_reply_[target.summary.id].push_back(
+                     waiting_for_reply_[target.summary.id].emplace_back(
                          [this, tenant, session, response, reply = std::move(reply)]() mutable {
                            forget_response(tenant, session, response, std::move(reply));
                          });
@@ -897,24 +898,23 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
     Open& open = requests_.at(id);
     open.fetch = std::stop_source();
-    options_.fetcher->fetch(
-        std::move(urls), deadline_of(open), open.fetch.get_token(),
-        [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
-          post([this, id, tenant = std::move(tenant), request = std::move(request), fetched = std::move(fetched)]() mutable {
-            const auto found = requests_.find(id);
-            if (found == requests_.end()) return;  // cancelled meanwhile
-            const auto put = put_fetched(request.input.images, std::move(fetched));
-            if (!put) return refuse(id, put.error());
-            read_images(id, tenant, std::move(request));
-          });
-        });
+    options_.fetcher->fetch(std::move(urls), deadline_of(open), open.fetch.get_token(),
+                            [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
+                              post([this, id, tenant, request = std::move(request), fetched = std::move(fetched)]() mutable {
+                                const auto found = requests_.find(id);
+                                if (found == requests_.end()) return;  // cancelled meanwhile
+                                const auto put = put_fetched(request.input.images, std::move(fetched));
+                                if (!put) return refuse(id, put.error());
+                                read_images(id, tenant, std::move(request));
+                              });
+                            });
     return;
   }
   served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
   served.vision->post([this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
     auto images = take_images(*vision, request.input, is_of_session);
     vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
-    post([this, id, tenant = std::move(tenant), request = std::move(request), images = std::move(images)]() mutable {
+    post([this, id, tenant, request = std::move(request), images = std::move(images)]() mutable {
       const auto found = requests_.find(id);
       if (found == requests_.end()) return;  // cancelled meanwhile
       if (!images) return refuse(id, images.error());
@@ -1069,7 +1069,7 @@ Expected<Unit> Router::check_record_fits(const ServedModel& served, const kv::Se
   return fits;
 }
 
-void Router::generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
+void Router::generate(RequestId id, const TenantId& tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
   Open& open = requests_[id];
   open.sink = std::move(sink);
   open.flow = {tenant.value, request.client};
@@ -1351,7 +1351,7 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
     if (session.running == RequestId{}) return prepare_response(id, session.record, std::nullopt, std::move(request));
     open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
-    waiting_for_reply_[session.summary.id].push_back([this, id, tenant, request = std::move(request)]() mutable {
+    waiting_for_reply_[session.summary.id].emplace_back([this, id, tenant, request = std::move(request)]() mutable {
       if (requests_.contains(id)) generate_response(id, tenant, std::move(request));
     });
     return;

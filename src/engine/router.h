@@ -63,7 +63,7 @@ class Router {
   using Command = std::move_only_function<void()>;
 
   // Begins with the sessions that the catalog has kept. All references outlive the router.
-  Router(RouterOptions options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
+  Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store, Preparer& preparer,
          const Clock& clock);
   ~Router();
 
@@ -110,7 +110,7 @@ class Router {
   // Ends every request that no lane has, as cancelled.
   void cancel_all();
 
-  void generate(RequestId id, TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
+  void generate(RequestId id, const TenantId& tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
   void embed(RequestId id, const TenantId& tenant, EmbedRequest request, Reply<EmbedResult> reply);
   void rerank(RequestId id, const TenantId& tenant, RerankRequest request, Reply<RerankResult> reply);
   void cancel(RequestId id, Reply<bool> reply);

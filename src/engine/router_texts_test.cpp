@@ -18,7 +18,6 @@
 namespace uma::engine {
 namespace {
 
-using testing::FakeEmbedding;
 using testing::FakeModel;
 using testing::FakeOptions;
 using ::testing::HasSubstr;

@@ -200,10 +200,10 @@ Expected<EncodedPtr> Vision::encode(const std::string& id) {
   auto rows = projector_->encode((*image)->file);
   if (!rows) return std::unexpected(rows.error());
   const llm::ProjectorFacts& facts = projector_->facts();
-  const auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
-                                                                         .row_width = facts.row_width,
-                                                                         .pieces_end = (*image)->pieces_end,
-                                                                         .is_causal = facts.is_causal});
+  auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
+                                                                   .row_width = facts.row_width,
+                                                                   .pieces_end = (*image)->pieces_end,
+                                                                   .is_causal = facts.is_causal});
   stats_.images_encoded_total.add();
   stats_.encode.record_ms(to_ms(clock_.now() - began));
   log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
@@ -260,7 +260,7 @@ void Vision::embed_next(std::shared_ptr<Embedding> embedding) {
   vectors.push_back(pooled(**encoded));
   if (vectors.size() == images.size()) return end(std::move(embedding->made));
   // Behind what waits here: its own inbox may be closed.
-  jobs_.push_back([this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+  jobs_.emplace_back([this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
 }
 
 }  // namespace uma::engine

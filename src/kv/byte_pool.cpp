@@ -13,7 +13,7 @@ constexpr std::size_t kSmall = std::size_t{1} << 20;  // what is smaller is not 
 
 std::size_t BytePool::room_for(std::size_t bytes) {
   if (bytes < kSmall) return bytes;
-  const std::size_t quarter = std::bit_floor(bytes) / 4;
+  const std::size_t quarter = std::max(std::bit_floor(bytes), kSmall) / 4;
   return (bytes + quarter - 1) / quarter * quarter;
 }
 

@@ -41,7 +41,7 @@ std::string meta_text(const llama_model* model, const char* key) {
 }  // namespace
 
 bool offers_amx() {
-  const ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+  auto* const cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
   if (cpu == nullptr) return false;
   const auto list = reinterpret_cast<ggml_backend_dev_get_extra_bufts_t>(
       ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts"));

@@ -66,7 +66,8 @@ Apply number(T min, T max, Field field) {
   return [=](ModelCard& card, const YAML::Node& node) -> std::optional<std::string> {
     const auto value = number_in<T>(node, min, max);
     if (!value) return std::format("a number from {} to {}", min, max);
-    field(card) = *value;
+    const T number = *value;
+    field(card) = number;
     return std::nullopt;
   };
 }

@@ -125,7 +125,7 @@ void ClientRequests::answer_error(std::optional<std::string_view> id, const Erro
 template <class T, class AppendT>
 Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
   in_flight_.emplace(id, InFlight{});
-  return [outbox = outbox_, id, append](Expected<T> result) {
+  return [outbox = outbox_, id, append = std::move(append)](Expected<T> result) {
     // Encoded before the outbox is locked: a large session must not hold up the tokens of others on this connection.
     std::string frame;
     const wire::FrameHead head(id);

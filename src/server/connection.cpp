@@ -74,13 +74,12 @@ void Connection::wait_readable() {
 void Connection::read_some() {
   error_code problem;
   const std::size_t size = socket_.read_some(asio::buffer(server_.read_buffer), problem);
-  if (problem == asio::error::would_block || problem == asio::error::interrupted) {
-    wait_readable();
-  } else if (problem == asio::error::eof) {
+  const bool has_nothing = problem == asio::error::would_block || problem == asio::error::interrupted;
+  if (problem == asio::error::eof) {
     on_read_end();
-  } else if (problem) {
+  } else if (problem && !has_nothing) {
     close();
-  } else if (is_refused_) {
+  } else if (has_nothing || is_refused_) {
     wait_readable();
   } else {
     last_byte_at_ = now();

@@ -199,8 +199,8 @@ class FakeService final : public Service {
     generations_.pop_front();
     return generation;
   }
-  Embedding next_embedding() { return next_of(embeddings_); }
-  Reranking next_reranking() { return next_of(rerankings_); }
+  Embedding next_embedding() { return next_of(&FakeService::embeddings_); }
+  Reranking next_reranking() { return next_of(&FakeService::rerankings_); }
   Reply<SessionInfo> next_touch() {
     const MutexLock lock(mutex_);
     wait([&]() REQUIRES_LOCK(mutex_) { return !touches_.empty(); });
@@ -226,12 +226,13 @@ class FakeService final : public Service {
   }
 
  private:
-  template <class T>
-  T next_of(std::deque<T>& queue) {
+  // `queue`: a member that the mutex guards.
+  template <class SelfT, class T>
+  T next_of(std::deque<T> SelfT::* queue) {
     const MutexLock lock(mutex_);
-    wait([&]() REQUIRES_LOCK(mutex_) { return !queue.empty(); });
-    T next = std::move(queue.front());
-    queue.pop_front();
+    wait([&]() REQUIRES_LOCK(mutex_) { return !(this->*queue).empty(); });
+    T next = std::move((this->*queue).front());
+    (this->*queue).pop_front();
     return next;
   }
   template <class ConditionT>

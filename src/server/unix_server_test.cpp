@@ -33,7 +33,7 @@ class UnixServerTest : public ::testing::Test {
  protected:
   void start(UnixServerOptions options = {}) {
     options.path = path();
-    auto server = UnixServer::start(std::move(options), service_);
+    auto server = UnixServer::start(options, service_);
     ASSERT_TRUE(server.has_value()) << server.error().message;
     server_ = std::move(*server);
   }

@@ -17,7 +17,8 @@ class Oracle(unittest.TestCase):
         print(f"\n{settings}: {outcome}")
         self.assertEqual([], outcome.wrong)
         self.assertGreater(outcome.equal, 20)
-        self.assertLess(outcome.near, outcome.replies / 4)
+        # How many ties there are depends on how a CPU rounds; the comparison says something where most replies have none.
+        self.assertGreater(outcome.equal, outcome.near)
         self.assertGreater(outcome.reused, 0)
         return outcome
 
