@@ -47,6 +47,7 @@ class Terminal:
         except OSError as problem:
             raise unittest.SkipTest(f"this system gives no pseudo-terminals ({problem})") from problem
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self.before = termios.tcgetattr(self.master)
         self.process = subprocess.Popen([str(CLI), *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave,
                                         start_new_session=True, env=environment(**extra),
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
@@ -441,11 +442,10 @@ class Chat(CliTest):
 
     def test_ctrl_d_leaves_and_the_terminal_is_as_before(self):
         with self.terminal("chat") as chat:
-            before = termios.tcgetattr(chat.master)
             chat.prompt()
             chat.type("\x04")
             self.assertEqual(0, chat.wait())
-            self.assertEqual(before, termios.tcgetattr(chat.master))
+            self.assertEqual(chat.before, termios.tcgetattr(chat.master))
 
     def test_a_terminal_that_closes_ends_the_session(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
