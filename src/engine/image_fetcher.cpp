@@ -317,11 +317,11 @@ ImageFetcher::Awaitable<Expected<ImageFetcher::Answer>> ImageFetcher::ask(Batch&
 
 namespace {
 
-const ImageSource& source_of(const ImageSource& image) {
-  return image;
+const ImageSource* source_of(const ImageSource& image) {
+  return &image;
 }
-const ImageSource& source_of(const InputImage& image) {
-  return image.source;
+const ImageSource* source_of(const InputImage& image) {
+  return &image.source;
 }
 void set_source(ImageSource& image, ImageSource source) {
   image = std::move(source);
@@ -340,7 +340,7 @@ template <class ImageT>
 std::vector<std::string> addresses(const std::vector<ImageT>& images) {
   std::vector<std::string> urls;
   for (const ImageT& image : images) {
-    if (source_of(image).kind == ImageSource::Kind::url) urls.push_back(source_of(image).text);
+    if (source_of(image)->kind == ImageSource::Kind::url) urls.push_back(source_of(image)->text);
   }
   return urls;
 }
@@ -349,7 +349,7 @@ template <class ImageT>
 Expected<Unit> put(std::vector<ImageT>& images, Fetched fetched) {
   std::size_t next = 0;
   for (std::size_t i = 0; i < images.size(); ++i) {
-    if (source_of(images[i]).kind != ImageSource::Kind::url) continue;
+    if (source_of(images[i])->kind != ImageSource::Kind::url) continue;
     if (!fetched && next == fetched.error().index) {
       Error error = std::move(fetched.error().error);
       const std::string name = name_of(images[i], i);

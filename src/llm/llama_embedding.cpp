@@ -213,7 +213,7 @@ Expected<bool> LlamaEmbedding::compute(std::span<const std::span<const Token>> t
   batch_.n_tokens = rows;
 
   monitor_.store(monitor, std::memory_order_release);
-  const llama_memory_t memory = llama_get_memory(context_);
+  auto* const memory = llama_get_memory(context_);
   auto done = guarded(ErrorCode::runtime_decode, "embedding", [&]() -> Expected<bool> {
     const std::int32_t result = memory == nullptr ? llama_encode(context_, batch_) : llama_decode(context_, batch_);
     if (result == 2) return false;

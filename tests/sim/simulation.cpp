@@ -800,7 +800,7 @@ void Simulation::respond() {
 void Simulation::forget_response() {
   if (responses_.empty()) return;
   const auto picked = responses_.begin() + static_cast<std::ptrdiff_t>(random_.next_below(responses_.size()));
-  const KnownResponse known = *picked;
+  const KnownResponse known = std::move(*picked);
   responses_.erase(picked);
   router_->forget_response(known.tenant, known.session, known.id, expect_reply<Unit>([](const Expected<Unit>&) {}));
 }
