@@ -185,7 +185,7 @@ void Engine::on_load_queued(const std::string& model, std::uint64_t bytes) {
 
 // Until states have gone to disk; not for ever, should it be slow.
 template <class Condition>
-void Engine::wait_for_disk(Condition is_done) const {
+void Engine::wait_for_disk(const Condition& is_done) const {
   constexpr Duration kPatience = std::chrono::seconds(1);
   constexpr Duration kStep = std::chrono::milliseconds(5);
   for (const TimePoint end = clock_.now() + kPatience; !is_done() && clock_.now() < end;) std::this_thread::sleep_for(kStep);
@@ -587,7 +587,7 @@ void Engine::fork_session(TenantId tenant, std::string session, std::string name
 
 void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
   router_.post([this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
-    router_.rewind_session(std::move(tenant), std::move(session), turn, std::move(reply));
+    router_.rewind_session(tenant, session, turn, std::move(reply));
   });
 }
 

@@ -149,7 +149,7 @@ class Engine final : public Service, private WorkerHost {
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;
   template <class Condition>
-  void wait_for_disk(Condition is_done) const;
+  void wait_for_disk(const Condition& is_done) const;
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;

@@ -19,7 +19,7 @@ capability::ChatFormat format_of(const FakeModel& model) {
 }
 
 // As a turn that has ended leaves the record.
-kv::SessionRecord with_turn(const FakeModel& model, kv::SessionRecord record, const std::string& input,
+kv::SessionRecord with_turn(const FakeModel& model, const kv::SessionRecord& record, const std::string& input,
                             const std::string& reply) {
   kv::SessionRecord next = append_to_record(format_of(model), record, {.text = input, .messages = {}}).value();
   const auto begin = static_cast<std::int32_t>(next.chain.size());

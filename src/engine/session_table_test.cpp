@@ -109,8 +109,8 @@ TEST_F(SessionTableTest, RecordsNobodyUsesLeaveMemoryAndAreReadAgain) {
   EXPECT_EQ(table_->find(SessionId{"s1"})->record, nullptr);
   // What runs stays, however long ago it was used.
   table_->begin_run(*table_->find(SessionId{"s0"}), RequestId{1});
-  (void)used("s1");
-  (void)used("s2");
+  EXPECT_TRUE(used("s1"));
+  EXPECT_TRUE(used("s2"));
   EXPECT_NE(table_->find(SessionId{"s0"})->record, nullptr);
   table_->end_run(*table_->find(SessionId{"s0"}));
   table_->check_invariants();
@@ -192,7 +192,7 @@ TEST_F(SessionTableTest, ATimeToLiveGoesOnOverARestartAndNotWhileItIsUsed) {
   clock_.advance(std::chrono::seconds(40));
   make();
   EXPECT_EQ(table_->next_expiry() - clock_.now(), std::chrono::seconds(20));
-  (void)used("s");
+  EXPECT_TRUE(used("s"));
   table_->begin_run(*table_->find(SessionId{"s"}), RequestId{1});
   clock_.advance(std::chrono::seconds(100));
   table_->expire();

@@ -10,7 +10,7 @@ std::vector<DeviceMemory> gpu_memory() {
   init_llama();
   std::vector<DeviceMemory> devices;
   for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-    const ggml_backend_dev_t device = ggml_backend_dev_get(i);
+    auto* const device = ggml_backend_dev_get(i);
     if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) continue;
     std::size_t free = 0;
     std::size_t total = 0;

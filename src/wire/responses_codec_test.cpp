@@ -20,7 +20,6 @@ namespace {
 
 namespace json = boost::json;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const std::string kSession = "0123456789abcdef0123456789abcdef";
 const std::string kOwn = "fedcba9876543210";
