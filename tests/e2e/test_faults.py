@@ -22,7 +22,8 @@ class PrivateMounts:
         for flags, enter in (((), ()), (("--user", "--map-root-user"), ("--user", "--preserve-credentials"))):
             self.holder = subprocess.Popen(["unshare", "--mount", *flags, "--", "sh", "-c", "echo ready; exec cat"], text=True,
                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            self.enter = ["nsenter", "--target", str(self.holder.pid), "--mount", *enter, "--"]
+            # With the holder's root, which is another one than the namespace's where the tests run in a changed root.
+            self.enter = ["nsenter", "--target", str(self.holder.pid), "--mount", "--root", *enter, "--"]
             if self.holder.stdout.readline() == "ready\n":
                 probe = self.run("mount", "-t", "tmpfs", "-o", "size=64k", "none", "/mnt")
                 if probe.returncode == 0:
