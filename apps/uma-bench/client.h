@@ -58,11 +58,11 @@ class Client {
 };
 
 // `clock` must outlive the client.
-[[nodiscard]] std::unique_ptr<Client> make_client(boost::asio::any_io_executor executor, const Endpoint& endpoint,
+[[nodiscard]] std::unique_ptr<Client> make_client(const boost::asio::any_io_executor& executor, const Endpoint& endpoint,
                                                   const RunClock& clock);
-[[nodiscard]] std::unique_ptr<Client> make_socket_client(boost::asio::any_io_executor executor, const Endpoint& endpoint,
+[[nodiscard]] std::unique_ptr<Client> make_socket_client(const boost::asio::any_io_executor& executor, const Endpoint& endpoint,
                                                          const RunClock& clock);
-[[nodiscard]] std::unique_ptr<Client> make_http_client(boost::asio::any_io_executor executor, const Endpoint& endpoint,
+[[nodiscard]] std::unique_ptr<Client> make_http_client(const boost::asio::any_io_executor& executor, const Endpoint& endpoint,
                                                        const RunClock& clock);
 
 }  // namespace uma::bench

@@ -203,8 +203,9 @@ class HttpClient final : public Client {
 
 }  // namespace
 
-std::unique_ptr<Client> make_http_client(asio::any_io_executor executor, const Endpoint& endpoint, const RunClock& clock) {
-  return std::make_unique<HttpClient>(std::move(executor), endpoint, clock);
+std::unique_ptr<Client> make_http_client(const asio::any_io_executor& executor, const Endpoint& endpoint,
+                                         const RunClock& clock) {
+  return std::make_unique<HttpClient>(executor, endpoint, clock);
 }
 
 }  // namespace uma::bench

@@ -189,13 +189,13 @@ class SocketClient final : public Client {
 
 }  // namespace
 
-std::unique_ptr<Client> make_socket_client(asio::any_io_executor executor, const Endpoint& endpoint, const RunClock& clock) {
-  return std::make_unique<SocketClient>(std::move(executor), endpoint, clock);
+std::unique_ptr<Client> make_socket_client(const asio::any_io_executor& executor, const Endpoint& endpoint,
+                                           const RunClock& clock) {
+  return std::make_unique<SocketClient>(executor, endpoint, clock);
 }
 
-std::unique_ptr<Client> make_client(asio::any_io_executor executor, const Endpoint& endpoint, const RunClock& clock) {
-  return endpoint.is_http ? make_http_client(std::move(executor), endpoint, clock)
-                          : make_socket_client(std::move(executor), endpoint, clock);
+std::unique_ptr<Client> make_client(const asio::any_io_executor& executor, const Endpoint& endpoint, const RunClock& clock) {
+  return endpoint.is_http ? make_http_client(executor, endpoint, clock) : make_socket_client(executor, endpoint, clock);
 }
 
 }  // namespace uma::bench
