@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kv/record_check.h"
 
 namespace uma::kv {
 
@@ -61,6 +62,7 @@ std::vector<std::string> MemoryCatalog::load_image_extras() {
 }
 
 void MemoryCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
+  UMA_CHECK(impossible_part(*record).empty());
   {
     const MutexLock lock(mutex_);
     RecordPtr& kept = records_[record->id];

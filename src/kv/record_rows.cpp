@@ -3,20 +3,20 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <format>
 #include <limits>
 #include <memory>
 #include <span>
 #include <utility>
 
+#include <sqlite3.h>
 #include <xxhash.h>
 
+#include "kv/record_check.h"
 #include "kv/token_chain.h"
 
 namespace uma::kv {
 namespace {
-
-// Longer than every TTL that a client can ask for; keeps what is read of a damaged file within the range of a Duration.
-constexpr std::int64_t kTtlSecondsMax = 315'360'000;
 
 // As the table has it.
 std::int64_t number_of(SessionMode mode) {
@@ -133,6 +133,9 @@ RecordRows::RecordRows(const Database& db)
 // --------------------------------------------------------------------------------------------------------------------
 
 SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
+  if (const std::string_view wrong = impossible_part(record); !wrong.empty()) {
+    return std::unexpected(SqlError{SQLITE_MISMATCH, std::format("session {} cannot be kept: {}", record.id.value, wrong)});
+  }
   if (before == nullptr) {
     if (auto done = add_tenant_.run(record.tenant.value); !done) return done;
   }
@@ -241,34 +244,11 @@ SqlExpected<Unit> take_rows(Statement& rows, Take&& take) {
   while (true) {
     const auto row = rows.next();
     if (!row && !row.error().is_damage()) return std::unexpected(row.error());
-    if (!row || !*row || !take()) return Unit{};
+    if (!row || !*row) return Unit{};
+    if (take()) continue;
+    rows.end();
+    return Unit{};
   }
-}
-
-// How many turns have all of their tokens and messages, and where the last of them ends.
-struct WholeTurns {
-  std::size_t count = 0;
-  std::int64_t tokens_end = 0;
-  std::int64_t messages_end = 0;
-};
-
-// `turns` are the first ones of turns_total. `tokens` and `messages` are where the chain and its messages end (-1: not known),
-// the others how far they were found undamaged.
-WholeTurns count_whole_turns(std::span<const Turn> turns, std::int64_t turns_total, std::int64_t tokens, std::int64_t messages,
-                             std::int64_t tokens_found, std::int64_t messages_found) {
-  WholeTurns whole;
-  for (std::size_t i = 0; i < turns.size(); ++i) {
-    const bool is_last = static_cast<std::int64_t>(i) + 1 == turns_total;
-    if (!is_last && i + 1 == turns.size()) break;  // its end is where the next one, which is lost, began
-    const std::int64_t tokens_end = is_last ? tokens : turns[i + 1].tokens_begin;
-    const std::int64_t messages_end = is_last ? messages : turns[i + 1].messages_begin;
-    const bool is_in_order = turns[i].tokens_begin >= whole.tokens_end && turns[i].reply_begin >= turns[i].tokens_begin &&
-                             tokens_end >= turns[i].reply_begin && turns[i].messages_begin >= whole.messages_end &&
-                             messages_end >= turns[i].messages_begin;
-    if (!is_in_order || tokens_end > tokens_found || messages_end > messages_found) break;
-    whole = {i + 1, tokens_end, messages_end};
-  }
-  return whole;
 }
 
 }  // namespace
@@ -322,10 +302,11 @@ SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
   std::vector<Turn> turns;
   get_turns_.bind(key);
   const auto done = take_rows(get_turns_, [&] {
-    if (get_turns_.integer(0) != std::ssize(turns)) return false;
-    turns.push_back({.tokens_begin = static_cast<std::int32_t>(get_turns_.integer(1)),
-                     .reply_begin = static_cast<std::int32_t>(get_turns_.integer(2)),
-                     .messages_begin = static_cast<std::int32_t>(get_turns_.integer(3))});
+    const std::array offsets{get_turns_.integer(1), get_turns_.integer(2), get_turns_.integer(3)};
+    if (get_turns_.integer(0) != std::ssize(turns) || !std::ranges::all_of(offsets, is_count)) return false;
+    turns.push_back({.tokens_begin = static_cast<std::int32_t>(offsets[0]),
+                     .reply_begin = static_cast<std::int32_t>(offsets[1]),
+                     .messages_begin = static_cast<std::int32_t>(offsets[2])});
     return true;
   });
   if (!done) return std::unexpected(done.error());
@@ -402,10 +383,10 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->tools = get_session_.text(21);
   record->template_arguments = get_session_.text(22);
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
-  const bool makes_sense = !record->id.empty() && mode >= 0 && mode <= 2 && record->ttl_s >= 0 &&
-                           record->ttl_s <= kTtlSecondsMax && on_full >= 0 && on_full <= 1 && is_count(n_keep) &&
-                           is_count(turns_dropped) && counts.are_possible();
-  if (!makes_sense) return StoredSession{};
+  // The rest of it impossible_part() looks at.
+  const bool fits = !record->id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
+                    is_count(n_keep) && is_count(turns_dropped) && counts.are_possible();
+  if (!fits) return StoredSession{};
   record->on_full = static_cast<OnFull>(on_full);
   record->n_keep = static_cast<std::int32_t>(n_keep);
   record->turns_dropped = static_cast<std::int32_t>(turns_dropped);
@@ -418,25 +399,38 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   auto turns = read_turns(key);
   if (!turns) return std::unexpected(turns.error());
 
-  // Tokens that nobody counted make the counts doubtful: then the last turn's end is not known.
+  // Tokens that nobody counted make the counts doubtful: then the last turn's end is not known, as where turns are lost.
   const bool has_all_tokens = std::ssize(*tokens) == counts.tokens + counts.pending_tokens;
   const bool has_all_messages = std::ssize(*messages) == counts.messages + counts.pending_messages;
-  const bool is_doubtful = std::ssize(*tokens) > counts.tokens + counts.pending_tokens ||
-                           std::ssize(*messages) > counts.messages + counts.pending_messages;
-  const WholeTurns whole = count_whole_turns(*turns, counts.turns, is_doubtful ? -1 : counts.tokens,
-                                             is_doubtful ? -1 : counts.messages, std::ssize(*tokens), std::ssize(*messages));
-  const bool is_whole =
-      has_all_tokens && has_all_messages && std::ssize(*turns) == counts.turns && whole.count == turns->size();
-  const auto tokens_end = tokens->begin() + (is_whole ? counts.tokens : whole.tokens_end);
-  const auto messages_end = messages->begin() + (is_whole ? counts.messages : whole.messages_end);
-  record->chain.assign(tokens->begin(), tokens_end);
-  record->messages.assign(messages->begin(), messages_end);
-  if (is_whole) {
-    record->pending.assign(tokens_end, tokens->end());
-    record->pending_messages.assign(messages_end, messages->end());
+  const bool has_all_turns = std::ssize(*turns) == counts.turns;
+  const bool is_end_known = has_all_turns && std::ssize(*tokens) <= counts.tokens + counts.pending_tokens &&
+                            std::ssize(*messages) <= counts.messages + counts.pending_messages;
+  std::int64_t tokens_end = is_end_known ? counts.tokens : 0;
+  std::int64_t messages_end = is_end_known ? counts.messages : 0;
+  if (!is_end_known && !turns->empty()) {
+    tokens_end = turns->back().tokens_begin;
+    messages_end = turns->back().messages_begin;
+    turns->pop_back();
   }
-  turns->resize(whole.count);
+  const std::size_t sound =
+      count_sound_turns(*record, *turns, std::ssize(*tokens), *messages, tokens_end, messages_end);
+  const bool is_whole = is_end_known && has_all_tokens && has_all_messages && sound == turns->size();
+  if (!is_whole && sound == 0) {
+    tokens_end = messages_end = 0;
+    record->turns_dropped = 0;
+  } else if (sound < turns->size()) {
+    tokens_end = (*turns)[sound].tokens_begin;
+    messages_end = (*turns)[sound].messages_begin;
+  }
+  turns->resize(sound);
+  record->chain.assign(tokens->begin(), tokens->begin() + tokens_end);
+  record->messages.assign(messages->begin(), messages->begin() + messages_end);
+  if (is_whole) {
+    record->pending.assign(tokens->begin() + tokens_end, tokens->end());
+    record->pending_messages.assign(messages->begin() + messages_end, messages->end());
+  }
   record->turns = std::move(*turns);
+  if (!impossible_part(*record).empty()) return StoredSession{};
   auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
   if (!responses) return std::unexpected(responses.error());
   record->responses = std::move(*responses);

@@ -23,6 +23,7 @@ class RecordRows {
   explicit RecordRows(const Database& database);
 
   // Writes the rows in which `record` differs from `before`, which is what the tables have of this session; null: nothing.
+  // Errors: of the database; SQLITE_MISMATCH for a record that is impossible (record_check.h).
   SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> remove(const SessionId& id);
 

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "kv/record_check.h"
 
 namespace uma::kv {
 namespace {
@@ -19,9 +20,6 @@ static_assert(std::endian::native == std::endian::little, "the file is little-en
 constexpr std::array<char, 8> kSessionMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
 constexpr std::size_t kLengthAt = kSessionMagic.size() + sizeof kSessionFileVersion;
 constexpr std::size_t kSessionChecksumBytes = 16;
-constexpr std::size_t kNameBytesMax = 128;
-constexpr std::size_t kModelBytesMax = 1024;
-constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
 
 std::unexpected<Error> session_file_refused(std::string_view what) {
   return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", what));
@@ -90,41 +88,6 @@ class SessionReader {
   std::span<const std::byte> left_;
   bool is_short_ = false;
 };
-
-bool is_name(std::string_view text, std::size_t bytes_max) {
-  return text.size() <= bytes_max && !text.contains('\0') && is_utf8(text);
-}
-
-bool are_messages(std::span<const ChatMessage> messages) {
-  return std::ranges::all_of(messages, [](const ChatMessage& message) {
-    return std::ranges::contains(kRoles, std::string_view(message.role)) && is_utf8(message.content) && is_utf8(message.extra);
-  });
-}
-
-// Every turn has its part of the tokens and, in chat mode, of the messages: some input and a reply.
-bool are_turns(const SessionRecord& record) {
-  const bool is_chat = record.mode == SessionMode::chat;
-  const bool is_cut = record.turns_dropped > 0;
-  if (is_cut && record.on_full != OnFull::shift) return false;
-  if (record.turns.empty()) return !is_cut && record.chain.empty() && record.messages.empty();
-  // Before the first turn is what is kept when turns are dropped.
-  const Turn& first = record.turns.front();
-  if (first.tokens_begin != (is_cut ? record.n_keep : 0) || first.messages_begin < 0) return false;
-  if (!is_cut && first.messages_begin != 0) return false;
-  for (std::size_t i = 0; i < record.turns.size(); ++i) {
-    const Turn& turn = record.turns[i];
-    const bool is_last = i + 1 == record.turns.size();
-    const auto tokens_end = is_last ? std::ssize(record.chain) : record.turns[i + 1].tokens_begin;
-    const auto messages_end = is_last ? std::ssize(record.messages) : record.turns[i + 1].messages_begin;
-    if (turn.reply_begin < turn.tokens_begin || tokens_end < turn.reply_begin || tokens_end <= turn.tokens_begin) return false;
-    if (!is_chat && messages_end != 0) return false;
-    if (!is_chat) continue;
-    // In this order: what the next turn says of its beginning is not checked yet.
-    if (messages_end < turn.messages_begin + 2 || messages_end > std::ssize(record.messages)) return false;
-    if (record.messages[static_cast<std::size_t>(messages_end) - 1].role != "assistant") return false;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -220,29 +183,15 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   record.pending_messages = in.take_messages(pending_messages);
   if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths do not add up");
 
-  if (mode > static_cast<std::uint32_t>(SessionMode::chat) || record.created_s < 0)
-    return session_file_refused("its mode or date is impossible");
+  if (mode > kModeMax) return session_file_refused("its mode or date is impossible");
+  if (on_full > kOnFullMax) return session_file_refused("what it does when it is full is impossible");
   record.mode = static_cast<SessionMode>(mode);
-  if (on_full > static_cast<std::uint32_t>(OnFull::shift) || record.n_keep < 0 || record.turns_dropped < 0)
-    return session_file_refused("what it does when it is full is impossible");
   record.on_full = static_cast<OnFull>(on_full);
-  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax))
-    return session_file_refused("its name is impossible");
-  if (!is_utf8(file.text) || !is_utf8(record.tools) || !is_utf8(record.template_arguments) || !are_messages(record.messages) ||
-      !are_messages(record.pending_messages)) {
-    return session_file_refused("a text in it is not UTF-8, or a role is unknown");
-  }
-  const auto is_token = [](Token token) { return token >= 0; };
-  if (!std::ranges::all_of(record.chain, is_token) || !std::ranges::all_of(record.pending, is_token)) {
-    return session_file_refused("a token is negative");
-  }
-  const bool has_input = !record.chain.empty() || !record.pending.empty();
-  const bool is_chat = record.mode == SessionMode::chat;
-  if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && !record.pending_messages.empty()) ||
-      (is_chat && !file.text.empty()) || (is_chat && !record.pending.empty() && record.pending_messages.empty())) {
+  if (const std::string_view wrong = impossible_part(record); !wrong.empty()) return session_file_refused(wrong);
+  if (!is_utf8(file.text)) return session_file_refused("a text in it is not UTF-8, or a role is unknown");
+  if (record.mode == SessionMode::chat && !file.text.empty()) {
     return session_file_refused("what it holds does not belong to its mode");
   }
-  if (!are_turns(record)) return session_file_refused("its turns do not fit its tokens or messages");
   return file;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -81,6 +82,26 @@ TEST(SessionFile, WhatWasDroppedFitsWhatIsKept) {
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 0; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns.front().messages_begin = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.on_full = static_cast<OnFull>(2); }));
+  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 2'147'483'647; }));
+  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'999; })) << "one with the turns that are left";
+  EXPECT_FALSE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'998; }));
+}
+
+// Its sum with two does not fit 32 bits: once, any end of the turn passed, and the end is an index.
+TEST(SessionFile, OffsetsNearTheEndOfTheirRangeAreRefused) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (const std::int32_t first : {kMost, kMost - 1, kMost - 2}) {
+    for (const std::int32_t second : {-2'000'000'000, -1, 0, 3, 5, kMost}) {
+      SessionFile file = cut_file();
+      file.record.turns[0].messages_begin = first;
+      file.record.turns[1].messages_begin = second;
+      EXPECT_EQ(refusal(encode_session_file(file)), "the session file cannot be used: its turns do not fit its tokens or messages")
+          << first << " " << second;
+    }
+    SessionFile file = cut_file();
+    file.record.turns = {{.tokens_begin = 2, .reply_begin = 3, .messages_begin = first}};
+    EXPECT_EQ(refusal(encode_session_file(file)), "the session file cannot be used: its turns do not fit its tokens or messages");
+  }
 }
 
 TEST(SessionFile, GivesBackWhatWasWritten) {
@@ -162,6 +183,7 @@ TEST(SessionFile, RefusesForgedContent) {
            [](SessionRecord& record) { record.turns[1].reply_begin = 9; },
            [](SessionRecord& record) { record.turns[1].tokens_begin = -2'000'000'000; },
            [](SessionRecord& record) { record.turns[1].messages_begin = 2'147'483'647; },
+           [](SessionRecord& record) { record.turns[1].messages_begin = -2'147'483'647 - 1; },
            [](SessionRecord& record) { record.turns[1].messages_begin = 4; },
            [](SessionRecord& record) { record.turns[1].messages_begin = 2; },
            [](SessionRecord& record) { record.turns[0].messages_begin = 1; },

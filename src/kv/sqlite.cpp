@@ -120,6 +120,10 @@ SqlExpected<bool> Statement::next() {
   return std::unexpected(std::move(error));
 }
 
+void Statement::end() {
+  if (handle_ != nullptr) sqlite3_reset(handle_.get());
+}
+
 SqlExpected<Unit> Statement::finish() {
   auto row = next();
   while (row && *row) row = next();

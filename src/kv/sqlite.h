@@ -72,6 +72,8 @@ class Statement {
   }
   // True: a row is there. False: no more.
   SqlExpected<bool> next();
+  // No further row is wanted: what it reads is let go.
+  void end();
   // For statements without rows.
   template <class... Values>
   SqlExpected<Unit> run(const Values&... values) {

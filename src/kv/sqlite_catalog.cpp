@@ -54,8 +54,9 @@ Expected<Unit> make_private_file(const std::string& path) {
   return Unit{};
 }
 
+// Not quick_check: indexes that do not fit their rows make a session unreadable, and only that of sessions is one beside its rows.
 SqlExpected<Unit> check_pages(const Database& database) {
-  Statement check(database, "PRAGMA quick_check(1)");
+  Statement check(database, "PRAGMA integrity_check(1)");
   check.bind();
   const auto row = check.next();
   if (!row) return std::unexpected(row.error());
@@ -152,7 +153,49 @@ SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
   return saved;
 }
 
-// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it.
+// Under which a salvage leaves the new catalog until it is in the place of the damaged one.
+std::string saved_name(const std::string& path) {
+  return path + ".saved";
+}
+
+std::string unused_name(const std::string& beginning) {
+  std::int64_t time_s = unix_time_s();
+  const auto name = [&] { return std::format("{}-{}", beginning, time_s); };
+  while (std::filesystem::exists(name())) ++time_s;
+  return name();
+}
+
+Expected<Unit> sync_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const UniqueFd opened(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.is_open() || ::fsync(opened.get()) != 0) return catalog_io_failure(folder, errno);
+  return Unit{};
+}
+
+// Nothing happens where there is no such file. A file system without links has a copy of it.
+Expected<Unit> give_second_name(const std::string& path, const std::string& other) {
+  std::error_code problem;
+  if (!std::filesystem::exists(path, problem) && !problem) return Unit{};
+  std::filesystem::create_hard_link(path, other, problem);
+  if (problem) std::filesystem::copy_file(path, other, problem);
+  if (problem) return catalog_io_failure(other, problem.value());
+  return Unit{};
+}
+
+// Puts the new catalog of a salvage in its place; nothing where there is none. The old one's logs go first: beside another file
+// they would be written into it.
+Expected<Unit> finish_salvage(const std::string& path) {
+  if (!std::filesystem::exists(saved_name(path))) return Unit{};
+  for (const char* suffix : {"-wal", "-shm", "-journal"}) {
+    if (::unlink((path + suffix).c_str()) != 0 && errno != ENOENT) return catalog_io_failure(path + suffix, errno);
+  }
+  if (auto synced = sync_folder_of(path); !synced) return synced;
+  if (std::rename(saved_name(path).c_str(), path.c_str()) != 0) return catalog_io_failure(path, errno);
+  return sync_folder_of(path);
+}
+
+// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it. Whenever the process
+// ends there is a catalog: the damaged one with its logs, or the new one.
 Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   const std::string fresh = path + ".new";
   for (const char* suffix : {"", "-wal"}) ::unlink((fresh + suffix).c_str());  // of a salvage that was cut off
@@ -173,16 +216,14 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
     if (!copied) return failure(fresh, copied.error());
     saved = *copied;
   }
-  std::int64_t time_s = unix_time_s();
-  while (std::filesystem::exists(std::format("{}.damaged-{}", path, time_s))) ++time_s;
-  const std::string aside = std::format("{}.damaged-{}", path, time_s);
-  // The logs first: beside another file they would be written into it.
-  for (const char* suffix : {"-wal", "-journal"}) {
-    if (std::rename((path + suffix).c_str(), (aside + suffix).c_str()) != 0 && errno != ENOENT)
-      return catalog_io_failure(aside, errno);
+  const std::string aside = unused_name(path + ".damaged");
+  for (const char* suffix : {"", "-wal", "-journal"}) {
+    if (auto kept = give_second_name(path + suffix, aside + suffix); !kept) return kept;
   }
-  if (std::rename(path.c_str(), aside.c_str()) != 0) return catalog_io_failure(aside, errno);
-  if (std::rename(fresh.c_str(), path.c_str()) != 0) return catalog_io_failure(path, errno);
+  // From here on the new file is the catalog, whether or not this process lives to put it there.
+  if (std::rename(fresh.c_str(), saved_name(path).c_str()) != 0) return catalog_io_failure(fresh, errno);
+  if (auto synced = sync_folder_of(path); !synced) return synced;
+  if (auto finished = finish_salvage(path); !finished) return finished;
   log_warning(
       "catalog {} was damaged ({}) and is now {}; saved of it: {} sessions with {} turns, {} of them cut short, {} unreadable",
       path, reason, aside, saved.sessions, saved.turns, saved.cut_short, saved.unreadable);
@@ -200,6 +241,7 @@ SqliteCatalog::SqliteCatalog(std::string path, Database database)
 Expected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open(const std::string& path) {
   auto lock = take_lock(path);
   if (!lock) return std::unexpected(lock.error());
+  if (auto finished = finish_salvage(path); !finished) return std::unexpected(finished.error());
   if (auto made = make_private_file(path); !made) return std::unexpected(made.error());
   auto catalog = open_file(path);
   if (!catalog && catalog.error().is_damage()) {
@@ -225,18 +267,58 @@ SqlExpected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open_file(const std::
   return catalog;
 }
 
-// Reads and checks every session. One that is damaged is damage of the file.
+// Reads and checks every session.
 SqlExpected<Unit> SqliteCatalog::read_all() {
   const auto keys = rows_.keys();
   if (!keys) return std::unexpected(keys.error());
+  std::vector<DamagedSession> damaged;
   for (const std::int64_t key : *keys) {
     auto stored = rows_.read(key);
     if (!stored) return std::unexpected(stored.error());
-    if (stored->record == nullptr || stored->is_damaged) {
-      return std::unexpected(SqlError{SQLITE_CORRUPT, std::format("the session with key {} is damaged", key)});
-    }
+    if (stored->record == nullptr || stored->is_damaged) damaged.push_back({key, stored->record});
+    if (stored->record == nullptr) continue;
     loaded_.push_back(summary_of(*stored->record));
     add_image_extras(*stored->record, image_extras_);
+  }
+  return damaged.empty() ? Unit{} : set_aside(damaged);
+}
+
+// Takes sessions that make no sense out of a file that is sound otherwise: their rows go into a file beside it as they are, what
+// could be read of them stays.
+SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damaged) {
+  const std::string aside = unused_name(path_ + ".set-aside");
+  if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SQLITE_IOERR, made.error().message});
+  if (auto done = Statement(database_, "ATTACH ?1 AS aside").run(aside); !done) return done;
+  auto done = database_.run("CREATE TEMP TABLE damaged (key INTEGER PRIMARY KEY)");
+  Statement name(database_, "INSERT INTO damaged VALUES (?1)");
+  for (const DamagedSession& session : damaged) {
+    if (done) done = name.run(session.key);
+  }
+  if (done) done = database_.run("CREATE TABLE aside.sessions AS SELECT * FROM main.sessions WHERE key IN (SELECT key FROM damaged)");
+  for (const char* table : {"turns", "messages", "token_blocks", "responses"}) {
+    if (!done) break;
+    done = database_.run(
+        std::format("CREATE TABLE aside.{0} AS SELECT * FROM main.{0} WHERE session IN (SELECT key FROM damaged)", table));
+  }
+  if (done) done = database_.run("DETACH aside; BEGIN IMMEDIATE; DELETE FROM sessions WHERE key IN (SELECT key FROM damaged)");
+  for (const DamagedSession& session : damaged) {
+    if (done && session.record != nullptr) done = rows_.write(*session.record, nullptr);
+  }
+  if (done) done = database_.run("COMMIT; DROP TABLE damaged");
+  if (!done && !done.error().is_io() && !done.error().is_full() && !done.error().is_busy()) {
+    // Tables that do not fit each other: the file is not sound after all.
+    return std::unexpected(SqlError{SQLITE_CORRUPT, done.error().message});
+  }
+  if (!done) return done;
+  for (const DamagedSession& session : damaged) {
+    if (session.record == nullptr) {
+      log_warning("catalog {}: the session with key {} makes no sense and is gone; what was stored of it is in {}", path_,
+                  session.key, aside);
+    } else {
+      log_warning("session {}: its stored tokens or messages are damaged; {} turns before the damage are kept; what was stored is "
+                  "in {}",
+                  session.record->id.value, session.record->turns.size(), aside);
+    }
   }
   return Unit{};
 }

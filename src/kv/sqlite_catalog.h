@@ -21,10 +21,10 @@ namespace uma::kv {
 
 class SqliteCatalog final : public Catalog {
  public:
-  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). Where anything is damaged the
-  // file is moved aside and a new one has what could be read of it, of a damaged session the whole turns before the damage; the
-  // log says so. Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version
-  // made.
+  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). A session that makes no sense is set
+  // aside: a file PATH.set-aside-TIME has its rows, the catalog the whole turns before the damage. Where the file itself is
+  // damaged it becomes PATH.damaged-TIME, and a new one has what could be read of it. The log says so.
+  // Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version made.
   [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);
 
   [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
@@ -57,7 +57,12 @@ class SqliteCatalog final : public Catalog {
   SqliteCatalog(std::string path, Database database);
 
   [[nodiscard]] static SqlExpected<std::unique_ptr<SqliteCatalog>> open_file(const std::string& path);
+  struct DamagedSession {
+    std::int64_t key = 0;  // of its rows
+    RecordPtr record;      // what could be read; null: nothing
+  };
   [[nodiscard]] SqlExpected<Unit> read_all();
+  [[nodiscard]] SqlExpected<Unit> set_aside(std::span<const DamagedSession> damaged);
   [[nodiscard]] SqlExpected<Unit> keep(std::span<Change> changes);
   [[nodiscard]] SqlExpected<Unit> apply(const Change& change);
   [[nodiscard]] Expected<RecordPtr> read_now(const SessionId& id);

@@ -53,6 +53,17 @@ SessionRecord text_session(const std::string& id, std::size_t turns = 0, std::si
   return record;
 }
 
+SessionRecord chat_session(const std::string& id, std::size_t turns = 0, std::size_t tokens_per_turn = 50) {
+  SessionRecord record = text_session(id, turns, tokens_per_turn);
+  record.mode = SessionMode::chat;
+  for (std::size_t turn = 0; turn < turns; ++turn) {
+    record.turns[turn].messages_begin = static_cast<std::int32_t>(2 * turn);
+    record.messages.push_back({"user", std::format("question {}", turn)});
+    record.messages.push_back({"assistant", std::format("answer {}", turn)});
+  }
+  return record;
+}
+
 ResponsePtr response_of(std::int32_t turn, const std::string& id = "0123456789abcdef") {
   return std::make_shared<const ResponseRecord>(ResponseRecord{.turn = turn,
                                                                .id = id,
@@ -167,6 +178,14 @@ class SqliteCatalogTest : public ::testing::Test {
     }
     return found;
   }
+  // Files of sessions that were set aside.
+  std::vector<std::string> set_aside_files() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().filename().string().contains(".set-aside-")) found.push_back(entry.path());
+    }
+    return found;
+  }
 
   std::string folder_;
   std::string path_;
@@ -185,13 +204,15 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
   text.on_full = OnFull::shift;
   text.n_keep = 9;
   text.turns_dropped = 4;
-  SessionRecord chat = text_session("chat", 2);
-  chat.mode = SessionMode::chat;
+  text.turns[0] = {.tokens_begin = 9, .reply_begin = 12, .messages_begin = 0};
+  SessionRecord chat = chat_session("chat", 2);
   chat.name = "tale: \xf0\x9f\x90\xb4 'quoted\"";
   chat.messages = {{"system", ""},
                    {"user", "line\nline\ttab \xc3\xa4\xe2\x82\xac\xf4\x8f\xbf\xbf"},
-                   {"assistant", "'; DROP TABLE sessions; --"}};
-  chat.turns[1].messages_begin = 2;
+                   {"assistant", "'; DROP TABLE sessions; --"},
+                   {"user", ""},
+                   {"assistant", ""}};
+  chat.turns[1].messages_begin = 3;
   chat.pending_messages = {{"user", std::string(100'000, 'x')}, {"tool", "7", R"({"tool_call_id":"1"})"}};
   chat.messages[2].extra = R"({"tool_calls":[]})";
   chat.tools = R"([{"type":"function"}])";
@@ -208,10 +229,9 @@ TEST_F(SqliteCatalogTest, GivesBackWhatWasCommitted) {
 
 TEST_F(SqliteCatalogTest, ReadsASessionAsItWasLastChanged) {
   open();
-  const RecordPtr first = share(text_session("a", 2));
+  const RecordPtr first = share(chat_session("a", 2));
   SessionRecord next = *first;
   next.name = "diary";
-  next.mode = SessionMode::chat;
   next.pending = {1, 2, 3};
   next.pending_messages = {{"user", "hello"}};
   ASSERT_TRUE(commit(first));
@@ -329,24 +349,23 @@ TEST_F(SqliteCatalogTest, WritesOnlyWhatChanged) {
 
 TEST_F(SqliteCatalogTest, AChatTurnWritesItsMessagesOnly) {
   open();
-  SessionRecord first = text_session("a");
-  first.mode = SessionMode::chat;
-  for (int i = 0; i < 50; ++i) first.messages.push_back({i % 2 == 0 ? "user" : "assistant", std::format("message {}", i)});
-  const RecordPtr record = share(first);
+  const RecordPtr record = share(chat_session("a", 25));
   ASSERT_TRUE(commit(record));
-  SessionRecord next = first;
+  SessionRecord next = *record;
   next.pending_messages = {{"user", "more"}};
   const RecordPtr with_input = share(next);
   std::int64_t before = catalog_->rows_written();
   ASSERT_TRUE(commit(with_input, record));
   EXPECT_EQ(catalog_->rows_written() - before, 2) << "the session and the message";
+  next.turns.push_back({.tokens_begin = 1250, .reply_begin = 1251, .messages_begin = 50});
+  next.chain.resize(1280, 1);
   next.messages.push_back(next.pending_messages[0]);
   next.messages.push_back({"assistant", "a reply"});
   next.pending_messages.clear();
   before = catalog_->rows_written();
   const RecordPtr finished = share(next);
   ASSERT_TRUE(commit(finished, with_input));
-  EXPECT_EQ(catalog_->rows_written() - before, 2) << "the session and the reply";
+  EXPECT_EQ(catalog_->rows_written() - before, 4) << "the session, the turn, its tokens and the reply";
   EXPECT_EQ(open().at("a"), next);
 }
 
@@ -452,7 +471,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
         case 3:
         case 4: {  // append
           SessionRecord record = *picked->second;
-          const std::vector<Token> tokens = random_tokens(random, random.next_below(150));
+          const std::vector<Token> tokens = random_tokens(random, 1 + random.next_below(150));
           record.pending.insert(record.pending.end(), tokens.begin(), tokens.end());
           if (record.mode == SessionMode::chat) record.pending_messages.push_back({"user", some_text()});
           put(std::move(record));
@@ -461,6 +480,7 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
         case 5:
         case 6: {  // a turn
           SessionRecord record = *picked->second;
+          if (record.pending.empty()) break;
           const auto begin = static_cast<std::int32_t>(record.chain.size());
           record.turns.push_back({.tokens_begin = begin,
                                   .reply_begin = begin + static_cast<std::int32_t>(record.pending.size()),
@@ -487,12 +507,15 @@ TEST_F(SqliteCatalogTest, GivesBackWhatAnyHistoryOfChangesLeft) {
           const std::size_t kept = random.next_below(record.turns.size());
           const Turn dropped = record.turns[kept];
           record.pending.clear();
+          record.pending_messages.clear();
           if (random.next_below(2) == 0) {
             record.pending.assign(record.chain.begin() + dropped.tokens_begin, record.chain.begin() + dropped.reply_begin);
+            if (record.mode == SessionMode::chat) {
+              record.pending_messages.push_back(record.messages[static_cast<std::size_t>(dropped.messages_begin)]);
+            }
           }
           record.chain.resize(static_cast<std::size_t>(dropped.tokens_begin));
           record.messages.resize(static_cast<std::size_t>(dropped.messages_begin));
-          record.pending_messages.clear();
           record.turns.resize(kept);
           record.has_instructions = false;
           std::erase_if(record.responses,
@@ -625,8 +648,8 @@ TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
   const SessionRecord old = open().at("old");
   EXPECT_EQ(old, text_session("old"));
   SessionRecord next = old;
+  next.mode = SessionMode::chat;
   next.on_full = OnFull::shift;
-  next.turns_dropped = 2;
   next.tools = "[]";
   next.pending_messages = {{"assistant", "", "{}"}};
   ASSERT_TRUE(commit(share(next), share(old)));
@@ -637,18 +660,15 @@ TEST_F(SqliteCatalogTest, AFileOfTheFirstVersionGoesOn) {
 // What a full context has cost: turns from the middle of the chain, and the messages that went with them.
 TEST_F(SqliteCatalogTest, TurnsThatWereDroppedAreGone) {
   open();
-  SessionRecord before = text_session("a", 5);
-  before.messages.assign(5, {"user", "long ago"});
-  before.messages.push_back({"user", "now"});
-  for (std::size_t turn = 0; turn < 5; ++turn) before.turns[turn].messages_begin = static_cast<std::int32_t>(turn);
+  SessionRecord before = chat_session("a", 5);
   before.on_full = OnFull::shift;
   before.n_keep = 10;
   ASSERT_TRUE(commit(share(before)));
   SessionRecord after = before;
   after.chain.erase(after.chain.begin() + 10, after.chain.begin() + 150);
-  after.messages.erase(after.messages.begin(), after.messages.begin() + 3);
+  after.messages.erase(after.messages.begin(), after.messages.begin() + 6);
   after.turns = {{.tokens_begin = 10, .reply_begin = 15, .messages_begin = 0},
-                 {.tokens_begin = 60, .reply_begin = 65, .messages_begin = 1}};
+                 {.tokens_begin = 60, .reply_begin = 65, .messages_begin = 2}};
   after.turns_dropped = 3;
   ASSERT_TRUE(commit(share(after), share(before)));
   EXPECT_EQ(open().at("a"), after);
@@ -709,17 +729,56 @@ TEST_F(SqliteCatalogTest, ADamagedBlockCostsTheTurnsFromItOn) {
     ASSERT_TRUE(commit(share(record), share(expected))) << "and it goes on";
     EXPECT_EQ(open().at("a"), record);
   }
+  EXPECT_TRUE(damaged_files().empty()) << "the file is sound";
+  EXPECT_EQ(set_aside_files().size(), 4u) << "one for each time";
+}
+
+TEST_F(SqliteCatalogTest, WhatMakesNoSenseIsSetAsideAlone) {
+  open();
+  const SessionRecord sound = chat_session("sound", 3);
+  SessionRecord cut = chat_session("cut", 3);
+  cut.on_full = OnFull::shift;
+  cut.turns_dropped = 1;
+  cut.turns[0].tokens_begin = cut.n_keep = 2;
+  for (const char* damage : {"UPDATE sessions SET turns_dropped = 2147483647", "UPDATE sessions SET n_keep = 3",
+                             "UPDATE sessions SET ttl_s = -1", "UPDATE sessions SET mode = 7", "UPDATE sessions SET on_full = 0",
+                             "UPDATE sessions SET name = CAST(x'ff' AS TEXT)", "UPDATE sessions SET id = ''"}) {
+    SCOPED_TRACE(damage);
+    ASSERT_TRUE(commit(share(sound)));
+    ASSERT_TRUE(commit(share(cut)));
+    edit(std::format("{} WHERE id = 'cut'", damage));
+    const auto loaded = open();
+    EXPECT_EQ(loaded.size(), 1u);
+    EXPECT_EQ(loaded.at("sound"), sound);
+    EXPECT_TRUE(damaged_files().empty());
+    ASSERT_EQ(set_aside_files().size(), 1u);
+    {
+      const auto aside = Database::open(set_aside_files().front());
+      ASSERT_TRUE(aside);
+      EXPECT_EQ(read_integer(*aside, "SELECT count(*) FROM sessions").value(), 1);
+      EXPECT_EQ(read_integer(*aside, "SELECT count(*) FROM turns").value(), 3);
+      EXPECT_EQ(read_integer(*aside, "SELECT count(*) FROM messages").value(), 6);
+    }
+    fs::remove(set_aside_files().front());
+    EXPECT_EQ(open().size(), 1u) << "and it stays away";
+    EXPECT_TRUE(set_aside_files().empty());
+    ASSERT_TRUE(remove("sound"));
+  }
+}
+
+TEST_F(SqliteCatalogTest, WhatCannotBeReadBackIsNotWritten) {
+  open();
+  SessionRecord record = chat_session("a", 2);
+  record.turns[1].messages_begin = 3;
+  const auto refused = commit(share(record));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, path_ + ": session a cannot be kept: its turns do not fit its tokens or messages");
+  EXPECT_TRUE(open().empty());
 }
 
 TEST_F(SqliteCatalogTest, DamagedMessagesAndTurnsCostTheTurnsFromThemOn) {
   open();
-  SessionRecord record = text_session("a", 3, 10);
-  record.mode = SessionMode::chat;
-  for (int turn = 0; turn < 3; ++turn) {
-    record.turns[static_cast<std::size_t>(turn)].messages_begin = 2 * turn;
-    record.messages.push_back({"user", std::format("question {}", turn)});
-    record.messages.push_back({"assistant", std::format("answer {}", turn)});
-  }
+  const SessionRecord record = chat_session("a", 3, 10);
   struct Case {
     const char* damage;
     std::size_t turns_kept;
@@ -790,10 +849,24 @@ TEST_F(SqliteCatalogTest, AnotherProgramsDatabaseIsMovedAside) {
   EXPECT_EQ(damaged_files().size(), 1u);
 }
 
-TEST_F(SqliteCatalogTest, WithoutRoomToSaveADamagedFileItStaysAsItIs) {
+TEST_F(SqliteCatalogTest, WithoutRoomToSetASessionAsideItStaysAsItIs) {
   open();
   ASSERT_TRUE(commit(share(text_session("a", 3))));
   edit("UPDATE token_blocks SET hash = zeroblob(16) WHERE number = 1");
+  const std::string damaged = read_file(path_);
+  {
+    const FileSizeLimit limit(5'000);
+    const std::string error = open_error();
+    EXPECT_TRUE(error.contains("disk I/O error")) << error;
+  }
+  EXPECT_EQ(read_file(path_), damaged);
+  EXPECT_EQ(open().at("a").turns.size(), 1u);
+}
+
+TEST_F(SqliteCatalogTest, WithoutRoomToSaveADamagedFileItStaysAsItIs) {
+  open();
+  ASSERT_TRUE(commit(share(text_session("a", 3))));
+  edit("CREATE INDEX other ON turns (reply_begin); PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'other'");
   const std::string damaged = read_file(path_);
   {
     const FileSizeLimit limit(10'000);
@@ -801,7 +874,36 @@ TEST_F(SqliteCatalogTest, WithoutRoomToSaveADamagedFileItStaysAsItIs) {
     EXPECT_TRUE(error.contains("catalog.db.new: disk I/O error")) << error;
   }
   EXPECT_EQ(read_file(path_), damaged);
-  EXPECT_EQ(open().at("a").turns.size(), 1u);
+  EXPECT_EQ(open().at("a").turns.size(), 3u);
+}
+
+// A salvage may end with its process at any point.
+TEST_F(SqliteCatalogTest, ASalvageThatWasCutOffIsFinished) {
+  open();
+  const SessionRecord saved = text_session("saved", 3);
+  ASSERT_TRUE(commit(share(saved)));
+  catalog_.reset();
+  const std::string new_catalog = read_file(path_);
+  fs::remove(path_);
+  open();
+  ASSERT_TRUE(commit(share(text_session("old", 1))));
+  const std::string old_log = read_file(path_ + "-wal");
+  ASSERT_GT(old_log.size(), 4'000u);
+  for (const bool has_old_file : {true, false}) {
+    for (const bool has_old_log : {true, false}) {
+      catalog_.reset();
+      fs::remove(path_);
+      fs::remove(path_ + "-wal");
+      write_file(path_ + ".saved", new_catalog);
+      if (has_old_file) write_file(path_, "damaged");
+      if (has_old_log) write_file(path_ + "-wal", old_log);
+      const auto loaded = open();
+      EXPECT_EQ(loaded.size(), 1u);
+      EXPECT_EQ(loaded.at("saved"), saved);
+      EXPECT_FALSE(fs::exists(path_ + ".saved"));
+    }
+  }
+  EXPECT_TRUE(damaged_files().empty());
 }
 
 TEST_F(SqliteCatalogTest, AnEmptyFileIsANewCatalog) {
@@ -853,6 +955,7 @@ TEST_F(SqliteCatalogTest, WhatCanBeReadOfADamagedFileIsSaved) {
       fs::remove(file);
       fs::remove(file + "-wal");
     }
+    for (const std::string& file : set_aside_files()) fs::remove(file);
   };
   for (std::size_t page = 1; page < whole.size() / kPage; page += 8) {
     SCOPED_TRACE(page);
