@@ -306,7 +306,7 @@ TEST_F(RouterTest, ASessionThatCannotBeForgottenIsWhole) {
 }
 
 TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
-  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
   start();
   load();
   const auto sink = begin_long_reply("a");
@@ -322,7 +322,7 @@ TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
 }
 
 TEST_F(RouterTest, AnEndThatFailsLeavesTheReplyThatItCancelled) {
-  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
   start();
   load();
   const auto sink = begin_long_reply("a");
@@ -401,7 +401,7 @@ TEST_F(RouterTest, TokensBeyondATenantsQuotaAreRefused) {
 
 TEST_F(RouterTest, InputsOfOneMomentDoNotPassAQuotaTogether) {
   limits_.tenant_tokens_max = 100;
-  for (const char* id : {"a", "b"}) left_behind(id).chain = std::vector<Token>(10, 'x');
+  for (const char* id : {"a", "b"}) left_behind(id).pending = std::vector<Token>(10, 'x');
   start();
   load();
   int kept = 0;
@@ -427,11 +427,11 @@ TEST_F(RouterTest, ATouchIsKept) {
 
 TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   left_behind("a").model = "another";
-  records_["a"].chain = {1, 2};
-  left_behind("b").chain = {testing::kFakeVocabularySize};  // a file of this name had more tokens
+  records_["a"].pending = {1, 2};
+  left_behind("b").pending = {testing::kFakeVocabularySize};  // a file of this name had more tokens
   left_behind("c").model = "another";
   records_["c"].mode = SessionMode::chat;
-  records_["c"].messages = {{"user", "hello"}};
+  records_["c"].pending_messages = {{"user", "hello"}};
   start();
   load();
   EXPECT_EQ(list().size(), 3u);
@@ -483,7 +483,7 @@ TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) 
 }
 
 TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
-  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
   records_["a"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
   start();
   load();

@@ -31,7 +31,9 @@ bool is_in_range(std::int64_t number) {
 bool are_turns(const SessionRecord& record) {
   const bool is_cut = record.turns_dropped > 0;
   if (is_cut && record.on_full != OnFull::shift) return false;
-  if (record.turns.empty()) return !is_cut && record.chain.empty() && record.messages.empty();
+  if (record.turns.empty()) {
+    return std::ssize(record.chain) == (is_cut ? record.n_keep : 0) && (is_cut || record.messages.empty());
+  }
   const Turn& first = record.turns.front();
   if (first.tokens_begin != (is_cut ? record.n_keep : 0) || (!is_cut && first.messages_begin != 0)) return false;
   return count_sound_turns(record, record.turns, std::ssize(record.chain), record.messages, std::ssize(record.chain),

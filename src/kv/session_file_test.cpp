@@ -78,6 +78,16 @@ TEST(SessionFile, WhatWasDroppedFitsWhatIsKept) {
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.on_full = OnFull::error; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.n_keep = 1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.n_keep = -1; }));
+  const auto drop_all = [](SessionRecord& record) {
+    record.turns.clear();
+    record.chain.resize(2);
+    record.messages.resize(1);
+  };
+  EXPECT_FALSE(refused_with(drop_all)) << "while new input waits";
+  EXPECT_TRUE(refused_with([&](SessionRecord& record) {
+    drop_all(record);
+    record.chain.resize(3);
+  }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 0; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns.front().messages_begin = -1; }));
