@@ -70,6 +70,7 @@ struct MetricsSnapshot {
   std::uint64_t context_shifts_total = 0;   // times that oldest turns were dropped
   std::uint64_t reuses_verified_total = 0;  // by scheduler.verify
   std::uint64_t reuses_wrong_total = 0;
+  std::uint64_t not_finite_total = 0;
   std::uint64_t promises_kept_total = 0;  // tokens that came within target_tbt_ms of the one before
   std::uint64_t promises_broken_total = 0;
   std::uint64_t drafted_tokens_total = 0;

@@ -740,6 +740,7 @@ MetricsSnapshot Engine::metrics() const {
     snapshot.context_shifts_total += stats.context_shifts_total.value();
     snapshot.reuses_verified_total += stats.reuses_verified_total.value();
     snapshot.reuses_wrong_total += stats.reuses_wrong_total.value();
+    snapshot.not_finite_total += stats.not_finite_total.value();
     snapshot.promises_kept_total += stats.promises_kept_total.value();
     snapshot.promises_broken_total += stats.promises_broken_total.value();
     snapshot.drafted_tokens_total += stats.drafted_tokens_total.value();

@@ -11,6 +11,7 @@
 #include "engine/lane_internal.h"
 #include "engine/state_transfer.h"
 #include "llm/image_tokens.h"
+#include "llm/logits.h"
 #include "llm/logprobs.h"
 
 namespace uma::engine {
@@ -143,6 +144,7 @@ StepOutcome Lane::step() {
     const Turn turn(*this, takes_turn);
     run_image(*image);
   }
+  if (std::exchange(has_unsound_, false)) clear_context();
   remove_finished();
   update_gauges();
   return {.did_work = has_loaded || verified_ms > 0 || !plan_.is_empty() || image != nullptr, .wake = next_wake()};
@@ -868,7 +870,7 @@ void Lane::verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimeP
   for (std::int32_t i = 0; i < rows; ++i) {
     const std::int32_t length = size_of(sequence.chain);
     sample_row(sequence, row + i, now, i < drafted && !sequence.draft_chances.empty() ? i : -1);
-    if (sequence.state == Sequence::State::finished || i == drafted) break;
+    if (sequence.state == Sequence::State::finished || sequence.is_unsound || i == drafted) break;
     UMA_CHECK(size_of(sequence.chain) == length + 1);
     if (sequence.chain.back() != sequence.draft[static_cast<std::size_t>(i)]) break;
     ++right;
@@ -978,6 +980,11 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
     finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the engine gave no logits for a token"});
     return;
   }
+  if (!llm::are_sound(logits)) {
+    sequence.is_unsound = has_unsound_ = true;
+    return;
+  }
+  sequence.is_anew = false;
   stats_.logits_rows_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
   push_token(sequence, choose_token(sequence, logits, drawn_guess), now);

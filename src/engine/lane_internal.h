@@ -79,6 +79,8 @@ struct Lane::Sequence {
   bool is_away = false;      // its prompt is being computed in the prefill lane
   bool stays = false;        // it has been there in vain
   bool is_verified = false;  // what it reused is being computed anew
+  bool is_unsound = false;   // its logits were not finite: it leaves the context
+  bool is_anew = false;      // for that reason all of it has been computed from its tokens, and no token came since
   std::optional<Arrival> arriving;
   RequestId waits_for{};  // that one's prompt, still being computed, begins as its own does
   std::int64_t position_reported = -1;

@@ -296,6 +296,57 @@ void Lane::set_aside(Sequence& sequence, kv::ImagePtr image) {
            sequence.chain.size());
 }
 
+// --- Values that are not finite
+// -------------------------------------------------------------------------------------------------
+
+// Some logits are not finite, so some cells are not, and they spoil what is computed beside them, also once they are free. All
+// leave the context, whoever has spoiled cells without them, and it begins with zeros.
+void Lane::clear_context() {
+  (void)give_up_verification();
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::running) continue;
+    if (sequence->is_unsound) {
+      begin_anew(*sequence);
+    } else if (sequence->is_away) {
+      drop_tokens(sequence->slot);
+    } else {
+      swap_out(*sequence);
+    }
+  }
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].is_running || slots_[i].tokens.empty()) continue;
+    store_state(i);
+    clear_slot(i);
+  }
+  context_->clear();
+}
+
+// It is computed from its tokens; who has been, ends. What it reused is nobody's any more.
+void Lane::begin_anew(Sequence& sequence) {
+  sequence.is_unsound = false;
+  stats_.not_finite_total.add();
+  log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.task.id.value,
+            sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
+            sequence.is_anew ? "nor are they computed anew, it ends" : "what it has cached is thrown away and computed again");
+  clear_slot(sequence.slot);
+  Usage& usage = sequence.usage;
+  if (usage.reused_tokens > 0) {
+    const auto reused = static_cast<std::size_t>(usage.reused_tokens);
+    const std::vector<Token> tokens(sequence.chain.begin(), sequence.chain.begin() + static_cast<std::ptrdiff_t>(reused));
+    forget_beginning(tokens, asker_of(sequence));
+    usage.recomputed_tokens += std::exchange(usage.reused_tokens, 0);
+    usage.tier = Tier::none;
+    usage.restore_ms = 0;
+    usage.reuse_reason = "refused";
+  }
+  if (sequence.is_anew) {
+    return finish(sequence, FinishReason::error,
+                  Error{ErrorCode::runtime_decode, "the model's numbers are not finite: no token can be chosen from them"});
+  }
+  sequence.is_anew = sequence.is_refused = true;
+  set_aside(sequence, nullptr);
+}
+
 // --- Where a beginning comes from
 // -----------------------------------------------------------------------------------------------
 

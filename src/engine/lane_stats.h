@@ -27,6 +27,7 @@ struct LaneStats {
   Counter logits_copied_total;  // of them, those that came with a prompt from the prefill lane; the others stay where they are
   Counter reuses_verified_total;  // by scheduler.verify
   Counter reuses_wrong_total;     // of them, those that gave other logits than their tokens
+  Counter not_finite_total;       // replies that were computed anew, or ended, because their logits were not finite
   Counter promises_kept_total;
   Counter promises_broken_total;
   Counter hot_hits_total;

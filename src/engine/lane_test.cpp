@@ -1347,6 +1347,55 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   }
 }
 
+// --- Values that are not finite
+
+// A session's cells, in a slot or stored, in either layout: its reply is right all the same, and so is what comes into the cells
+// next and what runs beside it.
+TEST_F(LaneTest, CellsThatAreNotFiniteAreComputedAnewAndSpoilNothing) {
+  for (const bool unified : {false, true}) {
+    SCOPED_TRACE(unified);
+    kv::StateStore store({.warm_bytes_max = 100'000}, nullptr, clock_);
+    LaneOptions options;
+    options.store = &store;
+    options.stored_tokens_min = 4;
+    make({.cells = unified ? 320 : 640, .sequences = 4, .unified = unified}, options);
+    std::vector<Token> chain = run_turn("a turn of some length", 8);
+    chain.push_back('?');
+    post(task(3, "another that runs", 30));
+    for (int i = 0; i < 8; ++i) step();
+    context_->spoil(0, 3);
+    post(next_turn(2, chain));
+    run();
+    EXPECT_EQ(sinks_[2]->tokens, fake_continuation(options_, chain, 8));
+    EXPECT_EQ(sinks_[3]->tokens, fake_continuation(options_, fake_tokens("another that runs"), 30));
+    EXPECT_EQ(eos(2).usage.reuse_reason, "refused");
+    EXPECT_EQ(eos(2).usage.reused_tokens, 0);
+    EXPECT_EQ(eos(2).usage.recomputed_tokens, eos(2).usage.prompt_tokens);
+    EXPECT_GE(lane_->stats().not_finite_total.value(), 1u);
+    for (std::uint64_t id = 4; id < 12; ++id) post(task(id, "and more " + std::to_string(id), 8));
+    run();
+    for (std::uint64_t id = 4; id < 12; ++id) {
+      EXPECT_EQ(sinks_[id]->tokens, expected("and more " + std::to_string(id)));
+    }
+    EXPECT_EQ(lane_->stats().requests_failed_total.value(), 0u);
+  }
+}
+
+TEST_F(LaneTest, AModelWhoseNumbersAreNeverFiniteEndsRepliesWithAnError) {
+  make({.cells = 640, .sequences = 4});
+  context_->fault = [](std::span<const llm::BatchRow>) { return testing::FakeFault::not_finite; };
+  post(task(1, "hello", 8));
+  run();
+  const auto* failure = std::get_if<FailureEvent>(&results_.at(1).terminal);
+  ASSERT_NE(failure, nullptr);
+  EXPECT_EQ(failure->error.code, ErrorCode::runtime_decode);
+  EXPECT_EQ(lane_->stats().not_finite_total.value(), 2u) << "once more from its tokens, then no more";
+  context_->fault = nullptr;
+  post(task(2, "hello", 8));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected("hello")) << "nothing is left of it";
+}
+
 // --- What is reused is computed anew, now and then
 
 TEST_F(LaneTest, AWrongReuseIsFoundAndComputedAgain) {

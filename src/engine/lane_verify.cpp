@@ -1,6 +1,7 @@
 // Verification of what a lane's sequences reuse: when it begins, what it may take of a tick, and what follows
 // (scheduler.verify).
 #include <algorithm>
+#include <cmath>
 #include <format>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "engine/lane.h"
 #include "engine/lane_internal.h"
 #include "llm/image_tokens.h"
+#include "llm/logits.h"
 #include "sched/bytes_moved.h"
 
 namespace uma::engine {
@@ -61,7 +63,10 @@ void Lane::begin_verification(Sequence& sequence, kv::StateId state) {
   } else {
     add_cached(sequence.slot, tokens.last(1));
   }
-  if (reuse.logits.empty()) return;
+  if (!llm::are_sound(reuse.logits)) {
+    has_unsound_ = true;
+    return;
+  }
   verifier_.begin(std::move(reuse));
   sequence.is_verified = true;
 }
@@ -93,6 +98,10 @@ double Lane::verify_some() {
   bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
   cells_.add(slots_.size(), static_cast<std::size_t>(rows));
   if (!*distance) return took_ms;
+  if (!std::isfinite(**distance)) {
+    has_unsound_ = true;  // what was computed anew is not finite, which says nothing of what was reused
+    return took_ms;
+  }
   stats_.reuses_verified_total.add();
   log_debug("request {}: {} reused tokens verified, their logits are {:.4f} apart", sequence.task.id.value,
             verifier_.current()->tokens.size() - 1, **distance);

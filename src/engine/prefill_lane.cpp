@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "engine/state_transfer.h"
+#include "llm/logits.h"
 #include "sched/plan_batch.h"
 
 namespace uma::engine {
@@ -239,6 +240,10 @@ void PrefillLane::run_chunk(Job& job) {
 void PrefillLane::hand_over(Job& job, std::int32_t row) {
   const std::span<const float> logits = context_->logits(row);
   if (logits.empty()) return fail_job(job, {ErrorCode::runtime_decode, "the engine gave no logits for a token"});
+  if (!llm::are_sound(logits)) {
+    fail_job(job, {ErrorCode::runtime_decode, "its logits are not finite"});
+    return context_->clear();
+  }
   auto image = save_sequence(*context_, 0, job.asked.tokens, pool_, std::move(job.asked.room));
   if (!image) return fail_job(job, image.error());
   PrefillReport report{.id = job.asked.id,

@@ -431,7 +431,9 @@ TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   left_behind("b").pending = {testing::kFakeVocabularySize};  // a file of this name had more tokens
   left_behind("c").model = "another";
   records_["c"].mode = SessionMode::chat;
-  records_["c"].pending_messages = {{"user", "hello"}};
+  records_["c"].chain = {1, 2};
+  records_["c"].messages = {{"user", "hello"}, {"assistant", "hi"}};
+  records_["c"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
   start();
   load();
   EXPECT_EQ(list().size(), 3u);
@@ -447,7 +449,7 @@ TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
   EXPECT_EQ(append("a").error().message,
             "session \"a\" is of model \"another\", which this daemon does not serve: it goes on when its own model is served");
   EXPECT_EQ(get("a").error().code, ErrorCode::model_unknown);
-  EXPECT_EQ(get("c")->messages.size(), 1u);
+  EXPECT_EQ(get("c")->messages.size(), 2u);
   EXPECT_EQ(catalog_.size(), 3u);
   EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, "a", std::move(reply)); }));
   EXPECT_EQ(catalog_.size(), 2u);
@@ -483,7 +485,7 @@ TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) 
 }
 
 TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
-  left_behind("a").pending = {testing::kFakeBos, 'x'};
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
   records_["a"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
   start();
   load();

@@ -34,6 +34,9 @@ class SessionTableTest : public ::testing::Test {
     made.id = SessionId{id};
     made.tenant = kTenant;
     made.chain.assign(tokens, 1);
+    if (tokens == 0) return made;
+    made.mode = SessionMode::text;
+    made.turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
     return made;
   }
   // Adds and commits it.

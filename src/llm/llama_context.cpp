@@ -384,6 +384,11 @@ void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count)
   llama_memory_seq_cp(memory(), from, to, -1, count >= sequence_length(from) ? -1 : count);
 }
 
+void LlamaContext::clear() {
+  llama_memory_clear(memory(), true);
+  is_shifted_ = false;
+}
+
 void LlamaContext::set_threads(std::int32_t threads) {
   llama_set_n_threads(context_, threads, threads);
 }
@@ -428,8 +433,10 @@ std::span<const std::byte> LlamaContext::fit_state(Bytes& bytes) const {
 Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                         std::span<const std::byte> state) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
-  UMA_CHECK(begin == 0 || knows_pieces());
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
+    if (begin != 0 && !knows_pieces()) {
+      return fail(ErrorCode::runtime_decode, "the stored state is in pieces, which this context does not know");
+    }
     if (has_one_cache() && !has_positions(state, begin, end)) {
       return fail(ErrorCode::runtime_decode, "the stored state has other positions");
     }

@@ -47,6 +47,7 @@ class LlamaContext final : public Context {
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override;
+  void clear() override;
   void set_threads(std::int32_t threads) override;
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override;
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override;

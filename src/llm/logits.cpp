@@ -67,6 +67,20 @@ void for_each_place(std::span<const float> logits, float best, double scale, aut
 
 }  // namespace
 
+bool are_sound(std::span<const float> logits) {
+  constexpr std::uint32_t kInfinity = 0x7f800000;
+  // Of bits, for comparisons of floats are not put into vectors.
+  std::uint32_t has_finite = 0;
+  std::uint32_t has_unsound = 0;
+  for (const float logit : logits) {
+    const auto bits = std::bit_cast<std::uint32_t>(logit);
+    const std::uint32_t magnitude = bits & ~(1u << 31);
+    has_finite |= static_cast<std::uint32_t>(magnitude < kInfinity);
+    has_unsound |= static_cast<std::uint32_t>(magnitude > kInfinity) | static_cast<std::uint32_t>(bits == kInfinity);
+  }
+  return has_finite != 0 && has_unsound == 0;
+}
+
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima) {
   // As many maxima at a time as the compiler keeps in vector registers: a single one would have to keep its order.
   constexpr std::size_t kLanes = 8;

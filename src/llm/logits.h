@@ -22,6 +22,10 @@ using DepthBins = std::array<double, kDepthBins>;
 // Writes the largest logit of each block of `block_size`, a multiple of 8, the last one shorter. NaN counts as -infinity.
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima);
 
+// Whether a token can be chosen from them: one is finite, and none is NaN or +infinity. What a model computes from values that
+// are not finite is not.
+[[nodiscard]] bool are_sound(std::span<const float> logits);
+
 // e^-depth to within 1e-13 of its value; 0 for NaN, and from 48 on, where no draw of 53 bits could tell it from the value.
 // Requires depth >= 0 or NaN.
 [[nodiscard]] double weight_at(double depth);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -97,8 +98,21 @@ std::vector<Token> FakeContext::cached(std::int32_t sequence, std::size_t count)
   return tokens_of(Held(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(std::min(count, held.size()))));
 }
 
+bool FakeContext::is_spoiled(std::size_t stream) const {
+  if (!is_spoiled_) return false;
+  const std::size_t count = cells_.size() / free_.size();
+  return std::ranges::contains(std::span(cells_).subspan(stream * count, count), kNotFinite, &Cell::seen);
+}
+
+void FakeContext::clear() {
+  for (std::size_t i = 0; i < held_.size(); ++i) keep(i, 0);
+  for (Cell& cell : cells_) cell = {};
+  is_spoiled_ = false;
+}
+
 // REQUIRES: a free cell.
 void FakeContext::append(std::size_t sequence, Token token, std::uint32_t seen) {
+  if (seen == kNotFinite) is_spoiled_ = true;
   std::vector<std::uint32_t>& free = free_[stream_of(sequence)];
   cells_[free.back()] = {.token = token, .seen = seen, .is_moved = false, .holders = 1};
   held_[sequence].push_back(free.back());
@@ -137,8 +151,12 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
     const auto [known, is_first] = digests.try_emplace(row.sequence);
     std::uint64_t& digest = known->second;
     digest = digest_with(is_first ? digest_of(held_[sequence]) : digest, row.token);
-    append(sequence, row.token, static_cast<std::uint32_t>(digest));
-    if (row.wants_logits) logits_[static_cast<std::int32_t>(i)] = fake_logits(digest, tokens_of(held_[sequence]), options_);
+    const bool is_finite = fault_now != FakeFault::not_finite && !is_spoiled(stream_of(sequence));
+    append(sequence, row.token, is_finite ? static_cast<std::uint32_t>(digest) : kNotFinite);
+    if (!row.wants_logits) continue;
+    std::vector<float>& logits = logits_[static_cast<std::int32_t>(i)];
+    logits = fake_logits(digest, tokens_of(held_[sequence]), options_);
+    if (!is_finite) std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
   }
   if (fault_now != FakeFault::interrupted_half) return llm::DecodeStatus::done;
   if (!options_.can_truncate) {

@@ -56,8 +56,9 @@ struct FakeOptions {
   Duration row_cost = std::chrono::microseconds(100);
 };
 
-// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing.
-enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half };
+// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing, but for
+// not_finite: then all of the call is computed, and its values are not finite.
+enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half, not_finite };
 
 class FakeContext final : public llm::Context {
  public:
@@ -74,6 +75,7 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override;
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override;
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override;
+  void clear() override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override {
     return held_[static_cast<std::size_t>(sequence)].size() * kCellBytes;
@@ -82,8 +84,11 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
 
-  // Of a cell in a saved state.
+  // Of a cell in a saved state: its token, and what it has seen.
   static constexpr std::size_t kCellBytes = sizeof(Token) + sizeof(std::uint32_t);
+  // What a cell has seen whose values are not finite. As with the library, nothing is finite that is computed in a stream one of
+  // whose cells is not, held or free.
+  static constexpr std::uint32_t kNotFinite = 0x7fc00000;
 
   // What the simulator looks at and turns.
   // The tokens that the first cells of a sequence were computed for, `count` at most.
@@ -95,6 +100,10 @@ class FakeContext final : public llm::Context {
   // A cell of the sequence is no more what its token gives.
   void damage(std::int32_t sequence, std::size_t position) {
     cells_[held_[static_cast<std::size_t>(sequence)][position]].seen ^= 1;
+  }
+  void spoil(std::int32_t sequence, std::size_t position) {
+    cells_[held_[static_cast<std::size_t>(sequence)][position]].seen = kNotFinite;
+    is_spoiled_ = true;
   }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
   bool fail_state = false;  // save_state and load_state fail
@@ -113,6 +122,7 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] std::uint64_t digest_of(const Held& held) const;
   [[nodiscard]] std::vector<Token> tokens_of(const Held& held) const;
   void append(std::size_t sequence, Token token, std::uint32_t seen);
+  [[nodiscard]] bool is_spoiled(std::size_t stream) const;
   void keep(std::size_t sequence, std::size_t count);
 
   FakeOptions options_;
@@ -123,6 +133,7 @@ class FakeContext final : public llm::Context {
   std::vector<std::vector<std::uint32_t>> free_;  // per stream: those that nobody holds, the next one last
   std::vector<Held> held_;                        // per sequence
   std::int64_t shifts_ = 0;
+  bool is_spoiled_ = false;  // some cell may not be finite
   std::map<std::int32_t, std::vector<float>> logits_;
 };
 

@@ -266,6 +266,7 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("context_shifts_total", metrics.context_shifts_total);
   object.field("reuses_verified_total", metrics.reuses_verified_total);
   object.field("reuses_wrong_total", metrics.reuses_wrong_total);
+  object.field("not_finite_total", metrics.not_finite_total);
   object.field("promises_kept_total", metrics.promises_kept_total);
   object.field("promises_broken_total", metrics.promises_broken_total);
   object.field("drafted_tokens_total", metrics.drafted_tokens_total);

@@ -66,6 +66,7 @@ class Machine::PricedContext final : public llm::Context {
   [[nodiscard]] bool truncate(std::int32_t sequence, std::int32_t begin) override { return inner_.truncate(sequence, begin); }
   void shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) override { inner_.shift(sequence, begin, end); }
   void share(std::int32_t from, std::int32_t to, std::int32_t count) override { inner_.share(from, to, count); }
+  void clear() override { inner_.clear(); }
   void set_threads(std::int32_t threads) override { inner_.set_threads(threads); }
   [[nodiscard]] std::uint64_t state_bytes(std::int32_t sequence) const override { return inner_.state_bytes(sequence); }
   [[nodiscard]] Expected<Unit> save_state(std::int32_t sequence, std::int32_t begin, std::int32_t end, Bytes& bytes) override {

@@ -67,6 +67,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
     total.responses += outcome.responses;
     total.forks += outcome.forks;
     total.verified += outcome.verified;
+    total.not_finite += outcome.not_finite;
   }
   std::printf(
       "%s\n",
@@ -74,10 +75,10 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
           "generations {}, finished turns {}, failures {}, cancelled {}, crashes {}, models unloaded {}, preemptions {}, "
           "handovers {}, reused tokens {}, restored from memory {}, from disk {}, shared {}, "
           "context shifts {}, of them in place {}, records read {}, sessions imported {}, {} with KV, "
-          "responses {}, of them in forks {}, reuses verified {}",
+          "responses {}, of them in forks {}, reuses verified {}, not finite {}",
           total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes, total.retirements,
           total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits, total.shared, total.shifts,
-          total.moves, total.readings, total.imports, total.imports_with_kv, total.responses, total.forks, total.verified)
+          total.moves, total.readings, total.imports, total.imports_with_kv, total.responses, total.forks, total.verified, total.not_finite)
           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
@@ -94,6 +95,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.responses, seeds);
   EXPECT_GT(total.forks, seeds / 10);
   EXPECT_GT(total.verified, seeds / 2);
+  EXPECT_GT(total.not_finite, seeds / 2);
   EXPECT_GT(total.failures, seeds);
   EXPECT_GT(total.cancelled, seeds / 2);
   EXPECT_GT(total.crashes, seeds);

@@ -452,6 +452,7 @@ void Simulation::count_lanes() {
     outcome_.handovers += lane->stats().handover.count();
     outcome_.preemptions += lane->stats().preemptions_total.value();
     outcome_.verified += lane->stats().reuses_verified_total.value();
+    outcome_.not_finite += lane->stats().not_finite_total.value();
     UMA_CHECK(lane->stats().reuses_wrong_total.value() == 0);
   }
 }
@@ -467,6 +468,8 @@ void Simulation::inject_faults() {
           return testing::FakeFault::no_room;
         case 2:
           return testing::FakeFault::interrupted_half;
+        case 3:
+          return testing::FakeFault::not_finite;
         default:
           return testing::FakeFault::none;
       }

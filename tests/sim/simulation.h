@@ -73,6 +73,7 @@ struct Outcome {
   std::uint64_t shared = 0;       // requests that began with what another had computed
   std::uint64_t responses = 0;    // that were kept
   std::uint64_t verified = 0;     // reuses that were computed again
+  std::uint64_t not_finite = 0;   // replies whose logits were not finite
   std::uint64_t forks = 0;        // of them, those that went on beside the session of the one before
 };
 
