@@ -380,6 +380,7 @@ bool Daemon::open_http() {
                                            .limits = config_.limits,
                                            .keys = std::move(keys),
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
+                                           .imports_kv = config_.http_imports_kv,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd());

@@ -125,6 +125,7 @@ struct ImportRequest {
   std::string name;     // of the new session; empty: the one it had
   PortableFile file;    // not checked yet
   std::string model{};  // that it becomes a session of; empty: the default one
+  bool takes_kv = true;  // false: the KV that the file may have is left out
 };
 
 struct AppendRequest {

@@ -83,6 +83,7 @@ struct Task {
   double target_tbt_ms = 0;   // wanted between two tokens; 0: the lane's
   bool is_background = false;
   bool is_public = false;     // what is computed may be found by other tenants
+  bool is_private = false;    // only the session and those that began as a copy of it may use what is computed
   bool is_ephemeral = false;  // what is computed is not kept
   bool wants_progress = false;
   TimePoint received{};

@@ -363,6 +363,7 @@ kv::Asker Lane::asker_of(const Sequence& sequence) const {
 bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
   if (slot.is_ephemeral) return false;
   if (options_.is_reproducible) return !slot.owner.session.empty() && slot.owner.session == sequence.task.forked_from;
+  if (slot.owner.is_private) return !slot.owner.session.empty() && slot.owner.session == sequence.task.forked_from;
   return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
 }
 
@@ -580,7 +581,10 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   if (!cut_slot(*index, stays ? static_cast<std::size_t>(source.tokens_count) : 0)) source = {};
   if (!make_room_for(sequence, *index, source)) return false;
   slot.is_running = true;
-  slot.owner = {TenantId{sequence.task.flow.tenant}, sequence.task.session, sequence.task.is_public};
+  slot.owner = {.tenant = TenantId{sequence.task.flow.tenant},
+                .session = sequence.task.session,
+                .is_public = sequence.task.is_public,
+                .is_private = sequence.task.is_private};
   slot.is_ephemeral = sequence.task.is_ephemeral;
   ++slot.uses;
   residents_changed_ = true;

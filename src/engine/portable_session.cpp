@@ -301,8 +301,8 @@ PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share) {
   return {.parts = kv::state_parts(held->head, *held->image), .owner = held};
 }
 
-Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file, const std::string& identity,
-                                      kv::StateStore& store) {
+Expected<kv::StateImage> import_state(const llm::Model& model, const llm::ContextShape& shape, const std::string& identity,
+                                      const kv::SessionRecord& record, const PortableFile& file, kv::StateStore& store) {
   PortableReader in(file);
   (void)read_conversation(in);
   if (const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; }); !more) {
@@ -310,8 +310,17 @@ Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const Por
   }
   std::vector<Token> chain = record.chain;
   chain.insert(chain.end(), record.pending.begin(), record.pending.end());
-  return kv::read_state(in, identity, chain, store.pool(),
-                        [&store](std::uint64_t bytes) { return store.make_room(bytes, kv::GiveWay::at_once); });
+  auto image = kv::read_state(in, identity, shape.knows_pieces(), chain, store.pool(),
+                              [&store](std::uint64_t bytes) { return store.make_room(bytes, kv::GiveWay::at_once); });
+  if (!image) return image;
+  for (const kv::StatePiece& piece : image->pieces) {
+    auto checked = model.check_state(piece.bytes);
+    if (checked) continue;
+    kv::recycle(std::move(*image), store.pool());
+    return fail(ErrorCode::runtime_decode,
+                std::format("the KV of the session file is left out: {}", checked.error().message));
+  }
+  return image;
 }
 
 PortableFile joined(PortableFile first, PortableFile second) {

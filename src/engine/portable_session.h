@@ -51,10 +51,12 @@ struct ImportedRecord {
 
 // What follows the record where KV travels too. The file holds the image and the share of who waits for its bytes.
 [[nodiscard]] PortableFile export_state(kv::ImagePtr image, ByteBudget::Share share);
-// Into memory of the store's, where less valuable states give way at once.
-// REQUIRES: `record` came out of `file`, which has a state. Errors: those of kv::read_state(); E_LIMIT_003 memory has no room.
-[[nodiscard]] Expected<kv::StateImage> import_state(const kv::SessionRecord& record, const PortableFile& file,
-                                                    const std::string& identity, kv::StateStore& store);
+// For contexts of `shape` and `identity` of the model, into memory of the store's, where less valuable states give way at once.
+// REQUIRES: `record` came out of `file`, which has a state. Errors: those of kv::read_state(); E_RUNTIME_001 for a number in it
+// that is not finite.
+[[nodiscard]] Expected<kv::StateImage> import_state(const llm::Model& model, const llm::ContextShape& shape,
+                                                    const std::string& identity, const kv::SessionRecord& record,
+                                                    const PortableFile& file, kv::StateStore& store);
 // One file of two.
 [[nodiscard]] PortableFile joined(PortableFile first, PortableFile second);
 

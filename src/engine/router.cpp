@@ -758,22 +758,22 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
       auto imported =
           images ? import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), *images)
                  : Expected<ImportedRecord>(std::unexpected(images.error()));
-      if (!imported || !imported->has_state || !use->shape().checks_states) {
+      if (!imported || !imported->has_state || !request.takes_kv || !use->shape().checks_states) {
+        const std::string_view reason = request.takes_kv ? "that of such models cannot be checked" : "over HTTP none is taken";
         return post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
-                     imported = std::move(imported), reply = std::move(reply)]() mutable {
+                     imported = std::move(imported), reply = std::move(reply), reason]() mutable {
           if (!imported) return reply(std::unexpected(imported.error()));
           std::optional<Expected<kv::StateImage>> image;
           if (imported->has_state) {
-            image = fail(ErrorCode::runtime_decode,
-                         "the KV of the session file is left out: that of such models cannot be "
-                         "checked");
+            image = fail(ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", reason));
           }
           add_imported(use, std::move(tenant), std::move(name), std::move(*imported), std::move(image), std::move(reply));
         });
       }
       store_.run_later([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
                         imported = std::move(*imported), reply = std::move(reply)]() mutable {
-        auto image = import_state(imported.record, request.file, use->lanes.front()->state_identity(), store_);
+        auto image = import_state(*use->model, use->shape(), use->lanes.front()->state_identity(), imported.record, request.file,
+                                  store_);
         request.file = {};
         post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
               imported = std::move(imported), image = std::move(image), reply = std::move(reply)]() mutable {
@@ -807,6 +807,7 @@ void Router::add_imported(const ModelUse& use, TenantId tenant, std::string name
   if (!name.empty()) record.name = std::move(name);
   record.model = use->name;
   record.last_used_s = clock_.unix_s();
+  record.has_foreign_kv = image && *image;
   add_session(std::move(record), least_loaded_lane(*use), {},
               [this, kept = imported.are_tokens_kept, image = std::move(image),
                reply = std::move(reply)](Expected<SessionInfo> added) mutable {
@@ -820,13 +821,14 @@ void Router::add_imported(const ModelUse& use, TenantId tenant, std::string name
               });
 }
 
-// The state of a session that has just been imported goes to the store, as the session's and its tenant's own.
+// The state of a session that has just been imported goes to the store, for it alone: its numbers are whatever somebody wrote.
 ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> image) {
   if (!image) {
     log_info("session {}: {}", id.value, image.error().message);
     return ImportedKv::refused;
   }
-  store_.put({.tenant = sessions_.find(id)->summary.tenant, .session = id, .is_public = false}, std::move(*image));
+  store_.put({.tenant = sessions_.find(id)->summary.tenant, .session = id, .is_public = false, .is_private = true},
+             std::move(*image));
   if (store_.states_of(id).tier != Tier::none) return ImportedKv::kept;
   log_info("session {}: its KV is left out: there is no room for it", id.value);
   return ImportedKv::refused;
@@ -1293,7 +1295,8 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(served, task, request.options.chat);
   task.session = record.id;
   task.forked_from = session.forked_from;
-  task.is_public = record.is_public;
+  task.is_public = record.is_public && !record.has_foreign_kv;
+  task.is_private = record.has_foreign_kv;
   task.is_ephemeral = record.is_ephemeral;
   // What is stored can go on anywhere.
   if (!served.lanes[session.lane]->holds(record.id)) session.lane = least_loaded_lane(served);

@@ -10,7 +10,7 @@ namespace {
 
 // Small enough to be loaded between two ticks, large enough to cost little each; all of it where pieces are not known.
 std::int32_t piece_tokens(const llm::ContextShape& shape, std::int32_t length) {
-  return shape.is_unified && shape.can_truncate ? std::clamp(shape.sequence_cells_max / 8, 16, 512) : length;
+  return shape.knows_pieces() ? std::clamp(shape.sequence_cells_max / 8, 16, 512) : length;
 }
 
 // Beside the keys and values the library writes a few numbers for each cell and layer.

@@ -94,7 +94,10 @@ ALTER TABLE sessions ADD COLUMN template_arguments TEXT NOT NULL DEFAULT ''
 // Of a response's tokens those that it thought with.
 constexpr std::string_view kVersion5 = "ALTER TABLE responses ADD COLUMN reasoning_tokens INTEGER NOT NULL DEFAULT 0";
 
-constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5};
+// Sessions whose KV came from elsewhere.
+constexpr std::string_view kVersion6 = "ALTER TABLE sessions ADD COLUMN has_foreign_kv INTEGER NOT NULL DEFAULT 0";
+
+constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6};
 
 }  // namespace
 

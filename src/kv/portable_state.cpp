@@ -53,14 +53,15 @@ std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> h
   return parts;
 }
 
-Expected<StateImage> read_state(PortableReader& file, const std::string& identity, std::span<const Token> chain, BytePool& pool,
-                                const MakeRoom& make_room) {
+Expected<StateImage> read_state(PortableReader& file, const std::string& identity, bool knows_pieces,
+                                std::span<const Token> chain, BytePool& pool, const MakeRoom& make_room) {
   auto head = read_head(file);
   if (!head) return std::unexpected(std::move(head.error()));
   if (head->identity != identity) return useless(std::format("it is of \"{}\", this is \"{}\"", head->identity, identity));
   if (head->tokens.empty() || common_prefix(head->tokens, chain) != head->tokens.size()) {
     return useless("it is of other tokens");
   }
+  if (head->pieces.size() > 1 && !knows_pieces) return useless("it is in pieces, which this context does not know");
   std::uint64_t bytes = head->tokens.size() * sizeof(Token);
   for (const StatePieceEntry& entry : head->pieces) bytes += BytePool::room_for(in_blocks(entry.bytes) + kPieceSpareBytes);
   auto room = make_room(bytes);

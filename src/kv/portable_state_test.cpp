@@ -36,7 +36,7 @@ Expected<StateImage> read(std::span<const std::byte> bytes, const std::string& i
   const PortableFile file{.parts = {bytes.first(bytes.size() / 3), bytes.subspan(bytes.size() / 3)}, .owner = nullptr};
   PortableReader in(file);
   BytePool pool(0);
-  return read_state(in, identity, chain, pool, [&](std::uint64_t wanted) { return pool.reserve(wanted); });
+  return read_state(in, identity, true, chain, pool, [&](std::uint64_t wanted) { return pool.reserve(wanted); });
 }
 
 // With a right checksum of the head again.

@@ -97,13 +97,14 @@ RecordRows::RecordRows(const Database& db)
       put_session_(db, R"sql(
         INSERT INTO sessions (id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                               pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep,
-                              turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23)
+                              turns_dropped, has_instructions, is_of_responses, metadata, tools, template_arguments,
+                              has_foreign_kv)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)
         ON CONFLICT (id) DO UPDATE SET
           name = ?3, model = ?4, mode = ?5, turns_count = ?6, tokens_count = ?7, pending_tokens_count = ?8, messages_count = ?9,
           pending_messages_count = ?10, ttl_s = ?11, created_s = ?12, last_used_s = ?13, is_public = ?14, is_ephemeral = ?15,
           on_full = ?16, n_keep = ?17, turns_dropped = ?18, has_instructions = ?19, is_of_responses = ?20, metadata = ?21,
-          tools = ?22, template_arguments = ?23
+          tools = ?22, template_arguments = ?23, has_foreign_kv = ?24
         RETURNING key)sql"),
       put_turn_(db, "INSERT OR REPLACE INTO turns VALUES (?1, ?2, ?3, ?4, ?5)"),
       put_message_(db, "INSERT OR REPLACE INTO messages VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
@@ -119,7 +120,7 @@ RecordRows::RecordRows(const Database& db)
       get_session_(db, R"sql(
         SELECT id, tenant, name, model, mode, turns_count, tokens_count, pending_tokens_count, messages_count,
                pending_messages_count, ttl_s, created_s, last_used_s, is_public, is_ephemeral, on_full, n_keep, turns_dropped,
-               has_instructions, is_of_responses, metadata, tools, template_arguments
+               has_instructions, is_of_responses, metadata, tools, template_arguments, has_foreign_kv
         FROM sessions WHERE key = ?1)sql"),
       get_turns_(db, "SELECT number, tokens_begin, reply_begin, messages_begin FROM turns WHERE session = ?1 ORDER BY number"),
       get_messages_(db, "SELECT number, role, content, hash, extra FROM messages WHERE session = ?1 ORDER BY number"),
@@ -156,7 +157,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
                     std::ssize(record.pending_messages), record.ttl_s, record.created_s, record.last_used_s,
                     std::int64_t{record.is_public}, std::int64_t{record.is_ephemeral}, number_of(record.on_full),
                     std::int64_t{record.n_keep}, std::int64_t{record.turns_dropped}, std::int64_t{record.has_instructions},
-                    std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments);
+                    std::int64_t{record.is_of_responses}, record.metadata, record.tools, record.template_arguments,
+                    std::int64_t{record.has_foreign_kv});
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
@@ -382,6 +384,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->metadata = get_session_.text(20);
   record->tools = get_session_.text(21);
   record->template_arguments = get_session_.text(22);
+  record->has_foreign_kv = get_session_.integer(23) != 0;
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
   // The rest of it impossible_part() looks at.
   const bool fits = !record->id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&

@@ -14,7 +14,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
 
 constexpr std::array<char, 8> kStateMagic = {'u', 'm', 'a', 's', 't', 'a', 't', 'e'};
-constexpr std::uint32_t kPublic = 1;  // flag
+// Flags.
+constexpr std::uint32_t kPublic = 1;
+constexpr std::uint32_t kPrivate = 2;
 constexpr std::size_t kFixedBytes = 56;
 constexpr std::size_t kPieceEntryBytes = 12;
 constexpr std::size_t kStateChecksumBytes = 16;
@@ -69,11 +71,15 @@ std::unexpected<Error> damaged(std::string_view what) {
   return fail(ErrorCode::runtime_decode, std::format("damaged: {}", what));
 }
 
+std::uint32_t flags_of(const StateOwner& owner) {
+  return (owner.is_public ? kPublic : 0) | (owner.is_private ? kPrivate : 0);
+}
+
 }  // namespace
 
 std::string state_name(const StateOwner& owner, std::string_view identity, std::span<const Token> tokens) {
   Writer out(identity.size() + tokens.size_bytes() + 256);
-  out.add_number(std::uint32_t{owner.is_public ? kPublic : 0});
+  out.add_number(flags_of(owner));
   add_text(out, owner.tenant.value);
   add_text(out, owner.session.value);
   add_text(out, identity);
@@ -97,7 +103,7 @@ Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const 
   out.add_number(as_u32(head_bytes));
   out.add_number(checksum.low);
   out.add_number(checksum.high);
-  out.add_number(std::uint32_t{owner.is_public ? kPublic : 0});
+  out.add_number(flags_of(owner));
   out.add_number(as_u32(tenant.size()));
   out.add_number(as_u32(session.size()));
   out.add_number(as_u32(image.identity.size()));
@@ -167,9 +173,10 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   if (in_blocks(needed) != bytes.size()) return damaged("the lengths in the head do not add up");
   const auto padding = bytes.first(bytes.size() - kStateChecksumBytes).last(bytes.size() - needed);
   if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) return damaged("bytes after the head");
-  if ((flags & ~kPublic) != 0) return damaged("unknown flags");
+  if ((flags & ~(kPublic | kPrivate)) != 0) return damaged("unknown flags");
 
   head.owner.is_public = (flags & kPublic) != 0;
+  head.owner.is_private = (flags & kPrivate) != 0;
   head.owner.tenant.value = in.take_text(tenant_bytes);
   head.owner.session.value = in.take_text(session_bytes);
   head.identity = in.take_text(identity_bytes);

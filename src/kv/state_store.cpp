@@ -22,7 +22,7 @@ constexpr Duration kReadPatience = std::chrono::seconds(2);  // with those who h
 constexpr Duration kReadAgain = std::chrono::milliseconds(5);
 constexpr std::uint64_t kLeavingPart = 4;  // as much more may be on its way to disk, until limit_memory() says how much
 
-// In the index: of a family a tenant's own entries, and those of everybody.
+// In the index: of a family a tenant's own entries, those of everybody, and those that only their session may use.
 std::string scope_of(FamilyId family, const TenantId& tenant) {
   return std::format("{} tenant {}", family, tenant.value);
 }
@@ -30,6 +30,7 @@ std::string public_scope_of(FamilyId family) {
   return std::format("{} public", family);
 }
 std::string scope_of(FamilyId family, const StateOwner& owner) {
+  if (owner.is_private) return std::format("{} session {}", family, owner.session.value);
   return owner.is_public ? public_scope_of(family) : scope_of(family, owner.tenant);
 }
 

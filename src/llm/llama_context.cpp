@@ -401,7 +401,7 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   const std::int32_t length = sequence_length(sequence);
   UMA_CHECK(0 <= begin && begin < end && end <= length);
   const bool is_whole = begin == 0 && end == length;
-  UMA_CHECK(is_whole || knows_pieces());  // a partial copy in a split context aborts the process
+  UMA_CHECK(is_whole || shape_.knows_pieces());  // a partial copy in a split context aborts the process
   return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
@@ -434,7 +434,7 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
                                         std::span<const std::byte> state) {
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
-    if (begin != 0 && !knows_pieces()) {
+    if (begin != 0 && !shape_.knows_pieces()) {
       return fail(ErrorCode::runtime_decode, "the stored state is in pieces, which this context does not know");
     }
     if (has_one_cache() && !has_positions(state, begin, end)) {

@@ -62,7 +62,6 @@ class LlamaContext final : public Context {
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
   // Of all layers, for keys and values: what is in its states can be told.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
-  [[nodiscard]] bool knows_pieces() const { return shape_.is_unified && shape_.can_truncate; }
 
   std::shared_ptr<llama_model> model_;
   llama_context* context_;

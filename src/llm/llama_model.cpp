@@ -25,6 +25,7 @@
 #include "llm/llama_log.h"
 #include "llm/llama_projector.h"
 #include "llm/llama_vocab.h"
+#include "llm/state_values.h"
 
 namespace uma::llm {
 namespace {
@@ -120,6 +121,7 @@ class LlamaModel final : public Model {
   Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const override {
     return LlamaContext::create(model_, facts_.identity, options);
   }
+  Expected<Unit> check_state(std::span<const std::byte> state) const override { return check_state_values(state); }
   Expected<std::unique_ptr<Projector>> load_projector(const std::string& path, std::int32_t threads) const override {
     return load_llama_projector(path, model_, threads);
   }

@@ -83,6 +83,9 @@ struct ContextShape {
   std::uint64_t kv_bytes_per_token = 0;  // of a model that keeps states beside it, about
   std::uint64_t sequence_bytes_max = 0;  // that the longest sequence takes of the cache
   std::uint64_t memory_bytes = 0;        // that the library says it takes
+
+  // load_state() takes a sequence in several pieces.
+  [[nodiscard]] bool knows_pieces() const { return is_unified && can_truncate; }
 };
 
 struct BatchRow {
@@ -206,6 +209,8 @@ class Model {
   [[nodiscard]] virtual const ModelFacts& facts() const = 0;
   [[nodiscard]] virtual const Vocab& vocab() const = 0;
   [[nodiscard]] virtual Expected<std::unique_ptr<Context>> new_context(const ContextOptions& options) const = 0;
+  // Whether every number in a state of its contexts is finite, for one that comes from elsewhere (state_values.h). Any thread.
+  [[nodiscard]] virtual Expected<Unit> check_state(std::span<const std::byte> state) const = 0;
   // Loads the file that reads images for this model; computes with `threads`. Errors: E_MODEL_002.
   [[nodiscard]] virtual Expected<std::unique_ptr<Projector>> load_projector(const std::string& path,
                                                                             std::int32_t threads) const = 0;

@@ -121,7 +121,8 @@ Answer handlers::import_session(HttpConnection& connection, const HttpRequest& r
   auto imported = co_await connection.ask<ImportedSession>([&](Reply<ImportedSession> reply) {
     connection.service().import_session(connection.tenant(),
                                         {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
-                                         .file = file_of(Bytes(bytes.begin(), bytes.end()))},
+                                         .file = file_of(Bytes(bytes.begin(), bytes.end())),
+                                         .takes_kv = connection.server().options.imports_kv},
                                         std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(imported), request, kSessionJson);

@@ -319,6 +319,15 @@ Expected<std::unique_ptr<llm::Context>> FakeModel::new_context(const llm::Contex
   return std::make_unique<FakeContext>(options_);
 }
 
+Expected<Unit> FakeModel::check_state(std::span<const std::byte> state) const {
+  for (std::size_t at = sizeof(Token); at + sizeof(std::uint32_t) <= state.size(); at += FakeContext::kCellBytes) {
+    std::uint32_t seen = 0;
+    std::memcpy(&seen, state.data() + at, sizeof seen);
+    if (seen == FakeContext::kNotFinite) return fail(ErrorCode::runtime_decode, "a key or a value in it is not finite");
+  }
+  return Unit{};
+}
+
 Expected<std::unique_ptr<llm::Projector>> FakeModel::load_projector(const std::string& path, std::int32_t) const {
   return fail(ErrorCode::model_load, path + ": a fake model has no files");
 }

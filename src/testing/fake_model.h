@@ -175,6 +175,7 @@ class FakeModel final : public llm::Model {
   [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
   // Takes shape and faults from the FakeOptions, not from `options`.
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
+  [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte> state) const override;
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
                                                                          std::int32_t threads) const override;
   // Likewise (fake_embedding.h).

@@ -51,7 +51,7 @@ void check_state(std::span<const std::byte> input) {
   PortableReader in(file);
   kv::BytePool pool(0);
   const auto make_room = [&pool](std::uint64_t bytes) { return pool.reserve(bytes); };
-  const auto image = kv::read_state(in, identity, tokens, pool, make_room);
+  const auto image = kv::read_state(in, identity, true, tokens, pool, make_room);
   if (!image) {
     UMA_CHECK(!image.error().message.empty());
     return;

@@ -1,0 +1,124 @@
+#include "llm/state_values.h"
+
+#include <cstdint>
+#include <cstring>
+
+namespace uma::llm {
+namespace {
+
+// Numbers of ggml's types (ggml.h), which are the same in every version.
+enum class GgmlType : std::int32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
+
+class StateReader {
+ public:
+  explicit StateReader(std::span<const std::byte> bytes) : left_(bytes) {}
+  // Nothing where less is left; then is_short().
+  std::span<const std::byte> take(std::uint64_t count) {
+    is_short_ = is_short_ || count > left_.size();
+    if (is_short_) return {};
+    const auto taken = left_.first(count);
+    left_ = left_.subspan(count);
+    return taken;
+  }
+  template <class Number>
+  Number take_number() {
+    Number number{};
+    const auto bytes = take(sizeof number);
+    if (!bytes.empty()) std::memcpy(&number, bytes.data(), sizeof number);
+    return number;
+  }
+  [[nodiscard]] bool is_short() const { return is_short_; }
+  [[nodiscard]] bool is_at_end() const { return left_.empty(); }
+
+ private:
+  std::span<const std::byte> left_;
+  bool is_short_ = false;
+};
+
+// Whether no number has the exponent of infinities and NaN. `stride`: from one to the next, in bytes.
+template <class Bits>
+bool are_finite(std::span<const std::byte> bytes, std::size_t stride, Bits exponent) {
+  Bits found = 0;
+  for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += stride) {
+    Bits bits = 0;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    found |= static_cast<Bits>((bits & exponent) == exponent);
+  }
+  return found == 0;
+}
+
+std::unexpected<Error> cannot_be_checked() {
+  return fail(ErrorCode::runtime_decode, "its keys and values cannot be checked");
+}
+
+// Of a tensor's rows: whether each of `bytes` is a part of a finite number.
+Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
+  constexpr std::size_t kQ8Block = 34;  // a scale and 32 numbers of a byte each
+  bool is_finite = false;
+  switch (static_cast<GgmlType>(type)) {
+    case GgmlType::f32:
+      if (bytes.size() % sizeof(float) != 0) return cannot_be_checked();
+      is_finite = are_finite<std::uint32_t>(bytes, sizeof(float), 0x7f800000);
+      break;
+    case GgmlType::f16:
+      if (bytes.size() % sizeof(std::uint16_t) != 0) return cannot_be_checked();
+      is_finite = are_finite<std::uint16_t>(bytes, sizeof(std::uint16_t), 0x7c00);
+      break;
+    case GgmlType::bf16:
+      if (bytes.size() % sizeof(std::uint16_t) != 0) return cannot_be_checked();
+      is_finite = are_finite<std::uint16_t>(bytes, sizeof(std::uint16_t), 0x7f80);
+      break;
+    case GgmlType::q8_0:
+      if (bytes.size() % kQ8Block != 0) return cannot_be_checked();
+      is_finite = are_finite<std::uint16_t>(bytes, kQ8Block, 0x7c00);
+      break;
+    default:
+      return cannot_be_checked();
+  }
+  if (!is_finite) return fail(ErrorCode::runtime_decode, "a key or a value in it is not finite");
+  return Unit{};
+}
+
+}  // namespace
+
+Expected<Unit> check_state_values(std::span<const std::byte> state) {
+  constexpr std::uint32_t kStreamsMax = 1024;
+  constexpr std::uint32_t kLayersMax = 4096;
+  constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // of a row: products stay within 64 bits
+  StateReader in(state);
+  (void)in.take(2 * sizeof(std::uint32_t));  // a magic number and the sequence
+  const auto streams = in.take_number<std::uint32_t>();
+  if (streams > kStreamsMax) return cannot_be_checked();
+  for (std::uint32_t stream = 0; stream < streams && !in.is_short(); ++stream) {
+    const auto cells = in.take_number<std::uint32_t>();
+    if (cells == 0) continue;
+    (void)in.take(std::uint64_t{cells} * 3 * sizeof(std::uint32_t));  // position, one sequence, its number
+    const bool is_transposed = in.take_number<std::uint32_t>() != 0;
+    const auto layers = in.take_number<std::uint32_t>();
+    if (in.is_short() || layers > kLayersMax) return cannot_be_checked();
+    const auto check_tensor = [&]() -> Expected<Unit> {
+      const auto type = in.take_number<std::int32_t>();
+      const auto row_bytes = in.take_number<std::uint64_t>();
+      if (in.is_short() || row_bytes > kBytesMax) return cannot_be_checked();
+      return check_rows(in.take(row_bytes * cells), type);
+    };
+    // Values of a cell lie apart where there is no flash attention: those of all cells for each of `width` numbers.
+    const auto check_transposed = [&]() -> Expected<Unit> {
+      const auto type = in.take_number<std::int32_t>();
+      const auto number_bytes = in.take_number<std::uint32_t>();
+      const auto width = in.take_number<std::uint32_t>();
+      if (in.is_short() || number_bytes > sizeof(float)) return cannot_be_checked();
+      return check_rows(in.take(std::uint64_t{number_bytes} * width * cells), type);
+    };
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      if (auto checked = check_tensor(); !checked) return checked;
+    }
+    for (std::uint32_t layer = 0; layer < layers; ++layer) {
+      if (auto checked = is_transposed ? check_transposed() : check_tensor(); !checked) return checked;
+    }
+  }
+  if (in.is_short() || !in.is_at_end()) return cannot_be_checked();
+  return Unit{};
+}
+
+}  // namespace uma::llm
