@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <format>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -25,6 +26,9 @@ Piece piece_of(const EncodedImage& image, std::int32_t row) {
 Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, std::span<const std::string> images,
                                                 std::string_view projector) {
   std::vector<ImageRun> runs;
+  // By the token of its first row; a chain from elsewhere may begin any of many images at each of its tokens.
+  std::unordered_map<Token, std::string_view> by_first_token;
+  for (const std::string& id : images) by_first_token.try_emplace(llm::image_token(id, projector, 0), id);
   for (std::size_t i = 0; i < chain.size(); ++i) {
     if (!llm::is_image_token(chain[i])) continue;
     const auto position = static_cast<std::int32_t>(i);
@@ -40,13 +44,12 @@ Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, st
         continue;
       }
     }
-    const auto image =
-        std::ranges::find_if(images, [&](const std::string& id) { return llm::image_token(id, projector, 0) == chain[i]; });
-    if (image == images.end()) {
+    const auto image = by_first_token.find(chain[i]);
+    if (image == by_first_token.end()) {
       return fail(ErrorCode::model_unknown,
                   "the session has images that another projector has read: it goes on when that one is served");
     }
-    runs.push_back({.image = *image, .begin = position, .count = 1, .first_row = 0, .encoded = nullptr});
+    runs.push_back({.image = std::string(image->second), .begin = position, .count = 1, .first_row = 0, .encoded = nullptr});
   }
   return runs;
 }
@@ -54,6 +57,11 @@ Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, st
 const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position) {
   const auto found = std::ranges::find_if(runs, [&](const ImageRun& run) { return position < run.end(); });
   return found == runs.end() || position < found->begin ? nullptr : &*found;
+}
+
+bool is_within_run(std::span<const ImageRun> runs, std::int32_t position) {
+  const auto found = std::ranges::upper_bound(runs, position, {}, &ImageRun::end);
+  return found != runs.end() && found->begin < position;
 }
 
 std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length) {

@@ -31,6 +31,8 @@ struct ImageRun {
 
 // The run that has the position; null: a token does.
 [[nodiscard]] const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position);
+// Whether cutting the chain there cuts a run.
+[[nodiscard]] bool is_within_run(std::span<const ImageRun> runs, std::int32_t position);
 // Where the next image behind a token begins; `length` of the chain where none comes.
 [[nodiscard]] std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length);
 

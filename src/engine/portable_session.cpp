@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <format>
+#include <unordered_set>
 #include <utility>
 
 #include "capability/image_header.h"
@@ -133,10 +134,11 @@ Expected<bool> read_images(PortableReader& in, TakeT&& take) {
 // Of all messages, each once.
 std::vector<std::string> image_ids_of(const kv::SessionRecord& record) {
   std::vector<std::string> ids;
+  std::unordered_set<std::string> known;
   for (const auto* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
       for (capability::MessageImage& image : capability::images_of(message)) {
-        if (!std::ranges::contains(ids, image.id)) ids.push_back(std::move(image.id));
+        if (known.insert(image.id).second) ids.push_back(std::move(image.id));
       }
     }
   }
@@ -144,25 +146,27 @@ std::vector<std::string> image_ids_of(const kv::SessionRecord& record) {
 }
 
 // What a message has beside its content is what a request's could have: a user's its images, whose files must have come.
-bool is_fine(ChatMessage& message, std::span<const std::string> images) {
+bool is_fine(ChatMessage& message, const std::unordered_set<std::string>& images) {
   const std::vector<capability::MessageImage> shown = capability::images_of(message);
   if (shown.empty()) return wire::normalize_extra(message);
-  const auto has_come = [&](const capability::MessageImage& image) { return std::ranges::contains(images, image.id); };
+  const auto has_come = [&](const capability::MessageImage& image) { return images.contains(image.id); };
   if (message.role != "user" || !std::ranges::all_of(shown, has_come)) return false;
   message.extra = capability::images_extra(shown);
   return true;
 }
 
-// Whether every token is one of the vocabulary, or of an image that the record's messages show.
-bool are_known(const kv::SessionRecord& record, Token vocabulary_size, const Vision* vision) {
-  const std::vector<std::string> ids = image_ids_of(record);
+bool are_of_vocabulary(const kv::SessionRecord& record, Token size, bool may_be_images) {
   return std::ranges::all_of(std::array{&record.chain, &record.pending}, [&](const std::vector<Token>* tokens) {
-    const auto is_known = [&](Token token) {
-      return token < vocabulary_size || (vision != nullptr && llm::is_image_token(token));
-    };
-    return std::ranges::all_of(*tokens, is_known) &&
-           (vision == nullptr || find_image_runs(*tokens, ids, vision->identity()).has_value());
+    return std::ranges::all_of(
+        *tokens, [&](Token token) { return token < size || (may_be_images && llm::is_image_token(token)); });
   });
+}
+
+// A turn, a reply or what is kept may end within no image: what is dropped or rewound would be a part of one.
+bool cuts_an_image(const kv::SessionRecord& record, std::span<const ImageRun> runs) {
+  return is_within_run(runs, record.n_keep) || std::ranges::any_of(record.turns, [&](const kv::Turn& turn) {
+           return is_within_run(runs, turn.tokens_begin) || is_within_run(runs, turn.reply_begin);
+         });
 }
 
 }  // namespace
@@ -261,7 +265,8 @@ Expected<ImportedRecord> import_record(const capability::ChatFormat& format, con
   const Bytes bytes = read_conversation(in);
   auto file = kv::decode_session_file(bytes);
   if (!file) return std::unexpected(file.error());
-  const auto has_come_whole = [&](ChatMessage& message) { return is_fine(message, images); };
+  const std::unordered_set<std::string> came(images.begin(), images.end());
+  const auto has_come_whole = [&](ChatMessage& message) { return is_fine(message, came); };
   if (!std::ranges::all_of(file->record.messages, has_come_whole) ||
       !std::ranges::all_of(file->record.pending_messages, has_come_whole) ||
       !wire::normalize_context(file->record.tools, file->record.template_arguments)) {
@@ -272,12 +277,20 @@ Expected<ImportedRecord> import_record(const capability::ChatFormat& format, con
   if (!more) return std::unexpected(more.error());
   const bool has_state = *more;
   if (file->vocabulary == vocabulary_of(model)) {
-    if (are_known(file->record, model.vocab().size(), vision)) {
-      return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
+    const kv::SessionRecord& record = file->record;
+    if (!are_of_vocabulary(record, model.vocab().size(), vision != nullptr)) {
+      return fail(ErrorCode::proto_field, "the session file cannot be used: a token is not in its vocabulary");
+    }
+    const auto runs_of = [&, ids = image_ids_of(record)](std::span<const Token> tokens) {
+      return vision != nullptr ? find_image_runs(tokens, ids, vision->identity()) : Expected<std::vector<ImageRun>>();
+    };
+    const auto runs = runs_of(record.chain);
+    if (runs && cuts_an_image(record, *runs)) {
+      return fail(ErrorCode::proto_field, "the session file cannot be used: a turn begins or ends within an image");
     }
     // Another projector makes other tokens of an image.
-    if (images.empty())
-      return fail(ErrorCode::proto_field, "the session file cannot be used: a token is not in its vocabulary");
+    if (runs && runs_of(record.pending)) return ImportedRecord{.record = std::move(file->record), .has_state = has_state};
+    if (images.empty()) return refuse_images("it has tokens of an image that did not come with it");
   }
   if (const std::size_t needed = text_bytes(*file); needed > text_bytes_max) {
     return fail(ErrorCode::limit_prompt,

@@ -614,7 +614,7 @@ TEST_F(SqliteCatalogTest, ALaterVersionIsRefusedAndLeftAlone) {
   const std::string bytes = read_file(path_);
   EXPECT_EQ(open_error(),
             "E_IO_001 " + path_ +
-                ": the catalog has version 7, this umad knows versions up to 5: start the umad that made it, or give "
+                ": the catalog has version 7, this umad knows versions up to 6: start the umad that made it, or give "
                 "this one a --data-dir of its own");
   EXPECT_EQ(read_file(path_), bytes);
   EXPECT_TRUE(damaged_files().empty());
@@ -991,7 +991,7 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
   }
   catalog_->step();
   edit(
-      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; "
+      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN has_foreign_kv; "
       "ALTER TABLE sessions DROP COLUMN template_arguments; "
       "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
       "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");
