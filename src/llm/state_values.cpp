@@ -95,6 +95,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state) {
     (void)in.take(std::uint64_t{cells} * 3 * sizeof(std::uint32_t));  // position, one sequence, its number
     const bool is_transposed = in.take_number<std::uint32_t>() != 0;
     const auto layers = in.take_number<std::uint32_t>();
+    (void)in.take(2 * sizeof(std::uint32_t));  // by how much keys and values are rotated, where they are quantized
     if (in.is_short() || layers > kLayersMax) return cannot_be_checked();
     const auto check_tensor = [&]() -> Expected<Unit> {
       const auto type = in.take_number<std::int32_t>();
