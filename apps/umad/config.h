@@ -75,7 +75,7 @@ struct Config {
   std::string http_tls_key;
   bool http_is_insecure = false;  // other machines may send their keys unencrypted
   bool http_serves_metrics_without_key = false;
-  bool http_imports_kv = false;  // of session files, whose numbers nobody can check
+  bool http_imports_kv = false;                // of session files, whose numbers nobody can check
   std::vector<std::string> http_cors_origins;  // of pages that may ask
   std::string http_access_log = "log";         // or off, or a file
   std::size_t http_connections_max = 1024;

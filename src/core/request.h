@@ -122,9 +122,9 @@ struct CreateSessionRequest {
 };
 
 struct ImportRequest {
-  std::string name;     // of the new session; empty: the one it had
-  PortableFile file;    // not checked yet
-  std::string model{};  // that it becomes a session of; empty: the default one
+  std::string name;      // of the new session; empty: the one it had
+  PortableFile file;     // not checked yet
+  std::string model{};   // that it becomes a session of; empty: the default one
   bool takes_kv = true;  // false: the KV that the file may have is left out
 };
 

@@ -306,7 +306,7 @@ class Lane {
   void drop_tokens(std::size_t index);  // the slot keeps its owner
   void clear_context();
   void begin_anew(Sequence& sequence);
-  void clear_slot(std::size_t index);   // and here it does not
+  void clear_slot(std::size_t index);  // and here it does not
   void leave_slot(const Sequence& sequence);
   [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
   [[nodiscard]] std::optional<ByteBudget::Share> room_to_store(std::size_t index, kv::GiveWay how);
@@ -430,7 +430,7 @@ class Lane {
   double load_ms_per_mb_ = 0.2;  // of state bytes into the context, weighted mean
   bool queue_changed_ = false;   // since positions were reported
   double service_ms_ = 0;        // weighted mean time of a request in the context
-  bool has_unsound_ = false;  // some logits were not finite in this step
+  bool has_unsound_ = false;     // some logits were not finite in this step
   bool residents_changed_ = false;
   bool waits_for_room_ = false;  // the next request, for a state that has to leave its slot
   TimePoint room_wanted_since_ = kNever;

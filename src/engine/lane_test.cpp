@@ -1349,8 +1349,8 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
 
 // --- Values that are not finite
 
-// A session's cells, in a slot or stored, in either layout: its reply is right all the same, and so is what comes into the cells
-// next and what runs beside it.
+// A session's cells, in a slot or stored, in either layout: its reply is right all the same, and so is what comes into the
+// cells next and what runs beside it.
 TEST_F(LaneTest, CellsThatAreNotFiniteAreComputedAnewAndSpoilNothing) {
   for (const bool unified : {false, true}) {
     SCOPED_TRACE(unified);

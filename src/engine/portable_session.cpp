@@ -157,8 +157,8 @@ bool is_fine(ChatMessage& message, const std::unordered_set<std::string>& images
 
 bool are_of_vocabulary(const kv::SessionRecord& record, Token size, bool may_be_images) {
   return std::ranges::all_of(std::array{&record.chain, &record.pending}, [&](const std::vector<Token>* tokens) {
-    return std::ranges::all_of(
-        *tokens, [&](Token token) { return token < size || (may_be_images && llm::is_image_token(token)); });
+    return std::ranges::all_of(*tokens,
+                               [&](Token token) { return token < size || (may_be_images && llm::is_image_token(token)); });
   });
 }
 
@@ -330,8 +330,7 @@ Expected<kv::StateImage> import_state(const llm::Model& model, const llm::Contex
     auto checked = model.check_state(piece.bytes);
     if (checked) continue;
     kv::recycle(std::move(*image), store.pool());
-    return fail(ErrorCode::runtime_decode,
-                std::format("the KV of the session file is left out: {}", checked.error().message));
+    return fail(ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", checked.error().message));
   }
   return image;
 }

@@ -772,8 +772,8 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
       }
       store_.run_later([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
                         imported = std::move(*imported), reply = std::move(reply)]() mutable {
-        auto image = import_state(*use->model, use->shape(), use->lanes.front()->state_identity(), imported.record, request.file,
-                                  store_);
+        auto image = import_state(*use->model, use->shape(), use->lanes.front()->state_identity(), imported.record,
+                                  request.file, store_);
         request.file = {};
         post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
               imported = std::move(imported), image = std::move(image), reply = std::move(reply)]() mutable {

@@ -39,8 +39,8 @@ struct SessionHead {
   std::int32_t n_keep = 0;
   std::int32_t turns_dropped = 0;  // before the first one that is left, whose tokens then follow those that are kept
   bool has_instructions = false;   // the first message is those of the last response
-  bool has_foreign_kv = false;     // it was imported with KV, which nobody here has computed: what it computes on that is its own
-  bool is_of_responses = false;    // made for responses, which alone use it: it ends with the last of them
+  bool has_foreign_kv = false;   // it was imported with KV, which nobody here has computed: what it computes on that is its own
+  bool is_of_responses = false;  // made for responses, which alone use it: it ends with the last of them
   std::int64_t ttl_s = 0;
   std::int64_t created_s = 0;    // Unix time
   std::int64_t last_used_s = 0;  // Unix time

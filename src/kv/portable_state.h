@@ -27,8 +27,8 @@ using MakeRoom = std::function<std::optional<ByteBudget::Share>(std::uint64_t by
 
 // Reads a state that is all that is left of a file, into memory of the pool: no byte of it comes out whose checksum is not
 // right, or that is not of a context with this identity, of the beginning of `chain`, and of as many pieces as that takes.
-// What the numbers in it are is not looked at. Errors: E_PROTO_003 these bytes are no such state; E_RUNTIME_001 it is one, and of
-// no use here; E_LIMIT_003 `make_room` gave none, which is asked when the head is right.
+// What the numbers in it are is not looked at. Errors: E_PROTO_003 these bytes are no such state; E_RUNTIME_001 it is one, and
+// of no use here; E_LIMIT_003 `make_room` gave none, which is asked when the head is right.
 [[nodiscard]] Expected<StateImage> read_state(PortableReader& file, const std::string& identity, bool knows_pieces,
                                               std::span<const Token> chain, BytePool& pool, const MakeRoom& make_room);
 

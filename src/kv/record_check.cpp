@@ -59,7 +59,8 @@ std::size_t count_sound_turns(const SessionHead& head, std::span<const Turn> tur
       if (messages_begin != 0 || messages_next != 0) return i;
       continue;
     }
-    const bool has_messages = messages_begin >= 0 && messages_next >= messages_begin + 2 && messages_next <= std::ssize(messages);
+    const bool has_messages =
+        messages_begin >= 0 && messages_next >= messages_begin + 2 && messages_next <= std::ssize(messages);
     if (!has_messages || messages[static_cast<std::size_t>(messages_next) - 1].role != "assistant") return i;
   }
   return turns.size();

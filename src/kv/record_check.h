@@ -19,8 +19,8 @@ inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;
 inline constexpr std::uint32_t kModeMax = static_cast<std::uint32_t>(SessionMode::chat);
 inline constexpr std::uint32_t kOnFullMax = static_cast<std::uint32_t>(OnFull::shift);
 
-// What is impossible about the record, as the end of a sentence ("its turns do not fit …"); empty: nothing. The tokens may be of
-// any vocabulary, and images of any projector. O(bytes of its texts).
+// What is impossible about the record, as the end of a sentence ("its turns do not fit …"); empty: nothing. The tokens may be
+// of any vocabulary, and images of any projector. O(bytes of its texts).
 [[nodiscard]] std::string_view impossible_part(const SessionRecord& record);
 
 // Of turns whose last one ends at `tokens_end` and `messages_end`: how many of the first lie within `tokens_count` tokens and

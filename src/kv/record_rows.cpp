@@ -7,9 +7,9 @@
 #include <limits>
 #include <memory>
 #include <span>
+#include <sqlite3.h>
 #include <utility>
 
-#include <sqlite3.h>
 #include <xxhash.h>
 
 #include "kv/record_check.h"
@@ -415,8 +415,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
     messages_end = turns->back().messages_begin;
     turns->pop_back();
   }
-  const std::size_t sound =
-      count_sound_turns(*record, *turns, std::ssize(*tokens), *messages, tokens_end, messages_end);
+  const std::size_t sound = count_sound_turns(*record, *turns, std::ssize(*tokens), *messages, tokens_end, messages_end);
   const bool is_whole = is_end_known && has_all_tokens && has_all_messages && sound == turns->size();
   if (!is_whole && sound == 0) {
     tokens_end = messages_end = 0;

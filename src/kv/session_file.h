@@ -31,9 +31,9 @@ struct SessionFile {
 // refuses what is none.
 [[nodiscard]] std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix);
 
-// Accepts exactly what encode_session_file makes of a record that the engine could have made (record_check.h). Whether the tokens
-// are of a vocabulary is the caller's question. Errors, all E_PROTO_003: not a session file, another version of the format,
-// damaged, impossible content.
+// Accepts exactly what encode_session_file makes of a record that the engine could have made (record_check.h). Whether the
+// tokens are of a vocabulary is the caller's question. Errors, all E_PROTO_003: not a session file, another version of the
+// format, damaged, impossible content.
 [[nodiscard]] Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes);
 
 }  // namespace uma::kv

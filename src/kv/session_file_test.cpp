@@ -93,7 +93,8 @@ TEST(SessionFile, WhatWasDroppedFitsWhatIsKept) {
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns.front().messages_begin = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.on_full = static_cast<OnFull>(2); }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 2'147'483'647; }));
-  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'999; })) << "one with the turns that are left";
+  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'999; }))
+      << "one with the turns that are left";
   EXPECT_FALSE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'998; }));
 }
 
@@ -105,12 +106,14 @@ TEST(SessionFile, OffsetsNearTheEndOfTheirRangeAreRefused) {
       SessionFile file = cut_file();
       file.record.turns[0].messages_begin = first;
       file.record.turns[1].messages_begin = second;
-      EXPECT_EQ(refusal(encode_session_file(file)), "the session file cannot be used: its turns do not fit its tokens or messages")
+      EXPECT_EQ(refusal(encode_session_file(file)),
+                "the session file cannot be used: its turns do not fit its tokens or messages")
           << first << " " << second;
     }
     SessionFile file = cut_file();
     file.record.turns = {{.tokens_begin = 2, .reply_begin = 3, .messages_begin = first}};
-    EXPECT_EQ(refusal(encode_session_file(file)), "the session file cannot be used: its turns do not fit its tokens or messages");
+    EXPECT_EQ(refusal(encode_session_file(file)),
+              "the session file cannot be used: its turns do not fit its tokens or messages");
   }
 }
 

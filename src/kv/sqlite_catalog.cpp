@@ -54,7 +54,8 @@ Expected<Unit> make_private_file(const std::string& path) {
   return Unit{};
 }
 
-// Not quick_check: indexes that do not fit their rows make a session unreadable, and only that of sessions is one beside its rows.
+// Not quick_check: indexes that do not fit their rows make a session unreadable, and only that of sessions is one beside its
+// rows.
 SqlExpected<Unit> check_pages(const Database& database) {
   Statement check(database, "PRAGMA integrity_check(1)");
   check.bind();
@@ -194,8 +195,8 @@ Expected<Unit> finish_salvage(const std::string& path) {
   return sync_folder_of(path);
 }
 
-// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it. Whenever the process
-// ends there is a catalog: the damaged one with its logs, or the new one.
+// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it. Whenever the
+// process ends there is a catalog: the damaged one with its logs, or the new one.
 Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   const std::string fresh = path + ".new";
   for (const char* suffix : {"", "-wal"}) ::unlink((fresh + suffix).c_str());  // of a salvage that was cut off
@@ -283,8 +284,8 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
   return damaged.empty() ? Unit{} : set_aside(damaged);
 }
 
-// Takes sessions that make no sense out of a file that is sound otherwise: their rows go into a file beside it as they are, what
-// could be read of them stays.
+// Takes sessions that make no sense out of a file that is sound otherwise: their rows go into a file beside it as they are,
+// what could be read of them stays.
 SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damaged) {
   const std::string aside = unused_name(path_ + ".set-aside");
   if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SQLITE_IOERR, made.error().message});
@@ -294,7 +295,8 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
   for (const DamagedSession& session : damaged) {
     if (done) done = name.run(session.key);
   }
-  if (done) done = database_.run("CREATE TABLE aside.sessions AS SELECT * FROM main.sessions WHERE key IN (SELECT key FROM damaged)");
+  if (done)
+    done = database_.run("CREATE TABLE aside.sessions AS SELECT * FROM main.sessions WHERE key IN (SELECT key FROM damaged)");
   for (const char* table : {"turns", "messages", "token_blocks", "responses"}) {
     if (!done) break;
     done = database_.run(
@@ -315,9 +317,10 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
       log_warning("catalog {}: the session with key {} makes no sense and is gone; what was stored of it is in {}", path_,
                   session.key, aside);
     } else {
-      log_warning("session {}: its stored tokens or messages are damaged; {} turns before the damage are kept; what was stored is "
-                  "in {}",
-                  session.record->id.value, session.record->turns.size(), aside);
+      log_warning(
+          "session {}: its stored tokens or messages are damaged; {} turns before the damage are kept; what was stored is "
+          "in {}",
+          session.record->id.value, session.record->turns.size(), aside);
     }
   }
   return Unit{};

@@ -21,8 +21,8 @@ namespace uma::kv {
 
 class SqliteCatalog final : public Catalog {
  public:
-  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). A session that makes no sense is set
-  // aside: a file PATH.set-aside-TIME has its rows, the catalog the whole turns before the damage. Where the file itself is
+  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). A session that makes no sense is
+  // set aside: a file PATH.set-aside-TIME has its rows, the catalog the whole turns before the damage. Where the file itself is
   // damaged it becomes PATH.damaged-TIME, and a new one has what could be read of it. The log says so.
   // Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version made.
   [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);

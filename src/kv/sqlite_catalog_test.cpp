@@ -740,9 +740,10 @@ TEST_F(SqliteCatalogTest, WhatMakesNoSenseIsSetAsideAlone) {
   cut.on_full = OnFull::shift;
   cut.turns_dropped = 1;
   cut.turns[0].tokens_begin = cut.n_keep = 2;
-  for (const char* damage : {"UPDATE sessions SET turns_dropped = 2147483647", "UPDATE sessions SET n_keep = 3",
-                             "UPDATE sessions SET ttl_s = -1", "UPDATE sessions SET mode = 7", "UPDATE sessions SET on_full = 0",
-                             "UPDATE sessions SET name = CAST(x'ff' AS TEXT)", "UPDATE sessions SET id = ''"}) {
+  for (const char* damage :
+       {"UPDATE sessions SET turns_dropped = 2147483647", "UPDATE sessions SET n_keep = 3", "UPDATE sessions SET ttl_s = -1",
+        "UPDATE sessions SET mode = 7", "UPDATE sessions SET on_full = 0", "UPDATE sessions SET name = CAST(x'ff' AS TEXT)",
+        "UPDATE sessions SET id = ''"}) {
     SCOPED_TRACE(damage);
     ASSERT_TRUE(commit(share(sound)));
     ASSERT_TRUE(commit(share(cut)));
@@ -866,7 +867,8 @@ TEST_F(SqliteCatalogTest, WithoutRoomToSetASessionAsideItStaysAsItIs) {
 TEST_F(SqliteCatalogTest, WithoutRoomToSaveADamagedFileItStaysAsItIs) {
   open();
   ASSERT_TRUE(commit(share(text_session("a", 3))));
-  edit("CREATE INDEX other ON turns (reply_begin); PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'other'");
+  edit(
+      "CREATE INDEX other ON turns (reply_begin); PRAGMA writable_schema = ON; DELETE FROM sqlite_schema WHERE name = 'other'");
   const std::string damaged = read_file(path_);
   {
     const FileSizeLimit limit(10'000);
@@ -991,7 +993,8 @@ TEST_F(SqliteCatalogTest, SoIsWhatADamagedFileOfAnEarlierVersionHas) {
   }
   catalog_->step();
   edit(
-      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN has_foreign_kv; "
+      "ALTER TABLE messages DROP COLUMN extra; ALTER TABLE sessions DROP COLUMN tools; ALTER TABLE sessions DROP COLUMN "
+      "has_foreign_kv; "
       "ALTER TABLE sessions DROP COLUMN template_arguments; "
       "DROP TABLE responses; ALTER TABLE sessions DROP COLUMN metadata; ALTER TABLE sessions DROP COLUMN is_of_responses; "
       "ALTER TABLE sessions DROP COLUMN has_instructions; PRAGMA user_version = 2; VACUUM; PRAGMA journal_mode = DELETE");

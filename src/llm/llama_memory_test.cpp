@@ -240,6 +240,46 @@ TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
   EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
 }
 
+// In the library's own format, however it keeps keys and values.
+TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
+  constexpr std::int32_t kCells = 6;
+  constexpr std::size_t kHeadBytes = 256;  // at most, before the first key
+  struct Kind {
+    KvType type;
+    FlashAttention flash;
+  };
+  for (const Kind kind : {Kind{KvType::f16, FlashAttention::on}, Kind{KvType::f16, FlashAttention::off},
+                          Kind{KvType::q8_0, FlashAttention::on}}) {
+    const auto target = model_
+                            ->new_context({.cells = 2048,
+                                           .sequences = 4,
+                                           .threads = 1,
+                                           .layout = GetParam().layout,
+                                           .ubatch_rows = 64,
+                                           .flash_attention = kind.flash,
+                                           .kv_type = kind.type})
+                            .value();
+    feed(*target, 1, part(tokens_, 0, kCells));
+    Bytes saved;
+    ASSERT_TRUE(target->save_state(1, 0, kCells, saved));
+    const auto checked = model_->check_state(saved);
+    ASSERT_TRUE(checked) << checked.error().message;
+    EXPECT_FALSE(model_->check_state(std::span(saved).first(saved.size() - 1)));
+    Bytes longer = saved;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(model_->check_state(longer));
+    std::size_t found = 0;
+    std::size_t tried = 0;
+    for (std::size_t at = kHeadBytes; at + 2 <= saved.size(); at += 2, ++tried) {
+      Bytes state = saved;
+      state[at] = state[at + 1] = std::byte{0xff};
+      found += model_->check_state(state) ? 0 : 1;
+    }
+    // Quantized: a block of 34 bytes has one scale, and its other bytes are any.
+    EXPECT_GE(found, kind.type == KvType::f16 ? tried : tried / 17 - 8);
+  }
+}
+
 TEST_P(Memory, SequencesOfOneCallDoNotTouchEachOther) {
   std::vector<std::vector<float>> expected;
   for (std::int32_t i = 0; i < 3; ++i) {

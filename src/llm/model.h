@@ -152,8 +152,9 @@ class Context {
   // without an error (docs/LIBLLAMA.md). REQUIRES: shape().is_unified, can_truncate(from, count).
   virtual void share(std::int32_t from, std::int32_t to, std::int32_t count) = 0;
 
-  // Forgets all sequences and writes zeros into their cells. Those of a sequence that is forgotten otherwise keep their values, and
-  // the library reads them with weight 0 beside what comes into the cells next: one that is not finite makes that not finite too.
+  // Forgets all sequences and writes zeros into their cells. Those of a sequence that is forgotten otherwise keep their values,
+  // and the library reads them with weight 0 beside what comes into the cells next: one that is not finite makes that not
+  // finite too.
   virtual void clear() = 0;
 
   // Compute threads of the calls from now on.
@@ -169,8 +170,8 @@ class Context {
   // form of this one, in place, where the model has one cache (those of several are refused then); all others are as they were.
   [[nodiscard]] virtual std::span<const std::byte> fit_state(Bytes& bytes) const { return bytes; }
   // Loads such bytes at the end of a sequence; the first piece goes into an empty one. Their checksum has been verified: the
-  // library itself accepts damaged values. On failure the sequence is empty. Errors: E_RUNTIME_001, also for a piece that is not
-  // the first where parts of a sequence are not known.
+  // library itself accepts damaged values. On failure the sequence is empty. Errors: E_RUNTIME_001, also for a piece that is
+  // not the first where parts of a sequence are not known.
   [[nodiscard]] virtual Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                                   std::span<const std::byte> bytes) = 0;
 };

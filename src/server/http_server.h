@@ -33,7 +33,7 @@ struct HttpServerOptions {
   Limits limits = {};                                 // max_frame_bytes bounds a body
   std::vector<ApiKey> keys = {};                      // none: callers are this process's user
   bool serves_metrics_without_key = false;
-  bool imports_kv = false;  // of session files; false: it is left out
+  bool imports_kv = false;                     // of session files; false: it is left out
   std::vector<std::string> cors_origins = {};  // of pages that may ask, beside the server's own
   std::string access_log = "off";              // AccessLog::open()
 };

@@ -56,8 +56,8 @@ struct FakeOptions {
   Duration row_cost = std::chrono::microseconds(100);
 };
 
-// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing, but for
-// not_finite: then all of the call is computed, and its values are not finite.
+// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing, but
+// for not_finite: then all of the call is computed, and its values are not finite.
 enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half, not_finite };
 
 class FakeContext final : public llm::Context {
@@ -86,8 +86,8 @@ class FakeContext final : public llm::Context {
 
   // Of a cell in a saved state: its token, and what it has seen.
   static constexpr std::size_t kCellBytes = sizeof(Token) + sizeof(std::uint32_t);
-  // What a cell has seen whose values are not finite. As with the library, nothing is finite that is computed in a stream one of
-  // whose cells is not, held or free.
+  // What a cell has seen whose values are not finite. As with the library, nothing is finite that is computed in a stream one
+  // of whose cells is not, held or free.
   static constexpr std::uint32_t kNotFinite = 0x7fc00000;
 
   // What the simulator looks at and turns.

@@ -78,7 +78,8 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
           "responses {}, of them in forks {}, reuses verified {}, not finite {}",
           total.generations, total.finished_turns, total.failures, total.cancelled, total.crashes, total.retirements,
           total.preemptions, total.handovers, total.reused_tokens, total.warm_hits, total.cold_hits, total.shared, total.shifts,
-          total.moves, total.readings, total.imports, total.imports_with_kv, total.responses, total.forks, total.verified, total.not_finite)
+          total.moves, total.readings, total.imports, total.imports_with_kv, total.responses, total.forks, total.verified,
+          total.not_finite)
           .c_str());
   if (seeds_to_run.is_one) return;
   // The simulator is worth something only where all of it happens.
