@@ -49,6 +49,8 @@ class GrammarBuilder {
     bool is_final = false;
   };
   static constexpr std::size_t kDraftsMax = 4 * Grammar::kStatesMax;
+  // Nodes and bytes of characters that are written out, also those that make no state: a tenth of a second at most.
+  static constexpr std::size_t kWorkMax = 4 * Grammar::kStepsMax;
   static constexpr std::uint32_t kNoIndex = UINT32_MAX;
 
   static std::unexpected<Error> too_large() {
@@ -67,24 +69,37 @@ class GrammarBuilder {
     return static_cast<State>(drafts_.size() - 1);
   }
   void join(State from, State to) { drafts_[from].empty.push_back(to); }
+  void note_work() {
+    if (++work_ > kWorkMax) is_too_large_ = true;
+  }
 
   // Returns where the text of `node` ends that begins at `from`.
   State compile(const gbnf::Node& node, State from) {
+    note_work();
     if (is_too_large_) return from;
     switch (node.kind) {
       case gbnf::Node::Kind::sequence:
-        for (const gbnf::Node& child : node.children) from = compile(child, from);
+        for (const gbnf::Node& child : node.children) {
+          if (is_too_large_) break;
+          from = compile(child, from);
+        }
         return from;
       case gbnf::Node::Kind::alternatives: {
         if (node.children.size() == 1) return compile(node.children.front(), from);
         const State end = new_state();
-        for (const gbnf::Node& child : node.children) join(compile(child, from), end);
+        for (const gbnf::Node& child : node.children) {
+          if (is_too_large_) break;
+          join(compile(child, from), end);
+        }
         return end;
       }
       case gbnf::Node::Kind::characters: {
         const State end = new_state();
         tails_.clear();
-        for (const gbnf::Range& range : node.ranges) add_code_points(range, from, end);
+        for (const gbnf::Range& range : node.ranges) {
+          if (is_too_large_) break;
+          add_code_points(range, from, end);
+        }
         return end;
       }
       case gbnf::Node::Kind::rule: {
@@ -100,7 +115,10 @@ class GrammarBuilder {
 
   State compile_repetition(const gbnf::Node& node, State from) {
     const gbnf::Node& repeated = node.children.front();
-    for (std::int32_t i = 0; i < node.min && !is_too_large_; ++i) from = compile(repeated, from);
+    for (std::int32_t i = 0; i < node.min && !is_too_large_; ++i) {
+      const State next = compile(repeated, from);
+      if (std::exchange(from, next) == next) break;  // it has no text, as often as it is repeated
+    }
     const State end = new_state();
     if (node.max < 0) {
       const State loop = new_state();
@@ -149,6 +167,7 @@ class GrammarBuilder {
       return static_cast<std::uint8_t>(i == 0 ? kLeads[static_cast<std::size_t>(following)] | bits : 0x80 | (bits & 0x3F));
     };
     for (int i = following; i >= 0 && !is_too_large_; --i) {
+      note_work();
       const std::uint8_t low = byte_at(range.low, i);
       const std::uint8_t high = byte_at(range.high, i);
       if (i == 0) {
@@ -281,6 +300,7 @@ class GrammarBuilder {
   std::vector<Draft> drafts_;
   std::vector<State> begins_;                                             // of the rules
   std::map<std::tuple<std::uint8_t, std::uint8_t, State>, State> tails_;  // of the class that is being compiled
+  std::size_t work_ = 0;
   bool is_too_large_ = false;
   // Without empty steps.
   std::vector<Draft> states_;
@@ -307,7 +327,7 @@ GrammarReader::GrammarReader(std::shared_ptr<const Grammar> grammar) : grammar_(
 }
 
 GrammarReader::Place GrammarReader::next(Place place, std::uint8_t byte) {
-  if (!places_[place].is_expanded) expand(place);
+  if (!is_known(place)) return kNowhere;
   for (const Step& step : places_[place].steps) {
     if (byte <= step.high) return byte >= step.low ? step.to : kNowhere;
   }
@@ -323,13 +343,11 @@ GrammarReader::Place GrammarReader::next(Place place, std::string_view bytes) {
 }
 
 bool GrammarReader::can_end(Place place) {
-  if (!places_[place].is_expanded) expand(place);
-  return places_[place].can_end;
+  return is_known(place) && places_[place].can_end;
 }
 
 bool GrammarReader::can_go_on(Place place) {
-  if (!places_[place].is_expanded) expand(place);
-  return !places_[place].steps.empty();
+  return is_known(place) && !places_[place].steps.empty();
 }
 
 GrammarReader::Place GrammarReader::intern(std::vector<Item> kernel) {
@@ -342,16 +360,23 @@ GrammarReader::Place GrammarReader::intern(std::vector<Item> kernel) {
   return place;
 }
 
+bool GrammarReader::is_known(Place place) {
+  if (!places_[place].is_expanded && work_ < work_until_) expand(place);
+  return places_[place].is_expanded;
+}
+
 void GrammarReader::expand(Place place) {
   items_.clear();
   seen_.clear();
+  seen_returns_.clear();
   new_frames_.clear();
   new_frame_of_.clear();
   bool can_end = false;
   std::vector<Step> steps;
+  const std::uint64_t work_before = work_;
   const bool is_whole = add_all_items(places_[place].kernel, can_end);
   if (is_whole) steps = steps_of_items();
-  kept_ += steps.size() + items_.size() / 16;  // what is not kept took its time all the same
+  kept_ += steps.size() + (work_ - work_before) / 16;  // what is not kept took its time all the same
   PlaceEntry& entry = places_[place];
   entry.is_expanded = true;
   entry.can_end = is_whole && can_end;
@@ -367,6 +392,7 @@ bool GrammarReader::add_all_items(std::span<const Item> kernel, bool& can_end) {
     const Item item = items_[i];
     if (grammar_->is_final(item.state) && !return_from(item.frame, can_end)) return false;
     for (const Grammar::Call& called : grammar_->calls(item.state)) {
+      ++work_;
       if (!call(called, item.frame)) return false;
     }
   }
@@ -374,6 +400,7 @@ bool GrammarReader::add_all_items(std::span<const Item> kernel, bool& can_end) {
 }
 
 bool GrammarReader::add_item(Item item) {
+  ++work_;
   if (!seen_.insert(static_cast<std::uint64_t>(item.state) << 32 | item.frame).second) return true;
   items_.push_back(item);
   return items_.size() <= kItemsMax;
@@ -396,7 +423,7 @@ bool GrammarReader::call(const Grammar::Call& called, Frame frame) {
   if (is_new) new_frames_.emplace_back();
   NewFrame& callee = new_frames_[entry->second];
   const Item after{called.to, frame};
-  if (std::ranges::contains(callee.returns, after)) return true;
+  if (!seen_returns_.insert({.callee = entry->second, .after = after}).second) return true;
   callee.returns.push_back(after);
   if (callee.returns.size() > kItemsMax) return false;
   if (callee.has_returned && !add_item(after)) return false;
@@ -419,6 +446,7 @@ GrammarReader::Frame GrammarReader::kept(Frame frame) {
   }
   new_frames_[index].keeping = NewFrame::Keeping::under_way;
   std::vector<Item> returns = new_frames_[index].returns;
+  work_ += returns.size() + 1;
   for (Item& item : returns) item.frame = kept(item.frame);
   std::ranges::sort(returns);
   NewFrame& done = new_frames_[index];
@@ -449,6 +477,7 @@ std::vector<GrammarReader::Step> GrammarReader::steps_of_items() {
     }
     if (moves.size() > kStepsMax) return {};
   }
+  work_ += moves.size();
   // Between two neighbours in `begins` all bytes lead to the same place.
   std::vector<std::uint32_t> borders;
   std::array<std::size_t, 257> part_of{};
@@ -457,6 +486,12 @@ std::vector<GrammarReader::Step> GrammarReader::steps_of_items() {
     part_of[byte] = borders.size();
   }
   std::vector<std::vector<Item>> kernels(borders.size() + 1);
+  std::size_t parts = 0;
+  for (const Move& move : moves) {
+    parts += part_of[move.step.high] - part_of[move.step.low] + 1;
+    if (parts > kStepsMax) return {};
+  }
+  work_ += parts;
   for (const Move& move : moves) {
     const Item item{move.step.to, kept(move.frame)};
     for (std::size_t part = part_of[move.step.low]; part <= part_of[move.step.high]; ++part) kernels[part].push_back(item);

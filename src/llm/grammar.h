@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -80,10 +81,16 @@ class GrammarReader {
   // Bounds for grammars made to explode; where one is reached, nothing may follow.
   static constexpr std::size_t kPlacesMax = 1u << 17;
   static constexpr std::size_t kItemsMax = 2048;     // of one place
-  static constexpr std::size_t kStepsMax = 65'536;   // of the items of one place
+  static constexpr std::size_t kStepsMax = 65'536;   // of the items of one place, for each part of the bytes that they divide
   static constexpr std::size_t kKeptMax = 1u << 20;  // items, steps and returns of all places
 
   explicit GrammarReader(std::shared_ptr<const Grammar> grammar);
+
+  // Until the next call no more than about so much is found out that is not known yet (a unit is some 30 ns): nothing may
+  // follow a place of which that is too much. By default there is no limit but those above.
+  void limit_work(std::uint64_t units) { work_until_ = work_ + units; }
+  // What was found out so far, in the same units.
+  [[nodiscard]] std::uint64_t work() const { return work_; }
 
   // The place after `byte`; kNowhere: it may not come here. Also from kNowhere.
   [[nodiscard]] Place next(Place place, std::uint8_t byte);
@@ -119,6 +126,21 @@ class GrammarReader {
   };
   static constexpr Frame kNewFrame = 1u << 31;  // + index in new_frames_
 
+  // What a call of a rule at the place that is being expanded returns to.
+  struct Return {
+    std::size_t callee = 0;  // in new_frames_
+    Item after;
+    bool operator==(const Return&) const = default;
+  };
+  struct ReturnHash {
+    std::size_t operator()(const Return& one) const {
+      const std::uint64_t item = static_cast<std::uint64_t>(one.after.state) << 32 | one.after.frame;
+      return std::hash<std::uint64_t>()(item * 0x9e3779b97f4a7c15ull ^ one.callee);
+    }
+  };
+
+  // False: it would take more work than is left.
+  [[nodiscard]] bool is_known(Place place);
   Place intern(std::vector<Item> kernel);
   void expand(Place place);
   [[nodiscard]] bool add_item(Item item);
@@ -134,9 +156,12 @@ class GrammarReader {
   std::vector<std::vector<Item>> frames_;  // where each returns to, and with which frame
   std::map<std::vector<Item>, Frame> frame_of_;
   std::size_t kept_ = 0;
+  std::uint64_t work_ = 0;
+  std::uint64_t work_until_ = UINT64_MAX;
   // Of the place that is being expanded.
   std::vector<Item> items_;
   std::unordered_set<std::uint64_t> seen_;
+  std::unordered_set<Return, ReturnHash> seen_returns_;
   std::vector<NewFrame> new_frames_;
   std::unordered_map<Grammar::State, std::size_t> new_frame_of_;
 };

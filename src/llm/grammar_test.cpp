@@ -165,5 +165,65 @@ TEST(Grammar, AnExplosionEndsTheTextAndNotTheProgram) {
   EXPECT_FALSE(reader.can_end(GrammarReader::kStart));
 }
 
+// --- Grammars that cost
+
+std::string times(std::string_view text, int count) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+// What makes no state is written out as often as it is repeated, all the same.
+TEST(GrammarCost, RepetitionsOfNothingAreWrittenOutOnce) {
+  for (const std::string& nothing : {std::string("()"), times("()", 300)}) {
+    const auto made = Grammar::parse("root ::= (((" + nothing + "){4096}){4096}){4096} \"a\"");
+    ASSERT_TRUE(made) << made.error().message;
+    GrammarReader reader(*made);
+    EXPECT_TRUE(reader.can_end(reader.next(GrammarReader::kStart, "a")));
+  }
+  const auto refused = Grammar::parse("root ::= ((((|)){4096}){4096}){4096}");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("too large"), std::string::npos);
+}
+
+TEST(GrammarCost, RepeatedClassesOfManyCharactersAreTooLarge) {
+  std::string characters;
+  for (int c = 0; c < 20'000; ++c) characters += c % 2 == 0 ? "a" : "c";
+  const auto refused = Grammar::parse("root ::= ([" + characters + "]{1000}){1000}");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("too large"), std::string::npos);
+}
+
+// 2,000 ways to go on behind a rule without text, and 200 callers: each place has more items than it may have.
+TEST(GrammarCost, APlaceOfManyCallsIsBounded) {
+  std::string alternatives;
+  for (int i = 0; i < 2000; ++i)
+    alternatives += std::string(i == 0 ? "" : " | ") + "e0 [\\x" + std::format("{:02x}", 0x20 + i % 90) + "]";
+  const auto made = Grammar::parse("root ::= " + times("r ", 200) + "\nr ::= " + alternatives + "\ne0 ::= \"\"\n");
+  ASSERT_TRUE(made) << made.error().message;
+  GrammarReader reader(*made);
+  constexpr std::uint64_t kLimit = 10'000;
+  reader.limit_work(kLimit);
+  (void)reader.next(GrammarReader::kStart, "    ");
+  EXPECT_LT(reader.work(), kLimit + 64 * GrammarReader::kItemsMax) << "the limit, and one place more";
+  // In all, however long it goes on.
+  GrammarReader::Place place = GrammarReader::kStart;
+  for (int i = 0; i < 10'000; ++i) {
+    reader.limit_work(kLimit);
+    place = reader.next(GrammarReader::kStart, times(" ", i % 200) + "!");
+  }
+  EXPECT_LT(reader.work(), 32 * GrammarReader::kKeptMax);
+}
+
+TEST(GrammarCost, BeyondTheLimitNothingMayFollow) {
+  const auto made = Grammar::parse("root ::= [a-z]+ \"!\"").value();
+  GrammarReader reader(made);
+  reader.limit_work(0);
+  EXPECT_EQ(reader.next(GrammarReader::kStart, 'a'), GrammarReader::kNowhere);
+  EXPECT_FALSE(reader.can_go_on(GrammarReader::kStart));
+  reader.limit_work(1000);
+  EXPECT_NE(reader.next(GrammarReader::kStart, 'a'), GrammarReader::kNowhere) << "what was not found out is found out later";
+}
+
 }  // namespace
 }  // namespace uma::llm

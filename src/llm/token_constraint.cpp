@@ -13,12 +13,14 @@ std::string_view TokenConstraint::text_of(Token token) const {
 }
 
 bool TokenConstraint::allows(Token token) {
+  reader_.limit_work(kWorkMax);
   if (vocab_.is_end_of_generation(token)) return can_end();
   const std::string_view piece = text_of(token);
   return !piece.empty() && reader_.next(place_, piece) != GrammarReader::kNowhere;
 }
 
 void TokenConstraint::mask(std::span<float> logits) {
+  reader_.limit_work(kWorkMax);
   allowed_.assign(logits.size(), false);
   places_.assign(1, place_);
   // places_ ends where the last piece was refused, or with it.
@@ -47,10 +49,12 @@ void TokenConstraint::mask(std::span<float> logits) {
 }
 
 void TokenConstraint::accept(Token token) {
+  reader_.limit_work(kWorkMax);
   place_ = reader_.next(place_, text_of(token));
 }
 
 bool TokenConstraint::accept_text(std::string_view text) {
+  reader_.limit_work(kWorkMax);
   place_ = reader_.next(place_, text);
   return place_ != GrammarReader::kNowhere;
 }

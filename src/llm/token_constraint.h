@@ -1,6 +1,7 @@
 // Which tokens may come next where a generation's text must follow a grammar. One per generation; owned by its sampler.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,10 @@ class TokenConstraint {
   [[nodiscard]] bool is_complete() { return can_end() && !reader_.can_go_on(place_); }
 
  private:
+  // For one token (GrammarReader::limit_work()): others' streams wait meanwhile. What a grammar allows only beyond that is not
+  // allowed.
+  static constexpr std::uint64_t kWorkMax = 1u << 19;
+
   [[nodiscard]] std::string_view text_of(Token token) const;
 
   GrammarReader reader_;
