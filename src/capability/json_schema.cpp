@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,7 +32,7 @@ constexpr std::int64_t kItemsMax = 1024;   // of arrays that have a limit, likew
 constexpr int kFlattenDepthMax = 48;
 constexpr std::size_t kFlattenedMax = 50'000;
 constexpr std::size_t kBranchesMax = 256;
-constexpr std::size_t kWorkBytesMax = 8u << 20;
+constexpr std::uint64_t kWorkMax = 1u << 20;  // values that are read, compared or copied: about a tenth of a second
 constexpr std::int64_t kIntegerEnd = 1'000'000'000'000'000;  // integers are written with up to 15 digits
 
 constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
@@ -353,11 +354,26 @@ class JsonRules::Compiler {
     return rule;
   }
 
+  // Merging and comparing take much more work than a schema is long: it is counted before it is done.
+  void charge(std::uint64_t units, const std::string& path) {
+    work_ += units;
+    if (work_ > kWorkMax) refuse(path, "is too large, with what is merged into it");
+  }
+  void charge_all_of(const json::value& value, const std::string& path) {
+    charge(1, path);
+    if (value.is_string()) charge(value.get_string().size() / 32, path);
+    if (value.is_array()) {
+      for (const json::value& element : value.get_array()) charge_all_of(element, path);
+    }
+    if (value.is_object()) {
+      for (const auto& member : value.get_object()) charge_all_of(member.value(), path);
+    }
+  }
+
   // The same schema has the same rule: so recursion ends.
   std::string rule_of(const json::value& schema, const std::string& path) {
     std::string text = json::serialize(schema);
-    work_bytes_ += text.size();
-    if (work_bytes_ > kWorkBytesMax) refuse(path, "is too large, with what is merged into it");
+    charge(text.size() / 8, path);
     const auto [known, is_new] = known_.try_emplace(std::move(text));
     if (is_new) {
       known->second = new_rule();
@@ -375,6 +391,7 @@ class JsonRules::Compiler {
     if (++flattened_ > kFlattenedMax) refuse(path, "has too many combinations");
     if (schema.is_bool()) return schema;
     if (!schema.is_object()) refuse(path, "a schema must be an object, true or false");
+    charge_all_of(schema, path);
     json::object plain;
     std::vector<json::value> parts;  // all of which must hold too
     for (const auto& [key, value] : schema.get_object()) {
@@ -557,6 +574,8 @@ class JsonRules::Compiler {
   json::value merge(const json::value& a, const json::value& b, const std::string& path) {
     if (a.is_bool()) return a.get_bool() ? b : a;
     if (b.is_bool()) return b.get_bool() ? a : b;
+    charge_all_of(a, path);
+    charge_all_of(b, path);
     json::object both = a.get_object();
     const json::object& left = a.get_object();
     const json::object& right = b.get_object();
@@ -578,9 +597,10 @@ class JsonRules::Compiler {
     return both;
   }
 
-  static json::value merge_keyword(std::string_view name, const json::value& a, const json::value& b, const std::string& path) {
-    if (name == "type") return merge_types(a, b);
+  json::value merge_keyword(std::string_view name, const json::value& a, const json::value& b, const std::string& path) {
+    if (name == "type") return merge_types(a, b, path);
     if (name == "enum") {
+      charge(a.get_array().size() * b.get_array().size(), path);
       json::array both;
       for (const json::value& value : a.get_array()) {
         if (std::ranges::any_of(b.get_array(), [&](const json::value& other) { return same_value(value, other); }))
@@ -590,12 +610,16 @@ class JsonRules::Compiler {
     }
     if (name == "required") {
       json::array both = a.get_array();
+      std::unordered_set<std::string_view> known;
+      for (const json::value& key : a.get_array()) known.insert(key.get_string());
       for (const json::value& key : b.get_array()) {
-        if (std::ranges::find(both, key) == both.end()) both.push_back(key);
+        if (known.insert(key.get_string()).second) both.push_back(key);
       }
       return both;
     }
     if (name == "anyOf") {
+      charge(a.get_array().size() * b.get_array().size(), path);
+
       json::array both;
       for (const json::value& first : a.get_array()) {
         for (const json::value& second : b.get_array()) both.push_back(json::object{{"allOf", json::array{first, second}}});
@@ -613,9 +637,10 @@ class JsonRules::Compiler {
     refuse(path, std::format("says \"{}\" twice, which is not served", name));
   }
 
-  static json::value merge_types(const json::value& a, const json::value& b) {
+  json::value merge_types(const json::value& a, const json::value& b, const std::string& path) {
     const json::array left = a.is_array() ? a.get_array() : json::array{a};
     const json::array right = b.is_array() ? b.get_array() : json::array{b};
+    charge(left.size() * right.size(), path);
     json::array both;
     const auto add = [&](const json::value& type) {
       if (std::ranges::find(both, type) == both.end()) both.push_back(type);
@@ -703,6 +728,8 @@ class JsonRules::Compiler {
   // False where it cannot be told.
   bool are_disjoint(const json::value& a, const json::value& b, const std::string& path, int depth) {
     if (depth > kFlattenDepthMax) return false;
+    charge_all_of(a, path);
+    charge_all_of(b, path);
     if (a == false || b == false) return true;
     if (!a.is_object() || !b.is_object()) return false;
     const json::object& left = a.get_object();
@@ -746,6 +773,9 @@ class JsonRules::Compiler {
     const json::value* properties_right = right.if_contains("properties");
     if (properties_left == nullptr || properties_right == nullptr) return false;
     for (const auto& [key, value] : properties_left->get_object()) {
+      for (const json::object* schema : {&left, &right}) {
+        if (const json::value* keys = schema->if_contains("required")) charge(keys->get_array().size(), path);
+      }
       const json::value* other = properties_right->get_object().if_contains(key);
       if (other == nullptr || !required(left, key) || !required(right, key)) continue;
       if (are_disjoint(flatten(value, path, depth + 1), flatten(*other, path, depth + 1), path, depth + 1)) return true;
@@ -1082,7 +1112,7 @@ class JsonRules::Compiler {
   std::set<std::string> shared_;
   std::size_t rules_count_ = 0;
   std::size_t flattened_ = 0;
-  std::size_t work_bytes_ = 0;  // of all schemas that were looked up
+  std::uint64_t work_ = 0;
 };
 
 JsonRules::JsonRules() : compiler_(std::make_unique<Compiler>()) {}

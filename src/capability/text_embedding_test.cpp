@@ -49,6 +49,7 @@ class TemplateModel final : public llm::Model {
     return fail(ErrorCode::model_capability, "none");
   }
 
+  [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte>) const override { return Unit{}; }
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string&, std::int32_t) const override {
     return fail(ErrorCode::model_load, "none");
   }

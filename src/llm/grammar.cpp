@@ -117,7 +117,8 @@ class GrammarBuilder {
     const gbnf::Node& repeated = node.children.front();
     for (std::int32_t i = 0; i < node.min && !is_too_large_; ++i) {
       const State next = compile(repeated, from);
-      if (std::exchange(from, next) == next) break;  // it has no text, as often as it is repeated
+      if (next == from) return from;  // it has no text, however often it is repeated
+      from = next;
     }
     const State end = new_state();
     if (node.max < 0) {
