@@ -146,7 +146,7 @@ class Durable(unittest.TestCase):
         content = self.catalog().read_bytes()
         self.daemon.start()
         self.assertEqual(1, self.daemon.wait())
-        self.assertIn("the catalog has version 99, this umad knows versions up to 5", self.daemon.log())
+        self.assertIn("the catalog has version 99, this umad knows versions up to ", self.daemon.log())
         self.assertEqual(content, self.catalog().read_bytes())
 
     def test_a_file_that_is_no_catalog_is_moved_aside(self):
