@@ -86,8 +86,8 @@ class GrammarReader {
 
   explicit GrammarReader(std::shared_ptr<const Grammar> grammar);
 
-  // Until the next call no more than about so much is found out that is not known yet (a unit is some 30 ns): nothing may
-  // follow a place of which that is too much. By default there is no limit but those above.
+  // Until the next call no more than about so much is found out that is not known yet (a unit is an item, a call or a step):
+  // nothing may follow a place of which that is too much. By default there is no limit but those above.
   void limit_work(std::uint64_t units) { work_until_ = work_ + units; }
   // What was found out so far, in the same units.
   [[nodiscard]] std::uint64_t work() const { return work_; }
