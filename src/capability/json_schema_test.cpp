@@ -275,7 +275,8 @@ TEST(JsonSchema, AHostileSchemaIsRefusedSoon) {
     const auto grammar = json_schema_grammar(
         std::format(R"({{"$defs":{{{}}},"oneOf":[{{"$ref":"#/$defs/a19"}},{{"$ref":"#/$defs/a18"}}]}})", levels));
     ASSERT_FALSE(grammar);
-    EXPECT_THAT(grammar.error().message, AnyOf(HasSubstr("too many combinations"), HasSubstr("is too large, with what is merged")));
+    EXPECT_THAT(grammar.error().message,
+                AnyOf(HasSubstr("too many combinations"), HasSubstr("is too large, with what is merged")));
   }
 }
 
