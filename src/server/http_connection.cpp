@@ -12,7 +12,6 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
-#include <boost/asio/this_coro.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/string.hpp>
@@ -26,6 +25,7 @@
 #include "server/http_routes.h"
 #include "server/http_rules.h"
 #include "server/outbox.h"
+#include "server/within.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -34,7 +34,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using asio::experimental::awaitable_operators::operator||;
+using asio::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls): generate() uses it
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
@@ -44,16 +44,6 @@ constexpr std::chrono::seconds kHttpLinger{2};      // for a client to read its 
 
 template <class T>
 using Awaitable = asio::awaitable<T>;
-
-// What the operation returns, or nothing where it took longer than `limit`; then it was cancelled.
-template <class T>
-Awaitable<std::optional<T>> within(Duration limit, Awaitable<T> operation) {
-  asio::steady_timer timer(co_await asio::this_coro::executor);
-  timer.expires_after(limit);
-  auto first = co_await (std::move(operation) || timer.async_wait(kAwait));
-  if (first.index() == 0) co_return std::get<0>(std::move(first));
-  co_return std::nullopt;
-}
 
 // Cancels the generations of an answer that nobody takes any more.
 class GenerationGuard {
