@@ -70,10 +70,11 @@ struct Config {
   std::string socket_path = "/tmp/uma.sock";
   HttpAddress http{.address = "127.0.0.1", .port = 8642};
   std::string http_socket;           // a Unix socket that speaks HTTP too; empty: none
-  std::string http_keys_file;        // server/api_keys.h; empty: no keys, only this machine is served
+  std::string http_keys_file;        // server/api_keys.h; empty: no keys, only its user and root on this machine are served
   std::string http_tls_certificate;  // PEM files; empty: no TLS
   std::string http_tls_key;
-  bool http_is_insecure = false;  // other machines may send their keys unencrypted
+  bool http_is_insecure = false;         // other machines may send their keys unencrypted
+  bool http_serves_local_users = false;  // without keys: every user of this machine
   bool http_serves_metrics_without_key = false;
   bool http_imports_kv = false;                // of session files, whose numbers nobody can check
   std::vector<std::string> http_cors_origins;  // of pages that may ask

@@ -91,6 +91,7 @@ http:
   socket: /run/uma/http.sock
   keys_file: /etc/uma/keys
   insecure: true
+  local_users: true
   metrics_without_key: true
   cors_origins: [https://chat.example, "http://localhost:3000"]
   access_log: /var/log/uma/access.log
@@ -102,13 +103,14 @@ http:
   EXPECT_EQ(config.http_socket, "/run/uma/http.sock");
   EXPECT_EQ(config.http_keys_file, "/etc/uma/keys");
   EXPECT_TRUE(config.http_is_insecure);
+  EXPECT_TRUE(config.http_serves_local_users);
   EXPECT_TRUE(config.http_serves_metrics_without_key);
   EXPECT_EQ(config.http_cors_origins, (std::vector<std::string>{"https://chat.example", "http://localhost:3000"}));
   EXPECT_EQ(config.http_access_log, "/var/log/uma/access.log");
   EXPECT_EQ(config.http_connections_max, 6000U);
   for (const char* wrong :
        {"http: {cors_origins: ['*']}", "http: {cors_origins: [[a]]}", "http: {cors_origins: https://a.example/}",
-        "http: {address: [1]}", "http: {insecure: maybe}", "http: [off]", "http: {port: 80}"}) {
+        "http: {address: [1]}", "http: {insecure: maybe}", "http: {local_users: some}", "http: [off]", "http: {port: 80}"}) {
     EXPECT_THAT(apply_yaml(config, wrong, "f"), SizeIs(1)) << wrong;
   }
 }

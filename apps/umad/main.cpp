@@ -379,6 +379,7 @@ bool Daemon::open_http() {
                                            .connections_max = config_.http_connections_max,
                                            .limits = config_.limits,
                                            .keys = std::move(keys),
+                                           .serves_local_users = config_.http_serves_local_users,
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
                                            .imports_kv = config_.http_imports_kv,
                                            .cors_origins = config_.http_cors_origins,
@@ -387,10 +388,12 @@ bool Daemon::open_http() {
   if (opened) {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
+    const std::string whom = keys_count > 0                    ? std::format(" for {} keys", keys_count)
+                             : config_.http_serves_local_users ? " for every user of this machine"
+                                                               : "";
     if (!http.address.empty()) {
       log_info("http    {}://{}{}{}:{}/v1{}{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
-               http.address, is_v6 ? "]" : "", http_->port(), keys_count == 0 ? "" : std::format(" for {} keys", keys_count),
-               is_passed ? ", from the service manager" : "");
+               http.address, is_v6 ? "]" : "", http_->port(), whom, is_passed ? ", from the service manager" : "");
     }
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;

@@ -145,6 +145,7 @@ const std::vector<Setting>& settings() {
       {"http", "tls_certificate", store(path(), [](auto& c) -> auto& { return c.http_tls_certificate; })},
       {"http", "tls_key", store(path(), [](auto& c) -> auto& { return c.http_tls_key; })},
       {"http", "insecure", words(boolean, [](auto& c) -> auto& { return c.http_is_insecure; })},
+      {"http", "local_users", words(boolean, [](auto& c) -> auto& { return c.http_serves_local_users; })},
       {"http", "import_kv", words(boolean, [](auto& c) -> auto& { return c.http_imports_kv; })},
       {"http", "metrics_without_key", words(boolean, [](auto& c) -> auto& { return c.http_serves_metrics_without_key; })},
       {.section = "http",

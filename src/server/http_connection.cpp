@@ -125,9 +125,9 @@ class HttpConnection::BusyMark {
   HttpConnection& connection_;
 };
 
-void HttpConnection::start(Socket socket, bool is_local, HttpState& server) {
+void HttpConnection::start(Socket socket, HttpPeer peer, HttpState& server) {
   if (server.connections.size() >= server.options.connections_max) return;  // the socket closes here
-  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), is_local, server));
+  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), std::move(peer), server));
   server.connections.insert(connection);
   server.connections_count.add(1);
   asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
@@ -140,14 +140,14 @@ void HttpConnection::start(Socket socket, bool is_local, HttpState& server) {
   });
 }
 
-HttpConnection::HttpConnection(Socket socket, bool is_local, HttpState& server)
+HttpConnection::HttpConnection(Socket socket, HttpPeer peer, HttpState& server)
     : server_(server),
       socket_(std::move(socket)),
-      is_local_(is_local),
+      peer_(std::move(peer)),
       client_(next_client_number()),
       in_(kPipelinedBytesMax + kReadBytes),
       wake_(server.io) {
-  if (server.tls && !is_local) tls_.emplace(socket_, *server.tls);
+  if (server.tls && !peer_.is_local) tls_.emplace(socket_, *server.tls);
 }
 
 void HttpConnection::close() {
@@ -344,7 +344,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& 
   const std::size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
   // With keys a page whose name points here (DNS rebinding) can do nothing, and a proxy may use any name.
-  if (hosts == 1 && server_.keys.empty() && !is_local_ && !is_loopback_authority(head[http::field::host])) {
+  if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host])) {
     return Refusal{403,
                    {ErrorCode::auth,
                     "without keys only this machine is served: the Host header must be localhost, 127.0.0.1 or "
@@ -391,11 +391,12 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
     current_.caller = server_.own_account;
     return std::nullopt;
   }
+  const bool is_open = current_.path == "/health" || current_.path == "/ready" ||
+                       (current_.path == "/metrics" && server_.options.serves_metrics_without_key);
+  if (server_.keys.empty()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
   };
-  const bool is_open = current_.path == "/health" || current_.path == "/ready" ||
-                       (current_.path == "/metrics" && server_.options.serves_metrics_without_key);
   const auto token =
       head.count(http::field::authorization) == 1 ? bearer_token(head[http::field::authorization]) : std::nullopt;
   if (!token) {

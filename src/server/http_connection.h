@@ -33,6 +33,7 @@
 #include "server/account.h"
 #include "server/flush_queue.h"
 #include "server/http_generation.h"
+#include "server/http_peer.h"
 #include "server/http_rules.h"
 #include "server/http_server.h"
 #include "server/server_state.h"
@@ -77,8 +78,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
 
-  // `is_local`: from a Unix socket, whose file says who may connect. Beyond connections_max the socket is closed.
-  static void start(Socket socket, bool is_local, HttpState& server);
+  // Beyond connections_max the socket is closed.
+  static void start(Socket socket, HttpPeer peer, HttpState& server);
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -147,7 +148,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
 
-  HttpConnection(Socket socket, bool is_local, HttpState& server);
+  HttpConnection(Socket socket, HttpPeer peer, HttpState& server);
 
   Awaitable<void> run();
   // One request from its first byte to the last of its answer; false when the connection ends.
@@ -161,7 +162,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   ReadEnd parse_available(Parser& parser);
   Awaitable<bool> refuse_unread(ReadEnd end);
   struct Refusal;
-  [[nodiscard]] bool needs_no_key() const { return is_local_ || server_.keys.empty(); }
+  [[nodiscard]] bool needs_no_key() const { return peer_.is_local || (server_.keys.empty() && !peer_.refusal); }
   // Finds out who asks, and whether that may be. Fills current_.
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);
@@ -181,7 +182,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   HttpState& server_;
   Socket socket_;
-  const bool is_local_;
+  const HttpPeer peer_;
   std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // what is read and written goes through it
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;    // received and not yet parsed

@@ -25,6 +25,8 @@
 #include "base/mutex.h"
 #include "base/thread_name.h"
 #include "server/http_connection.h"
+#include "server/http_peer.h"
+#include "server/peer_user.h"
 #include "server/socket_file.h"
 #include "server/unix_listener.h"
 
@@ -71,8 +73,9 @@ class HttpServer::Impl {
     if (state_.options.socket_path.empty()) return Unit{};
     auto listening = listen_at(state_.options.socket_path, state_.options.backlog);
     if (!listening) return std::unexpected(listening.error());
-    local_.emplace(io_, std::move(*listening),
-                   [this](UnixListener::Socket socket, uid_t) { HttpConnection::start(std::move(socket), true, state_); });
+    local_.emplace(io_, std::move(*listening), [this](UnixListener::Socket socket, uid_t) {
+      HttpConnection::start(std::move(socket), {.is_local = true}, state_);
+    });
     return Unit{};
   }
 
@@ -117,6 +120,11 @@ class HttpServer::Impl {
     if (problem) {
       return fail(ErrorCode::io_short_write,
                   std::format("http: cannot listen on {} port {}: {}", options.address, options.port, problem.message()));
+    }
+    if (options.keys.empty() && !options.serves_local_users) {
+      if (const auto opened = peer_users_.open(); !opened) {
+        log_warning("http: no client is served without a key: {}", opened.error().message);
+      }
     }
     return Unit{};
   }
@@ -193,7 +201,8 @@ class HttpServer::Impl {
       is_paused = false;
       error_code ignored;
       socket.set_option(tcp::no_delay(true), ignored);
-      HttpConnection::start(std::move(socket), false, state_);
+      std::optional<HttpPeer> peer = find_peer(socket, state_.options, peer_users_);
+      if (peer) HttpConnection::start(std::move(socket), *std::move(peer), state_);
     }
   }
 
@@ -203,6 +212,7 @@ class HttpServer::Impl {
   tcp::acceptor acceptor_;
   std::optional<UnixListener> local_;
   asio::steady_timer pause_{io_};
+  PeerUsers peer_users_;
   asio::executor_work_guard<asio::io_context::executor_type> keep_running_;
 
   std::uint16_t port_ = 0;  // constant after listen()

@@ -32,6 +32,7 @@ struct HttpServerOptions {
   Duration write_timeout = std::chrono::seconds(30);  // of one write that the client does not take
   Limits limits = {};                                 // max_frame_bytes bounds a body
   std::vector<ApiKey> keys = {};                      // none: callers are this process's user
+  bool serves_local_users = false;                    // without keys: every user of this machine; false: its own and root
   bool serves_metrics_without_key = false;
   bool imports_kv = false;                     // of session files; false: it is left out
   std::vector<std::string> cors_origins = {};  // of pages that may ask, beside the server's own

@@ -11,7 +11,9 @@
 #include <string>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -466,6 +468,56 @@ TEST_F(HttpServerTest, ServesItsUserOnAUnixSocketWithoutAKey) {
   EXPECT_EQ(one.answer().status, 200);
   server_->stop_accepting();
   EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+// A request by the raw socket of another user: the kernel remembers who made a socket.
+Answer answer_to_user(uid_t uid, std::uint16_t port, const std::string& path, const std::string& header = "") {
+  Answer answer;
+  std::thread([&] {
+    // The raw call changes this thread alone, the library's would change the process.
+    ASSERT_EQ(::syscall(SYS_setresuid, uid, uid, uid), 0);
+    HttpClient one(port);
+    one.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n");
+    answer = one.answer();
+  }).join();
+  return answer;
+}
+
+constexpr uid_t kSomebodyElse = 12'345;
+
+TEST_F(HttpServerTest, RefusesOtherUsersWithoutAKeyAndSaysWhatToDo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  start();
+  for (const uid_t uid : {kSomebodyElse, uid_t{65'534}}) {
+    for (const char* path : {"/v1/models", "/v1/sessions", "/metrics", "/v1/nothing"}) {
+      const Answer refused = answer_to_user(uid, server_->port(), path);
+      EXPECT_EQ(refused.status, 403) << path;
+      EXPECT_THAT(refused.body, HasSubstr("E_AUTH_001"));
+      EXPECT_THAT(refused.body, HasSubstr("uid " + std::to_string(uid)));
+      EXPECT_THAT(refused.body, HasSubstr("http.local_users"));
+    }
+    EXPECT_EQ(answer_to_user(uid, server_->port(), "/health").status, 200);
+    EXPECT_EQ(answer_to_user(uid, server_->port(), "/ready").status, 503) << "the fake loads for ever";
+  }
+  HttpClient own = client();
+  own.get("/v1/sessions");
+  EXPECT_EQ(own.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, ShowsMetricsToOtherUsersWhereThatIsAskedFor) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  start({.serves_metrics_without_key = true});
+  EXPECT_EQ(answer_to_user(kSomebodyElse, server_->port(), "/metrics").status, 200);
+  EXPECT_EQ(answer_to_user(kSomebodyElse, server_->port(), "/v1/models").status, 403);
+}
+
+TEST_F(HttpServerTest, ServesOtherUsersWhereThatIsAskedForAndWithKeys) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  start({.serves_local_users = true});
+  EXPECT_EQ(answer_to_user(kSomebodyElse, server_->port(), "/v1/models").status, 200);
+  start({.keys = {key_named("ci")}});
+  EXPECT_EQ(answer_to_user(kSomebodyElse, server_->port(), "/v1/models", "Authorization: Bearer secret\r\n").status, 200);
+  EXPECT_EQ(answer_to_user(kSomebodyElse, server_->port(), "/v1/models").status, 401);
 }
 
 TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {

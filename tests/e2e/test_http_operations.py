@@ -1,7 +1,9 @@
 """Running the HTTP door for others: keys and their limits, request ids, the access log."""
 
+import contextlib
 import http.client
 import json
+import os
 import pathlib
 import re
 import select
@@ -103,6 +105,73 @@ class Keys(unittest.TestCase):
         self.assertEqual(1, refused.returncode)
         self.assertIn("--http-keys", refused.stderr)
         self.assertEqual(1, uma.run_umad("key", "new", "two words").returncode)
+
+
+def answer_to_user(uid, port, path, *lines):
+    """What a process of this user is answered: status and body. 0: nothing."""
+    receiving, sending = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            with socket.socket() as plain:
+                plain.settimeout(uma.WAIT_S)
+                plain.connect(("127.0.0.1", port))
+                head = (f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *lines)
+                plain.sendall(("\r\n".join(head) + "\r\n\r\n").encode())
+                while data := plain.recv(1 << 16):
+                    os.write(sending, data)
+        os._exit(0)
+    os.close(sending)
+    with open(receiving, "rb") as pipe:
+        head, _, body = pipe.read().decode().partition("\r\n\r\n")
+    os.waitpid(child, 0)
+    return int(head[9:12] or 0), body
+
+
+@unittest.skipIf(os.geteuid() != 0, "only root can ask as another user")
+class LocalUsers(unittest.TestCase):
+    """Who is served on the loopback where there are no keys."""
+
+    NOBODY = 65534
+    SOMEBODY = 12345
+
+    def test_other_users_are_refused_and_told_why(self):
+        door = Door(self, {})
+        for uid in (self.NOBODY, self.SOMEBODY):
+            for path in ("/v1/sessions", "/v1/models", "/metrics", "/v1/sessions/one/export"):
+                status, body = answer_to_user(uid, door.port, path)
+                self.assertEqual(403, status, body)
+                error = json.loads(body)["error"]
+                self.assertEqual("E_AUTH_001", error["code"])
+                self.assertIn(f"uid {uid}", error["message"])
+                self.assertIn("http.local_users", error["message"])
+            self.assertEqual(200, answer_to_user(uid, door.port, "/health")[0])
+            self.assertEqual(200, answer_to_user(uid, door.port, "/ready")[0])
+        self.assertEqual(200, answer_to_user(0, door.port, "/v1/sessions")[0])
+        self.assertEqual(200, door.complete()[0])
+        self.assertRegex(door.access_log(), r"GET /v1/sessions 403 \d+B [\d.]+ms tenant=- key=- ")
+
+    def test_all_are_served_where_that_is_asked_for(self):
+        door = Door(self, {"local_users": True})
+        self.assertIn("for every user of this machine", door.daemon.log())
+        for uid in (self.NOBODY, self.SOMEBODY):
+            self.assertEqual(200, answer_to_user(uid, door.port, "/v1/sessions")[0])
+
+    def test_metrics_are_open_where_that_is_asked_for(self):
+        door = Door(self, {"metrics_without_key": True})
+        self.assertEqual(200, answer_to_user(self.SOMEBODY, door.port, "/metrics")[0])
+        self.assertEqual(403, answer_to_user(self.SOMEBODY, door.port, "/v1/models")[0])
+
+    def test_a_key_serves_any_user(self):
+        key, line = new_key("ci")
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="uma-e2e-keys-")))
+        (folder / "keys").write_text(line + "\n")
+        door = Door(self, {"keys_file": str(folder / "keys")})
+        self.assertEqual(200, answer_to_user(self.NOBODY, door.port, "/v1/sessions", f"Authorization: Bearer {key}")[0])
+        self.assertEqual(401, answer_to_user(self.NOBODY, door.port, "/v1/sessions")[0])
+        self.assertEqual(401, answer_to_user(0, door.port, "/v1/sessions")[0], "root needs a key too")
 
 
 class Tls(unittest.TestCase):

@@ -1,0 +1,26 @@
+// Who is at the other end of a connection of the HTTP door, as far as that is known before it asks.
+#pragma once
+
+#include <optional>
+
+#include <boost/asio/ip/tcp.hpp>
+
+#include "core/error.h"
+#include "server/http_server.h"
+#include "server/peer_user.h"
+
+namespace uma::server {
+
+struct HttpPeer {
+  bool is_local = false;              // of a Unix socket, whose file says who may connect
+  std::optional<Error> refusal = {};  // why it is not served without a key, where the server has no keys
+};
+
+// Of a connection that was accepted at the server's address; nothing where it was reset by now.
+[[nodiscard]] std::optional<HttpPeer> find_peer(boost::asio::ip::tcp::socket& connection, const HttpServerOptions& options,
+                                                PeerUsers& users);
+
+// Why a server without keys does not serve a connection of this user; nothing where it does. `own`: the server's user. Pure.
+[[nodiscard]] std::optional<Error> refusal_without_key(const Expected<uid_t>& user, uid_t own);
+
+}  // namespace uma::server
