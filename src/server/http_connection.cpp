@@ -127,7 +127,13 @@ class HttpConnection::BusyMark {
 
 void HttpConnection::start(Socket socket, HttpPeer peer, HttpState& server) {
   if (server.connections.size() >= server.options.connections_max) return;  // the socket closes here
+  std::optional<ConnectionShares::Place> place;
+  if (peer.share) {
+    place = server.shares.take(*peer.share);
+    if (!place) return;
+  }
   const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), std::move(peer), server));
+  connection->place_ = std::move(place);
   server.connections.insert(connection);
   server.connections_count.add(1);
   asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
@@ -155,6 +161,7 @@ void HttpConnection::close() {
   is_open_ = false;
   const std::shared_ptr<HttpConnection> self = shared_from_this();  // the set below may hold the last reference
   server_.connections.erase(self);
+  place_.reset();
   server_.connections_count.add(-1);
   error_code ignored;
   socket_.close(ignored);
@@ -408,6 +415,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   for (const auto& [known, account] : server_.keys) {
     if (are_equal(digest, known)) current_.caller = account;
   }
+  if (current_.caller) place_.reset();
   if (current_.caller || is_open) return std::nullopt;
   return refuse("the key is wrong");
 }

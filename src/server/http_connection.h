@@ -31,6 +31,7 @@
 #include "core/service.h"
 #include "server/access_log.h"
 #include "server/account.h"
+#include "server/connection_shares.h"
 #include "server/flush_queue.h"
 #include "server/http_generation.h"
 #include "server/http_peer.h"
@@ -49,6 +50,7 @@ inline constexpr std::string_view kJson = "application/json";
 struct HttpState {
   boost::asio::io_context& io;
   Service& service;
+  ConnectionShares shares;
   const HttpServerOptions options;
   const std::int64_t started_s;  // Unix time
   const std::shared_ptr<FlushQueue> flushes;
@@ -78,7 +80,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
 
-  // Beyond connections_max the socket is closed.
+  // Beyond connections_max, and beyond the share of its peer, the socket is closed.
   static void start(Socket socket, HttpPeer peer, HttpState& server);
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -183,6 +185,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   HttpState& server_;
   Socket socket_;
   const HttpPeer peer_;
+  std::optional<ConnectionShares::Place> place_;          // until a key has shown that the peer may ask
   std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // what is read and written goes through it
   const std::uint64_t client_;
   boost::beast::flat_buffer in_;    // received and not yet parsed

@@ -47,6 +47,7 @@ class HttpServer::Impl {
   Impl(HttpServerOptions options, AccessLog access_log, Service& service)
       : state_{.io = io_,
                .service = service,
+               .shares = ConnectionShares(options.connections_max),
                .options = std::move(options),
                .started_s = unix_time_s(),
                .flushes = std::make_shared<FlushQueue>(io_),

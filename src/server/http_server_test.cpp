@@ -848,6 +848,60 @@ TEST_F(HttpServerTest, BoundsItsConnections) {
   EXPECT_EQ(first.answer().status, 200);
 }
 
+// Keeps connections open, of which the server has answered one request each.
+class Crowd {
+ public:
+  // Whether one more was served; false: the server closed it.
+  bool add(std::uint16_t port, const std::string& header = "") {
+    HttpClient& one = clients_.emplace_back(port);
+    one.send("GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n");
+    return one.answer().status == 200;
+  }
+  void leave() { clients_.clear(); }
+
+ private:
+  std::vector<HttpClient> clients_;
+};
+
+TEST_F(HttpServerTest, BoundsTheConnectionsOfAPeerThatHasShownNoKey) {
+  start({.connections_max = 4, .keys = {key_named("ci")}});
+  Crowd crowd;
+  EXPECT_TRUE(crowd.add(server_->port()));
+  EXPECT_TRUE(crowd.add(server_->port()));
+  EXPECT_FALSE(crowd.add(server_->port())) << "it has its half";
+  HttpClient socket = client();
+  EXPECT_TRUE(socket.has_ended());
+  crowd.leave();
+  bool is_served = false;  // once the server has noticed that they have left
+  for (int i = 0; i < 10'000 && !is_served; ++i) is_served = Crowd().add(server_->port());
+  EXPECT_TRUE(is_served) << "what it has closed is free";
+}
+
+TEST_F(HttpServerTest, LetsWhoShowsAKeyHaveEveryConnection) {
+  start({.connections_max = 4, .keys = {key_named("ci")}});
+  Crowd crowd;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(crowd.add(server_->port(), "Authorization: Bearer secret\r\n")) << i;
+}
+
+TEST_F(HttpServerTest, LetsItsOwnUserHaveEveryConnectionWhereThereAreNoKeys) {
+  start({.connections_max = 4});
+  Crowd crowd;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(crowd.add(server_->port())) << i;
+}
+
+TEST_F(HttpServerTest, LeavesConnectionsToOthersWhenOneUserWantsAll) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  for (const bool serves_all : {false, true}) {
+    start({.connections_max = 4, .serves_local_users = serves_all});
+    Crowd crowd;
+    std::thread([&] {
+      ASSERT_EQ(::syscall(SYS_setresuid, kSomebodyElse, kSomebodyElse, kSomebodyElse), 0);
+      for (const bool is_served : {true, true, false, false}) EXPECT_EQ(crowd.add(server_->port()), is_served);
+    }).join();
+    EXPECT_TRUE(crowd.add(server_->port())) << "another user is served";
+  }
+}
+
 TEST_F(HttpServerTest, FinishesWhatRunsWhileItDrains) {
   start();
   HttpClient idle = client();
