@@ -25,6 +25,7 @@ std::string access_line(const AccessRecord& record) {
       std::format("{} {} {} {}B {:.1f}ms tenant={} key={} id={}", or_dash(record.method), or_dash(record.path), record.status,
                   record.bytes, to_ms(record.took), or_dash(record.tenant), or_dash(record.key), or_dash(record.request_id));
   if (record.tokens) line += std::format(" tokens={}+{}", record.tokens->prompt, record.tokens->completion);
+  if (record.is_cut) line += " cut";
   return line;
 }
 

@@ -23,7 +23,8 @@ struct AccessRecord {
   std::string_view method = {};
   std::string_view path = {};  // without the query
   int status = 0;              // 499: the client left before there was one
-  std::size_t bytes = 0;       // of the answer, its header included
+  std::size_t bytes = 0;       // of the answer, its header included, that were written
+  bool is_cut = false;         // the client did not take the rest
   Duration took{};
   std::string_view tenant = {};  // empty: nobody was recognised
   std::string_view key = {};     // empty: none

@@ -1,6 +1,7 @@
 #include "server/http_connection.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <format>
 #include <optional>
@@ -13,7 +14,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/status.hpp>
@@ -40,6 +40,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 constexpr std::size_t kReadBytes = 16'384;          // asked for at once
 constexpr std::size_t kPipelinedBytesMax = 65'536;  // of later requests, while one is answered
+constexpr std::size_t kWrittenBytesMax = 65'536;    // of an answer, within one limit
 constexpr std::chrono::seconds kHttpLinger{2};      // for a client to read its last answer
 
 template <class T>
@@ -190,6 +191,7 @@ void HttpConnection::log_access() {
                       .path = current_.path,
                       .status = current_.status != 0 ? current_.status : kClientLeft,
                       .bytes = current_.bytes,
+                      .is_cut = current_.is_cut,
                       .took = SteadyClock().now() - current_.began,
                       .tenant = {},
                       .key = {},
@@ -548,10 +550,10 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
 
 Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,
                                         std::string_view header) {
-  std::string bytes = head_bytes(status, content_type, keep_alive, header);
-  bytes += std::format("Content-Length: {}\r\n\r\n", body.size());
-  if (current_.method != "HEAD") bytes += body;  // its client would take a body for the next answer
-  co_return co_await write(std::move(bytes)) && keep_alive;
+  std::string head = head_bytes(status, content_type, keep_alive, header);
+  head += std::format("Content-Length: {}\r\n\r\n", body.size());
+  if (current_.method == "HEAD") body.clear();  // its client would take a body for the next answer
+  co_return co_await write(std::move(head), std::move(body)) && keep_alive;
 }
 
 Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request) {
@@ -563,13 +565,37 @@ Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bo
   co_return co_await respond(status, kJson, wire::error_json(error, status, field), keep_alive, header);
 }
 
-// False when the client is gone, or does not take the bytes in time.
-Awaitable<bool> HttpConnection::write(std::string bytes) {
-  current_.bytes += bytes.size();
-  auto writing =
-      tls_ ? asio::async_write(*tls_, asio::buffer(bytes), kAwait) : asio::async_write(socket_, asio::buffer(bytes), kAwait);
-  const auto written = co_await within(server_.options.write_timeout, std::move(writing));
-  co_return written && !std::get<0>(*written);
+// In parts, so that a slow client has as long for each as another has for a whole answer. The body is not copied.
+Awaitable<bool> HttpConnection::write(std::string head, std::string body) {
+  std::string_view head_left = head;
+  std::string_view body_left = body;
+  while (!head_left.empty() || !body_left.empty()) {
+    const std::string_view first = head_left.substr(0, kWrittenBytesMax);
+    const std::string_view second = body_left.substr(0, kWrittenBytesMax - first.size());
+    head_left.remove_prefix(first.size());
+    body_left.remove_prefix(second.size());
+    const bool is_written = (co_await within(server_.options.write_timeout, write_part(first, second))).value_or(false);
+    if (!is_written) {
+      current_.is_cut = true;
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+// Counts what was written, also where it is cancelled.
+Awaitable<bool> HttpConnection::write_part(std::string_view first, std::string_view second) {
+  while (!first.empty() || !second.empty()) {
+    const std::array<asio::const_buffer, 2> buffers{asio::buffer(first), asio::buffer(second)};
+    auto writing = tls_ ? tls_->async_write_some(buffers, kAwait) : socket_.async_write_some(buffers, kAwait);
+    const auto [problem, size] = co_await std::move(writing);
+    current_.bytes += size;
+    if (problem) co_return false;
+    const std::size_t of_first = std::min(size, first.size());
+    first.remove_prefix(of_first);
+    second.remove_prefix(size - of_first);
+  }
+  co_return true;
 }
 
 // Ends the sending side and reads what the client still sends, for a moment: a socket closed with unread bytes could take the

@@ -144,7 +144,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     std::string method;
     std::string path;
     int status = 0;
-    std::size_t bytes = 0;  // of the answer so far
+    std::size_t bytes = 0;  // of the answer that were written
+    bool is_cut = false;    // not all of it could be
     std::shared_ptr<Spent> spent = std::make_shared<Spent>();
   };
 
@@ -179,7 +180,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   // The beginning of an answer's header; `header` ends the lines that only this answer has.
   std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
-  Awaitable<bool> write(std::string bytes);
+  // False when the client is gone, or does not take a part in time; what it has taken is counted.
+  Awaitable<bool> write(std::string head, std::string body = "");
+  Awaitable<bool> write_part(std::string_view first, std::string_view second);
   Awaitable<void> linger();
 
   HttpState& server_;

@@ -29,7 +29,7 @@ struct HttpServerOptions {
   Duration idle_timeout = std::chrono::seconds(75);    // between two requests of a connection
   Duration header_timeout = std::chrono::seconds(10);  // from the first byte of a request to the end of its header
   Duration body_timeout = std::chrono::seconds(30);
-  Duration write_timeout = std::chrono::seconds(30);  // of one write that the client does not take
+  Duration write_timeout = std::chrono::seconds(30);  // for a client to take a part of its answer, of 64 KiB
   Limits limits = {};                                 // max_frame_bytes bounds a body
   std::vector<ApiKey> keys = {};                      // none: callers are this process's user
   bool serves_local_users = false;                    // without keys: every user of this machine; false: its own and root

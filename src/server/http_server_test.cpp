@@ -45,11 +45,16 @@ class HttpClient {
     socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
     EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
-  explicit HttpClient(std::uint16_t port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  // `receive_buffer_bytes`: what the kernel may hold for the client; 0: its own choice.
+  explicit HttpClient(std::uint16_t port, int receive_buffer_bytes = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (receive_buffer_bytes > 0) {
+      EXPECT_EQ(::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes)), 0);
+    }
     EXPECT_EQ(::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
 
@@ -103,6 +108,14 @@ class HttpClient {
     if (bytes == 0) return std::nullopt;
     return chunk;
   }
+  // So many bytes, or fewer where the stream ends.
+  std::string take(std::size_t bytes) {
+    while (in_.size() < bytes && receive()) {
+    }
+    std::string taken = in_.substr(0, bytes);
+    in_.erase(0, taken.size());
+    return taken;
+  }
   [[nodiscard]] bool has_ended() {
     while (receive()) {
     }
@@ -112,13 +125,6 @@ class HttpClient {
   void close() { fd_.reset(); }
 
  private:
-  std::string take(std::size_t bytes) {
-    while (in_.size() < bytes && receive()) {
-    }
-    std::string taken = in_.substr(0, bytes);
-    in_.erase(0, taken.size());
-    return taken;
-  }
   bool receive() {
     const std::string received = receive_some(fd_.get());
     in_ += received;
@@ -379,6 +385,54 @@ TEST_F(HttpServerTest, EndsAStreamThatNobodyReadsAndNeverBlocksItsProducer) {
   EXPECT_LT(taken, 100'000);
   generation.sink->deliver(eos(FinishReason::slow_consumer));
   EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+// An answer of more bytes than the kernel holds for a connection on any machine.
+EmbedResult long_result() {
+  EmbedResult result;
+  result.model = "fake";
+  result.dimensions = 1 << 23;
+  result.values.assign(static_cast<std::size_t>(result.dimensions), 1);
+  return result;
+}
+constexpr std::size_t kLongBytes = 1 << 24;  // at least, as JSON
+constexpr int kSmallBuffer = 65'536;
+
+TEST_F(HttpServerTest, GivesASlowReaderItsTimeForEachPartOfAnAnswer) {
+  constexpr std::chrono::seconds kWriteTimeout{2};
+  start({.write_timeout = kWriteTimeout});
+  HttpClient one(server_->port(), kSmallBuffer);
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  service_.next_embedding().reply(long_result());
+  const std::string head = one.take_until("\r\n\r\n").value_or("");
+  const std::size_t bytes = std::stoul(head.substr(head.find("Content-Length: ") + 16));
+  ASSERT_GT(bytes, kLongBytes);
+  std::size_t taken = 0;
+  // In steps that take longer together than any part may, and then at once.
+  for (const auto end = std::chrono::steady_clock::now() + 2 * kWriteTimeout; std::chrono::steady_clock::now() < end;) {
+    std::this_thread::sleep_for(milliseconds(20));
+    taken += one.take(kSmallBuffer / 2).size();
+  }
+  EXPECT_LT(taken, bytes / 2) << "the server still writes";
+  EXPECT_EQ(taken + one.take(bytes - taken).size(), bytes);
+}
+
+TEST_F(HttpServerTest, ClosesWhoStopsReadingAndLogsWhatWasWritten) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_cut_test_" + std::to_string(::getpid()));
+  start({.write_timeout = milliseconds(200), .access_log = path});
+  HttpClient one(server_->port(), kSmallBuffer);
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  service_.next_embedding().reply(long_result());
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  const std::string head = one.take_until("\r\n\r\n").value_or("");
+  const std::size_t taken = head.size() + one.take(kLongBytes).size();
+  EXPECT_LT(taken, kLongBytes) << "it was closed";
+  server_->stop();
+  std::ifstream file(path);
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  EXPECT_THAT(line, HasSubstr(std::format("POST /v1/embeddings 200 {}B ", taken))) << "what was written, not what was meant";
+  EXPECT_THAT(line, ::testing::EndsWith(" cut\n"));
 }
 
 TEST_F(HttpServerTest, ReadsChunkedBodiesAndAsksForThemWhereTheClientWaits) {
