@@ -207,7 +207,9 @@ def check_http(system):
     system.run("systemctl", "stop", "umad.service")
     system.run("systemctl", "enable", "--now", "umad-http.socket")
     models = system.run("curl", "-sSf", "http://127.0.0.1:8642/v1/models").stdout
-    expect("uma-tiny" in models, "HTTP answers where its socket unit is enabled")
+    expect("uma-tiny" in models, "HTTP answers root where its socket unit is enabled")
+    refused = system.run("curl", "-s", "http://127.0.0.1:8642/v1/models", user="stranger").stdout
+    expect("http.local_users" in refused, "and tells another user why he is not served")
     system.run("systemctl", "disable", "--now", "umad-http.socket")
 
 
