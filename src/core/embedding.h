@@ -30,6 +30,7 @@ struct TextOptions {
   LongInput long_input = LongInput::refuse;
   RequestClass request_class = RequestClass::interactive;
   std::optional<std::int64_t> deadline_ms;  // until it is done; absent: the default of its class; 0: none
+  RequestShare share{};                     // what the request holds in memory; shared by what is made of it
 };
 
 using EmbedInput = std::variant<std::string, std::vector<Token>>;  // tokens are the model's own
@@ -61,6 +62,10 @@ struct RerankRequest {
   std::vector<std::string> documents;  // 1 to kEmbedInputsMax
   std::int32_t top_n = 0;              // so many of the best; 0: all
 };
+
+// What they take of memory, in bytes.
+[[nodiscard]] std::size_t memory_of(const EmbedRequest& request);
+[[nodiscard]] std::size_t memory_of(const RerankRequest& request);
 
 struct RerankScore {
   std::size_t index = 0;  // of the document

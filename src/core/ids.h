@@ -41,3 +41,7 @@ template <>
 struct std::hash<uma::SessionId> {
   std::size_t operator()(const uma::SessionId& id) const noexcept { return std::hash<std::string>()(id.value); }
 };
+template <>
+struct std::hash<uma::TenantId> {
+  std::size_t operator()(const uma::TenantId& id) const noexcept { return std::hash<std::string>()(id.value); }
+};

@@ -47,6 +47,8 @@ struct EmbedImagesRequest {
   std::optional<std::int64_t> deadline_ms;  // until all are done; absent: limits.deadline_ms; 0: none
 };
 
+[[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);
+
 struct ImageEmbeddings {
   std::vector<std::vector<float>> embeddings;  // of length 1, in the order of the images
 };

@@ -9,6 +9,7 @@
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/portable_file.h"
+#include "core/request_memory.h"
 #include "core/sampling_params.h"
 
 namespace uma {
@@ -63,6 +64,7 @@ struct Input {
   std::vector<Token> tokens{};       // not checked against the vocabulary
 
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty(); }
+  // Of the prompt, without its images.
   [[nodiscard]] std::size_t bytes() const {
     std::size_t total = text.size() + tokens.size() * sizeof(Token);
     for (const ChatMessage& message : messages) {
@@ -103,6 +105,7 @@ struct GenerateRequest {
   bool regenerate = false;  // first drops the last turn's reply; the input is then empty
   GenerateOptions options;
   std::optional<ResponseRequest> response;  // the input is then messages
+  RequestShare share{};                     // what it holds in memory; shared by what is made of it
 };
 
 enum class SessionMode : std::uint8_t { automatic, text, chat };
@@ -132,5 +135,11 @@ struct AppendRequest {
   std::string session;  // id or name
   Input input;
 };
+
+// What they take of memory, in bytes.
+[[nodiscard]] std::size_t memory_of(const Input& input);
+[[nodiscard]] std::size_t memory_of(const GenerateRequest& request);
+[[nodiscard]] std::size_t memory_of(const CreateSessionRequest& request);
+[[nodiscard]] std::size_t memory_of(const AppendRequest& request);
 
 }  // namespace uma

@@ -29,13 +29,19 @@ class Service {
  public:
   virtual ~Service() = default;
 
-  // Starts a generation; its events go to `sink`. The id is for cancel().
-  virtual RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) = 0;
+  // What a request of the tenant holds in memory at a door is counted there.
+  virtual RequestShare open_share(TenantId tenant) = 0;
+
+  // Starts generations of one prompt; the events of each go to its sink. They differ in their seeds, which go up from the
+  // request's, if it has one. Returns the id of the first one, for cancel(); the others have those that follow. REQUIRES: at
+  // least one sink; in a session no more.
+  virtual RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) = 0;
   // Vectors of texts, and scores of documents for a query. The id is for cancel().
   virtual RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) = 0;
   virtual RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) = 0;
   // Ends a generation early: Eos with reason `cancelled`, the session keeps its tokens so far; what embeds or reranks replies
-  // with E_LIMIT_003. Replies false when it is unknown or already finished.
+  // with E_LIMIT_003. Until their prompt is prepared all generations of one prompt end with the first one, and the others are
+  // unknown. Replies false when it is unknown or already finished.
   virtual void cancel(RequestId id, Reply<bool> reply) = 0;
   virtual void cancel_session(TenantId tenant, std::string session, Reply<bool> reply) = 0;
 

@@ -20,6 +20,9 @@
 namespace uma::engine {
 namespace {
 
+// A generation that waits has about so much beside what its client sent: its sink, its sampler, its parser.
+constexpr std::size_t kGenerationBytes = 16'384;
+
 constexpr int kBesideStreams = 5;  // niceness of who computes what nobody reads token by token
 
 std::int64_t resident_bytes() {
@@ -99,6 +102,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       fetcher_(options_.vision.urls.allow_any()
                    ? std::make_unique<ImageFetcher>(options_.vision.urls, options_.limits.queue_bytes_max)
                    : nullptr),
+      memory_(std::make_shared<RequestMemory>(options_.limits.queue_bytes_max)),
       router_({.limits = options_.limits, .seed = random_seed(), .fetcher = fetcher_.get()}, *source_, *catalog_, store_,
               preparer_, clock) {
   if (options_.vision.folder.empty()) return;
@@ -138,13 +142,15 @@ void Engine::start() {
     } while (router_.wait());
     router_.cancel_all();
   });
-  preparer_thread_ = std::thread([this] {
-    set_thread_name("uma-prep");
-    do {
-      while (preparer_.step()) {
-      }
-    } while (preparer_.wait());
-  });
+  for (JobQueue& queue : preparer_.queues()) {
+    preparer_threads_.emplace_back([&queue] {
+      set_thread_name("uma-prep");
+      do {
+        while (queue.step()) {
+        }
+      } while (queue.wait());
+    });
+  }
   catalog_thread_ = std::thread([this] {
     set_thread_name("uma-catalog");
     do {
@@ -282,9 +288,9 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
                         .guess = nullptr,
                         .on_logits = nullptr};
     if (loaded.vision) {
-      options.encode = [vision = loaded.vision](const std::string& image,
+      options.encode = [vision = loaded.vision](const TenantId& tenant, const std::string& image,
                                                 std::move_only_function<void(Expected<EncodedPtr>)> then) {
-        vision->post([vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+        vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
       };
     }
     if (options.threads > 1) {
@@ -513,7 +519,7 @@ void Engine::stop() {
   store_.close();
   store_thread_.join();
   preparer_.close();
-  preparer_thread_.join();
+  for (std::thread& thread : preparer_threads_) thread.join();
   // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
   std::promise<void> is_committing;
   router_.post([&is_committing] { is_committing.set_value(); });
@@ -527,16 +533,50 @@ void Engine::stop() {
 // --- Service: each call is one command to the router
 // ----------------------------------------------------------------------------
 
-RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
-  const RequestId id{last_request_.fetch_add(1) + 1};
-  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sink = std::move(sink)]() mutable {
-    router_.generate(id, tenant, std::move(request), std::move(sink));
+// What the request has been decoded to is counted as long as the share lives.
+Expected<RequestShare> Engine::hold(const TenantId& tenant, std::size_t bytes) {
+  RequestShare share = memory_->open(tenant);
+  if (auto held = share->grow(bytes); !held) return std::unexpected(held.error());
+  return share;
+}
+
+// The reply, with which the request's share ends; nothing where there is no room, which it then says.
+template <class T, class RequestT>
+std::optional<Reply<T>> Engine::holding(const TenantId& tenant, const RequestT& request, Reply<T> reply) {
+  auto share = hold(tenant, memory_of(request));
+  if (share) {
+    return [share = std::move(*share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); };
+  }
+  router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
+    router_.refuse(reply, std::move(error));
+  });
+  return std::nullopt;
+}
+
+RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) {
+  const RequestId id{last_request_.fetch_add(sinks.size()) + 1};
+  auto share = hold(tenant, memory_of(request) + sinks.size() * kGenerationBytes);
+  if (!share) {
+    router_.post([this, sinks = std::move(sinks), error = std::move(share.error())] { router_.refuse(sinks, error); });
+    return id;
+  }
+  request.share = std::move(*share);
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sinks = std::move(sinks)]() mutable {
+    router_.generate(id, tenant, std::move(request), std::move(sinks));
   });
   return id;
 }
 
 RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
+  auto share = hold(tenant, memory_of(request));
+  if (!share) {
+    router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
+      router_.refuse(reply, std::move(error));
+    });
+    return id;
+  }
+  request.options.share = std::move(*share);
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     router_.embed(id, tenant, std::move(request), std::move(reply));
   });
@@ -545,6 +585,14 @@ RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult
 
 RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
+  auto share = hold(tenant, memory_of(request));
+  if (!share) {
+    router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
+      router_.refuse(reply, std::move(error));
+    });
+    return id;
+  }
+  request.options.share = std::move(*share);
   router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
     router_.rerank(id, tenant, std::move(request), std::move(reply));
   });
@@ -562,13 +610,17 @@ void Engine::cancel_session(TenantId tenant, std::string session, Reply<bool> re
 }
 
 void Engine::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+  auto held = holding(tenant, request, std::move(reply));
+  if (!held) return;
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
     router_.create_session(std::move(tenant), std::move(request), std::move(reply));
   });
 }
 
 void Engine::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+  auto held = holding(tenant, request, std::move(reply));
+  if (!held) return;
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
     router_.append_input(std::move(tenant), std::move(request), std::move(reply));
   });
 }
@@ -630,9 +682,11 @@ void Engine::forget_response(TenantId tenant, std::string session, std::string r
                 reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
 }
 
-void Engine::embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
-  router_.post([this, request = std::move(request), reply = std::move(reply)]() mutable {
-    router_.embed_images(std::move(request), std::move(reply));
+void Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+  auto held = holding(tenant, request, std::move(reply));
+  if (!held) return;
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
+    router_.embed_images(tenant, std::move(request), std::move(reply));
   });
 }
 

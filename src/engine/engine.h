@@ -70,7 +70,8 @@ class Engine final : public Service, private WorkerHost {
   // Ends what runs as cancelled, then the threads. Every request has had its terminal event when it returns.
   void stop();
 
-  RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override;
+  RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
+  RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override;
   RequestId embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) override;
   RequestId rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) override;
   void cancel(RequestId id, Reply<bool> reply) override;
@@ -146,6 +147,9 @@ class Engine final : public Service, private WorkerHost {
                                                            const std::shared_ptr<const capability::TextEmbedder>& embedder);
   [[nodiscard]] std::vector<Lane*> add_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
   [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
+  [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
+  template <class T, class RequestT>
+  [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;
   template <class Condition>
@@ -170,6 +174,7 @@ class Engine final : public Service, private WorkerHost {
 
   kv::StateStore store_;
   const std::unique_ptr<ImageFetcher> fetcher_;  // null: no URL may be asked for
+  const std::shared_ptr<RequestMemory> memory_;  // shared with the doors and their requests
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
@@ -177,7 +182,7 @@ class Engine final : public Service, private WorkerHost {
   const std::shared_future<void> store_is_open_{store_opened_.get_future()};
   bool started_ = false;  // owned by the thread that calls start() and stop()
   std::thread router_thread_;
-  std::thread preparer_thread_;
+  std::vector<std::thread> preparer_threads_;
   std::thread store_thread_;
   std::thread catalog_thread_;
 

@@ -118,7 +118,7 @@ TEST_P(EngineTest, ServesManyClientsAtOnceEachItsOwnText) {
       for (int round = 0; round < 10; ++round) {
         const std::string prompt = std::format("client {} round {}", client, round);
         auto sink = std::make_shared<CollectingSink>();
-        engine_.generate(kTenant, request(prompt, 20), sink);
+        engine_.generate(kTenant, request(prompt, 20), {sink});
         (void)engine_.metrics();
         const Event terminal = sink->terminal.get_future().get();
         EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal));
@@ -136,7 +136,7 @@ TEST_P(EngineTest, TellsProgressAndTimesInBuckets) {
   EXPECT_EQ(before.progress.last_tick_s, std::nullopt);
   for (int round = 0; round < 3; ++round) {
     auto sink = std::make_shared<CollectingSink>();
-    engine_.generate(kTenant, request(std::format("round {}", round), 5), sink);
+    engine_.generate(kTenant, request(std::format("round {}", round), 5), {sink});
     sink->terminal.get_future().wait();
   }
   const MetricsSnapshot after = engine_.metrics();
@@ -159,7 +159,7 @@ TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
     auto sink = std::make_shared<CollectingSink>();
     GenerateRequest next = request("more", 10);
     next.session = "s";
-    engine_.generate(kTenant, std::move(next), sink);
+    engine_.generate(kTenant, std::move(next), {sink});
     const Event terminal = sink->terminal.get_future().get();
     const auto& usage = std::get<EosEvent>(terminal).usage;
     EXPECT_EQ(usage.reused_tokens > 0, turn > 0);
@@ -178,7 +178,7 @@ TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
   auto terminal = sink->terminal.get_future();
   std::promise<void> release;
   sink->hold = release.get_future().share();
-  const RequestId id = engine_.generate(kTenant, request("long", 400), sink);
+  const RequestId id = engine_.generate(kTenant, request("long", 400), {sink});
   sink->first_token.get_future().wait();
   EXPECT_TRUE(ask<bool>([&](auto reply) { engine_.cancel(id, std::move(reply)); }).value());
   release.set_value();
@@ -189,7 +189,7 @@ TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
 TEST_P(EngineTest, StoppingEndsWhatRuns) {
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
-  engine_.generate(kTenant, request("long", 400), sink);
+  engine_.generate(kTenant, request("long", 400), {sink});
   sink->first_token.get_future().wait();
   engine_.stop();
   EXPECT_TRUE(is_terminal(terminal.get()));
@@ -200,7 +200,7 @@ TEST_P(EngineTest, DrainingRefusesNewGenerations) {
   engine_.drain();
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
-  engine_.generate(kTenant, request("too late", 4), sink);
+  engine_.generate(kTenant, request("too late", 4), {sink});
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::limit_wait);
 }
 
@@ -211,7 +211,7 @@ TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
   auto terminal = sink->terminal.get_future();
   GenerateRequest asked = request("hello", 4);
   asked.options.progress = true;
-  engine.generate(kTenant, std::move(asked), sink);
+  engine.generate(kTenant, std::move(asked), {sink});
   engine.start();
   EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal.get()));
   ASSERT_FALSE(sink->stages.empty());
@@ -236,7 +236,7 @@ TEST(Engine, SessionsAreKeptWhenItStopsInTheMiddleOfTheirReplies) {
       if (i == 0) sinks[0]->hold = stopping.get_future().share();
       GenerateRequest asked = request(std::format("session {}", i), 400);
       asked.session = ids.back();
-      engine.generate(kTenant, std::move(asked), sinks.back());
+      engine.generate(kTenant, std::move(asked), {sinks.back()});
     }
     sinks[0]->first_token.get_future().wait();
     stopping.set_value();
@@ -261,7 +261,7 @@ TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {
   Engine engine({}, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
   auto sink = std::make_shared<CollectingSink>();
   auto terminal = sink->terminal.get_future();
-  engine.generate(kTenant, request("hello", 4), sink);
+  engine.generate(kTenant, request("hello", 4), {sink});
   engine.start();
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::model_load);
 }
@@ -282,7 +282,7 @@ TEST(Engine, ARetiredModelIsFreedAndItsSessionsGoOn) {
     GenerateRequest next = request(std::move(text), 10);
     next.session = "s";
     auto terminal = sink->terminal.get_future();
-    engine.generate(kTenant, std::move(next), sink);
+    engine.generate(kTenant, std::move(next), {sink});
     return std::get<EosEvent>(terminal.get()).usage;
   };
   say(std::string(300, 'x'));
@@ -316,7 +316,7 @@ TEST(Engine, WorkersComeAndGoAndTheSessionsStay) {
       next.session = std::format("s{}", i);
       sinks.push_back(std::make_shared<CollectingSink>());
       terminals.push_back(sinks.back()->terminal.get_future());
-      engine.generate(kTenant, std::move(next), sinks.back());
+      engine.generate(kTenant, std::move(next), {sinks.back()});
     }
     std::int64_t tokens = 0;
     for (auto& terminal : terminals) tokens += std::get<EosEvent>(terminal.get()).usage.prompt_tokens;

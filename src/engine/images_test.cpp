@@ -74,8 +74,9 @@ class Images : public ::testing::TestWithParam<bool> {
     LaneOptions lane;
     lane.store = store_.get();
     lane.stored_tokens_min = 1;
-    lane.encode = [vision = vision_](const std::string& image, std::move_only_function<void(Expected<EncodedPtr>)> then) {
-      vision->post([vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+    lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image,
+                                     std::move_only_function<void(Expected<EncodedPtr>)> then) {
+      vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
     };
     auto context = std::make_unique<FakeContext>(options_);
     context_ = context.get();
@@ -120,7 +121,7 @@ class Images : public ::testing::TestWithParam<bool> {
   }
   std::shared_ptr<ImagesSink> start(GenerateRequest request) {
     auto sink = std::make_shared<ImagesSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     return sink;
   }
   std::shared_ptr<ImagesSink> generate(GenerateRequest request) {

@@ -41,12 +41,12 @@ Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::uniq
       cells_(slots_.size() + 1),
       verifier_(options_.verify_every, *context_),
       pool_(options_.store != nullptr ? options_.store->pool() : own_pool_),
-      turns_(options.policy, context_->shape().sequences),
-      thread_control_(options.threads),
+      turns_(options_.policy, context_->shape().sequences),
+      thread_control_(options_.threads),
       shared_stats_(options_.stats != nullptr ? options_.stats : std::make_shared<LaneStats>()),
-      cores_(options.threads, options.threads_beside_prefill, options.workers),
-      bandwidth_(options.bmt_budget_gbps * 1e9) {
-  stats_.threads.set(options.threads);
+      cores_(options_.threads, options_.threads_beside_prefill, options_.workers),
+      bandwidth_(options_.bmt_budget_gbps * 1e9) {
+  stats_.threads.set(options_.threads);
   if (prefill_context == nullptr) return;
   UMA_CHECK(prefill_context->state_identity() == context_->state_identity());
   prefill_ = std::make_unique<PrefillLane>(
@@ -198,9 +198,7 @@ void Lane::start(Task task) {
   UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
   UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
-  const auto bytes = static_cast<std::int64_t>(task.bytes());
   auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
-  sequence->bytes = bytes;
   sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
   stats_.requests_total.add();
   sequence->waits_since = clock_.now();
@@ -489,7 +487,7 @@ void Lane::prepare_images(Sequence& sequence) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
     if (!encoding_.insert(run.image).second) continue;
-    options_.encode(run.image, [inbox = inbox_, image = run.image](Expected<EncodedPtr> encoded) {
+    options_.encode({sequence.task.flow.tenant}, run.image, [inbox = inbox_, image = run.image](Expected<EncodedPtr> encoded) {
       inbox->push(EncodedReport{image, std::move(encoded)});
     });
   }
@@ -1159,7 +1157,6 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
     service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
   } else {
     stats_.queue_depth.add(-1);
-    stats_.queue_bytes.add(-sequence.bytes);
     if (sequence.is_swapped_out()) {
       stats_.swapped_sequences.add(-1);
       stats_.swapped_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));

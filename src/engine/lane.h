@@ -90,12 +90,7 @@ struct Task {
   TimePoint deadline = kNever;      // of waiting
   TimePoint timeout = kNever;       // of the whole
   std::shared_ptr<EventSink> sink;  // shared with the door
-
-  // Counted while it waits.
-  [[nodiscard]] std::size_t bytes() const {
-    return tokens.size() * sizeof(Token) + (grammar != nullptr ? grammar->bytes() : 0) +
-           (call_grammar != nullptr ? call_grammar->bytes() : 0);
-  }
+  RequestShare share{};             // what its request holds in memory
 };
 
 // How a task ended. The router commits it and then delivers `terminal`.
@@ -164,7 +159,9 @@ struct LaneOptions {
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
   // Encodes an image on another thread and calls `then` from there. Null: no task has images.
-  std::function<void(const std::string& image, std::move_only_function<void(Expected<EncodedPtr>)> then)> encode = nullptr;
+  std::function<void(const TenantId& tenant, const std::string& image,
+                     std::move_only_function<void(Expected<EncodedPtr>)> then)>
+      encode = nullptr;
   // Writes up to `count` guesses of what continues `chain`, in place of the sequence's own text; for tests.
   std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> guess = nullptr;
   // Sees the logits that each token of a request is sampled from; for tests.

@@ -90,7 +90,6 @@ struct Lane::Sequence {
   TimePoint placed_at{};
   TimePoint first_token_at{};
   TimePoint last_token_at{};
-  std::int64_t bytes = 0;  // counted in queue_bytes while it waits
 };
 
 // While it lives the prefill lane stands still, where the two take turns.

@@ -290,7 +290,6 @@ void Lane::set_aside(Sequence& sequence, kv::ImagePtr image) {
   sequence.waits_since = clock_.now();
   queue_changed_ = true;
   stats_.queue_depth.add(1);
-  stats_.queue_bytes.add(sequence.bytes);
   stats_.preemptions_total.add();
   log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.task.id.value,
            sequence.chain.size());
@@ -594,7 +593,6 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   sequence.state = Sequence::State::running;
   sequence.slot = *index;
   stats_.queue_depth.add(-1);
-  stats_.queue_bytes.add(-sequence.bytes);
   if (sequence.is_swapped_out()) {
     stats_.swapped_sequences.add(-1);
     stats_.swapped_bytes.add(-static_cast<std::int64_t>(sequence.image->bytes()));

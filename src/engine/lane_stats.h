@@ -35,8 +35,7 @@ struct LaneStats {
   Counter cold_hits_total;
   Gauge sequences_active;  // in the context: prefilling or decoding
   Gauge queue_depth;       // sent to the lane and not yet in the context
-  Gauge queue_bytes;
-  Gauge threads;  // that compute, of the worker's: fewer while other processes take the cores
+  Gauge threads;           // that compute, of the worker's: fewer while other processes take the cores
   Gauge hot_sessions;
   Gauge cells_used;
   Gauge swapped_sequences;  // waiting with their state beside them

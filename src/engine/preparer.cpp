@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "capability/json_schema.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -216,53 +215,6 @@ Expected<kv::SessionRecord> without_last_message(const capability::ChatFormat& f
   if (next.pending_messages.empty()) return next;
   if (auto done = append_messages(format, next, {}, nullptr); !done) return std::unexpected(done.error());
   return next;
-}
-
-bool needs_grammars(const GenerateOptions& options) {
-  // A forced call has tools too.
-  return !options.chat.tools.empty() || !options.grammar.empty() || !options.json_schema.empty();
-}
-
-Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options,
-                                         std::string_view schema_field) {
-  using Compiled = Expected<std::shared_ptr<const llm::Grammar>>;
-  const auto whole = [](const Compiled& grammar, std::string_view field,
-                        std::string_view what = "") -> Expected<ReplyGrammars> {
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
-    const Error& error = grammar.error();
-    return std::unexpected(
-        Error{error.code, std::format("field \"{}\": {}{}", field, what, error.message), std::string(field)});
-  };
-  const bool is_forced = options.chat.tool_choice != ToolChoice::automatic;
-  if (is_forced && !(options.grammar.empty() && options.json_schema.empty())) {
-    return std::unexpected(Error{ErrorCode::proto_field,
-                                 "a forced \"tool_choice\" and a grammar or a format of the reply exclude each other",
-                                 "tool_choice"});
-  }
-  if (is_forced) {
-    const auto gbnf = format.forced_grammar(options.chat);
-    if (!gbnf) return std::unexpected(gbnf.error());
-    return whole(llm::Grammar::parse(*gbnf), "tools", "their schemas together are no grammar: ");
-  }
-  if (!options.grammar.empty()) return whole(llm::Grammar::parse(options.grammar), "grammar");
-  if (!options.json_schema.empty()) {
-    const auto grammar = capability::json_schema_grammar(options.json_schema);
-    if (grammar) return ReplyGrammars{.whole = *grammar, .calls = nullptr};
-    return std::unexpected(
-        Error{grammar.error().code, "the schema of the reply's format: " + grammar.error().message, std::string(schema_field)});
-  }
-  if (options.chat.tools.empty()) return ReplyGrammars{};
-  auto calls = format.begun_call_grammar(options.chat);
-  if (!calls) return std::unexpected(calls.error());
-  return ReplyGrammars{.whole = nullptr, .calls = std::move(*calls)};
-}
-
-bool Preparer::step() {
-  inbox_.drain(taken_);
-  const bool any = !taken_.empty();
-  for (Job& job : taken_) job();
-  taken_.clear();
-  return any;
 }
 
 }  // namespace uma::engine

@@ -1,18 +1,16 @@
-// Turns input into tokens away from the router, so that a megabyte of text holds up nobody's cancel. Jobs run one after the
-// other, in the order they came.
+// Turns input into tokens away from the router, so that a megabyte of text holds up nobody's cancel.
 #pragma once
 
-#include <functional>
+#include <array>
+#include <cstddef>
 #include <memory>
-#include <string_view>
-#include <vector>
+#include <span>
 
-#include "base/mailbox.h"
 #include "capability/chat.h"
 #include "core/error.h"
 #include "core/request.h"
+#include "engine/job_queue.h"
 #include "kv/catalog.h"
-#include "llm/grammar.h"
 #include "llm/model.h"
 
 namespace uma::engine {
@@ -37,20 +35,6 @@ namespace uma::engine {
                                                                const kv::SessionRecord& record,
                                                                const kv::SessionRecord& rewound);
 
-// What a reply must follow; null: nothing.
-struct ReplyGrammars {
-  std::shared_ptr<const llm::Grammar> whole;  // its text: a grammar, a schema or a call that is forced
-  std::shared_ptr<const llm::Grammar> calls;  // what comes behind the mark of a call that is not
-
-  [[nodiscard]] bool is_empty() const { return whole == nullptr && calls == nullptr; }
-};
-
-// Whether there is something that a reply must follow.
-[[nodiscard]] bool needs_grammars(const GenerateOptions& options);
-// `schema_field` is what the request calls the schema of its reply. Errors: E_PROTO_003 with the field.
-[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const capability::ChatFormat& format, const GenerateOptions& options,
-                                                       std::string_view schema_field = "response_format.json_schema.schema");
-
 // What it becomes when a response begins on it: with its instructions in the place of the last one's, and with its input
 // pending. Other instructions and, where the template writes them there, other tools change the chain from its beginning.
 // Errors: as append_to_record; E_PROTO_003 for a text session, and for on_full error where turns were dropped.
@@ -58,21 +42,28 @@ struct ReplyGrammars {
                                                          const Input& input, const ResponseRequest& response,
                                                          const ChatOptions& chat);
 
+// Long texts have a queue of their own, so that short ones do not wait for them; each queue is for a thread of its own.
 class Preparer {
  public:
-  using Job = std::move_only_function<void()>;
+  static constexpr std::size_t kLongBytes = 32'768;
 
-  // Any thread.
-  void post(Job job) { inbox_.push(std::move(job)); }
-  void close() { inbox_.close(); }
-  // Owner thread: runs what waits, without blocking. True when there was something.
-  bool step();
-  // Owner thread: waits for work; false once closed and empty.
-  bool wait() { return inbox_.wait_drain(taken_, kNever); }
+  // Any thread. `bytes` of text are read by the job.
+  void post(TenantId tenant, std::size_t bytes, JobQueue::Job job) {
+    queues_[bytes < kLongBytes ? 0 : 1].post(std::move(tenant), std::move(job));
+  }
+  void close() {
+    for (JobQueue& queue : queues_) queue.close();
+  }
+  [[nodiscard]] std::span<JobQueue> queues() { return queues_; }
+  // For whoever has no threads for the queues: a job of each. True when there was one.
+  bool step() {
+    bool any = false;
+    for (JobQueue& queue : queues_) any |= queue.step();
+    return any;
+  }
 
  private:
-  Mailbox<Job> inbox_;
-  std::vector<Job> taken_;
+  std::array<JobQueue, 2> queues_;
 };
 
 }  // namespace uma::engine

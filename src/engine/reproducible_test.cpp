@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int32_t kTokens = 40;  // of each answer
 
-class SilentSink final : public EventSink {
+class DeafSink final : public EventSink {
  public:
   bool deliver(const Event&) override { return true; }
 };
@@ -115,7 +115,7 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
       task.sampling.ignore_eos = true;
       task.is_background = is_background;
       task.received = clock_.now();
-      task.sink = std::make_shared<SilentSink>();
+      task.sink = std::make_shared<DeafSink>();
       lane.stats().queue_depth.add(1);
       lane.post(StartCommand{std::move(task)});
     };
@@ -198,7 +198,7 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
       task.tokens_max = kTokens;
       task.sampling.ignore_eos = true;
       task.received = clock_.now();
-      task.sink = std::make_shared<SilentSink>();
+      task.sink = std::make_shared<DeafSink>();
       lane.stats().queue_depth.add(1);
       lane.post(StartCommand{std::move(task)});
       while (!results.contains(id)) lane.step();

@@ -1,5 +1,6 @@
 // Responses on the router: whose turn becomes part of which session, and what is left where it does not.
 #include <algorithm>
+#include <format>
 #include <memory>
 #include <optional>
 #include <string>
@@ -127,7 +128,7 @@ class ResponsesTest : public ::testing::Test {
   std::shared_ptr<ResponseSink> begin(GenerateRequest request, const TenantId& tenant = kTenant) {
     auto sink = std::make_shared<ResponseSink>();
     sink->id = RequestId{++last_request_};
-    router_->generate(sink->id, tenant, std::move(request), sink);
+    router_->generate(sink->id, tenant, std::move(request), {sink});
     return sink;
   }
   std::shared_ptr<ResponseSink> respond(GenerateRequest request, const TenantId& tenant = kTenant) {
@@ -172,6 +173,50 @@ class ResponsesTest : public ::testing::Test {
 };
 
 using Ids = std::vector<std::string>;
+
+TEST_F(ResponsesTest, WhatIsCancelledWhileItWaitsForAReplyIsGone) {
+  const std::string conversation = create_conversation();
+  GenerateRequest running = request("running", conversation);
+  running.options.max_tokens = 100;
+  const auto reply = begin(std::move(running));
+  step_until_tokens(*reply);
+  const auto memory = std::make_shared<RequestMemory>(1ul << 20);
+  for (int i = 0; i < 200; ++i) {
+    GenerateRequest waiting = request("waiting", conversation);
+    waiting.share = memory->open(kTenant);
+    ASSERT_TRUE(waiting.share->grow(1000));
+    const auto sink = begin(std::move(waiting));
+    router_->step();
+    EXPECT_EQ(memory->bytes_used(), 1000u);
+    router_->cancel(sink->id, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+    EXPECT_EQ(memory->bytes_used(), 0u) << "nothing of it is left";
+    router_->check_invariants();
+  }
+  settle();
+  EXPECT_EQ(get(conversation, "running")->response->completion_tokens, 100);
+}
+
+TEST_F(ResponsesTest, SoManyMayWaitForAReply) {
+  const std::string conversation = create_conversation();
+  GenerateRequest running = request("running", conversation);
+  running.options.max_tokens = 100;
+  const auto reply = begin(std::move(running));
+  step_until_tokens(*reply);
+  std::vector<std::shared_ptr<ResponseSink>> sinks;
+  for (int i = 0; i < 70; ++i) {
+    sinks.push_back(begin(request(std::format("r{}", i), conversation)));
+    router_->step();
+  }
+  const auto may_not_wait = [](const std::shared_ptr<ResponseSink>& sink) {
+    const auto* failure = sink->terminal ? std::get_if<FailureEvent>(&*sink->terminal) : nullptr;
+    return failure != nullptr && failure->error.code == ErrorCode::limit_wait;
+  };
+  EXPECT_EQ(std::ranges::count_if(sinks, may_not_wait), 6);
+  EXPECT_TRUE(may_not_wait(sinks.back()));
+  settle();
+  EXPECT_EQ(std::ranges::count_if(sinks, may_not_wait), 6);
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->terminal) << "they had their turns";
+}
 
 TEST_F(ResponsesTest, EachContinuesTheLastAndComputesTheDelta) {
   const auto first = respond(request("one"));

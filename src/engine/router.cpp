@@ -17,9 +17,16 @@ namespace uma::engine {
 namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
+constexpr std::size_t kWaitingForReplyMax = 64;  // of one session
+constexpr std::size_t kBytesPerToken = 4;        // of text, about
 
 std::size_t tokens_of(const kv::SessionRecord& record) {
   return record.chain.size() + record.pending.size();
+}
+
+// About so much text is read where all of it is.
+std::size_t text_bytes_of(const kv::SessionRecord& record) {
+  return tokens_of(record) * kBytesPerToken;
 }
 
 Error busy_session(const std::string& session) {
@@ -152,7 +159,8 @@ void Router::on_load_progress(const std::string& name, double progress) {
       .stage = ProgressStage::loading, .done = std::llround(progress * 100), .total = 100, .position = 0, .eta_ms = 0};
   for (const auto& [id, open] : requests_) {
     // A lost progress report is no reason to end a request.
-    if (open.wants_progress && open.model == name && open.lane == nullptr) (void)open.sink->deliver(event);
+    if (!open.wants_progress || open.model != name || open.lane != nullptr) continue;
+    for (const auto& sink : open.sinks) (void)sink->deliver(event);
   }
 }
 
@@ -334,18 +342,22 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
       return reply(fail(ErrorCode::limit_prompt, std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}",
                                                              input.bytes(), options_.limits.max_prompt_bytes)));
     }
-    preparer_.post([this, use = std::move(*use), record = std::move(record), input = std::move(input),
+    const TenantId owner = record.tenant;
+    const std::size_t bytes = input.bytes();
+    preparer_.post(owner, bytes,
+                   [this, use = std::move(*use), record = std::move(record), input = std::move(input),
                     reply = std::move(reply)]() mutable {
-      auto begun = append_to_record(*use->chat, record, input);
-      post([this, use = std::move(use), begun = std::move(begun), reply = std::move(reply)]() mutable {
-        if (!begun) return reply(std::unexpected(begun.error()));
-        if (auto fits = check_fits(*use, 0, begun->pending.size()); !fits) return reply(std::unexpected(fits.error()));
-        if (begun->on_full == OnFull::shift && begun->mode == SessionMode::text) {
-          begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
-        }
-        add_session(std::move(*begun), least_loaded_lane(*use), {}, std::move(reply));
-      });
-    });
+                     auto begun = append_to_record(*use->chat, record, input);
+                     post([this, use = std::move(use), begun = std::move(begun), reply = std::move(reply)]() mutable {
+                       if (!begun) return reply(std::unexpected(begun.error()));
+                       if (auto fits = check_fits(*use, 0, begun->pending.size()); !fits)
+                         return reply(std::unexpected(fits.error()));
+                       if (begun->on_full == OnFull::shift && begun->mode == SessionMode::text) {
+                         begun->n_keep = std::max(begun->n_keep, static_cast<std::int32_t>(begun->pending.size()));
+                       }
+                       add_session(std::move(*begun), least_loaded_lane(*use), {}, std::move(reply));
+                     });
+                   });
   });
 }
 
@@ -386,25 +398,28 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
   Session* session = sessions_.find(id);
   sessions_.lock(*session);
   sessions_.touch(*session);
-  preparer_.post([this, use = std::move(use), id, record = session->record, input = std::move(input), chat = std::move(chat),
+  const std::size_t bytes = input.bytes() + (chat ? chat->tools.size() : 0);
+  preparer_.post(session->summary.tenant, bytes,
+                 [this, use = std::move(use), id, record = session->record, input = std::move(input), chat = std::move(chat),
                   reply = std::move(reply)]() mutable {
-    auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
-    post([this, use = std::move(use), id, appended = std::move(appended), reply = std::move(reply)]() mutable {
-      const Session* target = sessions_.find(id);
-      const auto finish_with_error = [&](Error error) {
-        reply(std::unexpected(std::move(error)));
-        sessions_.unlock(id);
-      };
-      if (!appended) return finish_with_error(appended.error());
-      const std::size_t known = tokens_of(*target->record);
-      const std::size_t total = tokens_of(*appended);
-      const std::size_t added = total > known ? total - known : 0;
-      if (auto fits = check_record_fits(*use, *appended, added); !fits) return finish_with_error(fits.error());
-      if (auto within = sessions_.check_quota(appended->tenant, 0, added); !within) return finish_with_error(within.error());
-      appended->last_used_s = clock_.unix_s();
-      commit_and_reply(std::move(*appended), std::move(reply));
-    });
-  });
+                   auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
+                   post([this, use = std::move(use), id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+                     const Session* target = sessions_.find(id);
+                     const auto finish_with_error = [&](Error error) {
+                       reply(std::unexpected(std::move(error)));
+                       sessions_.unlock(id);
+                     };
+                     if (!appended) return finish_with_error(appended.error());
+                     const std::size_t known = tokens_of(*target->record);
+                     const std::size_t total = tokens_of(*appended);
+                     const std::size_t added = total > known ? total - known : 0;
+                     if (auto fits = check_record_fits(*use, *appended, added); !fits) return finish_with_error(fits.error());
+                     if (auto within = sessions_.check_quota(appended->tenant, 0, added); !within)
+                       return finish_with_error(within.error());
+                     appended->last_used_s = clock_.unix_s();
+                     commit_and_reply(std::move(*appended), std::move(reply));
+                   });
+                 });
 }
 
 void Router::end_session(const TenantId& tenant, const std::string& session, Reply<Unit> reply) {
@@ -539,8 +554,9 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
         Session& target = **found;
         if (target.running != RequestId{}) {
           // The turn that runs will be committed in the place of the record as it is now.
+          if (auto may_wait = check_waiting(target.summary.id); !may_wait) return reply(std::unexpected(may_wait.error()));
           waiting_for_reply_[target.summary.id].emplace_back(
-              [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)]() mutable {
+              RequestId{}, [this, tenant, session, metadata = std::move(metadata), reply = std::move(reply)]() mutable {
                 set_metadata(tenant, session, std::move(metadata), std::move(reply));
               });
           return;
@@ -561,8 +577,9 @@ void Router::remove_last_message(TenantId tenant, std::string session, MessagePo
           if (!found) return reply(std::unexpected(found.error()));
           Session& target = **found;
           if (target.running != RequestId{}) {
+            if (auto may_wait = check_waiting(target.summary.id); !may_wait) return reply(std::unexpected(may_wait.error()));
             waiting_for_reply_[target.summary.id].emplace_back(
-                [this, tenant, session, place, reply = std::move(reply)]() mutable {
+                RequestId{}, [this, tenant, session, place, reply = std::move(reply)]() mutable {
                   remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
                 });
             return;
@@ -580,18 +597,20 @@ void Router::remove_last_message_of(Session& session, ModelUse use, Reply<Sessio
   sessions_.lock(session);
   sessions_.touch(session);
   const kv::SessionRecord& record = *session.record;
-  preparer_.post([this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
-                  reply = std::move(reply)]() mutable {
-    auto next = without_last_message(*use->chat, *record, without_turn);
-    post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
-      if (!next) {
-        reply(std::unexpected(next.error()));
-        return sessions_.unlock(id);
-      }
-      next->last_used_s = clock_.unix_s();
-      commit_and_reply(std::move(*next), std::move(reply));
-    });
-  });
+  preparer_.post(
+      record.tenant, text_bytes_of(record),
+      [this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
+       reply = std::move(reply)]() mutable {
+        auto next = without_last_message(*use->chat, *record, without_turn);
+        post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
+          if (!next) {
+            reply(std::unexpected(next.error()));
+            return sessions_.unlock(id);
+          }
+          next->last_used_s = clock_.unix_s();
+          commit_and_reply(std::move(*next), std::move(reply));
+        });
+      });
 }
 
 void Router::get_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -613,10 +632,12 @@ void Router::cancel_response(const TenantId& tenant, const std::string& session,
   if (found == nullptr || found->draft == nullptr || found->draft->response.id != response) {
     return get_response(tenant, session, response, std::move(reply));
   }
+  if (auto may_wait = check_waiting(found->summary.id); !may_wait) return reply(std::unexpected(may_wait.error()));
   cancel(found->running, [](const Expected<bool>&) {});
-  waiting_for_reply_[found->summary.id].emplace_back([this, tenant, session, response, reply = std::move(reply)]() mutable {
-    get_response(tenant, session, response, std::move(reply));
-  });
+  waiting_for_reply_[found->summary.id].emplace_back(RequestId{},
+                                                     [this, tenant, session, response, reply = std::move(reply)]() mutable {
+                                                       get_response(tenant, session, response, std::move(reply));
+                                                     });
 }
 
 void Router::forget_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -629,8 +650,10 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
                    if (find_response(*target.record, response) == nullptr)
                      return reply(std::unexpected(unknown_response(response)));
                    if (target.running != RequestId{}) {
+                     if (auto may_wait = check_waiting(target.summary.id); !may_wait)
+                       return reply(std::unexpected(may_wait.error()));
                      waiting_for_reply_[target.summary.id].emplace_back(
-                         [this, tenant, session, response, reply = std::move(reply)]() mutable {
+                         RequestId{}, [this, tenant, session, response, reply = std::move(reply)]() mutable {
                            forget_response(tenant, session, response, std::move(reply));
                          });
                      return;
@@ -684,7 +707,9 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
 
 // The file begins with the conversation, and its images and its KV follow, if it has any, and if `made` has some.
 void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
+  const kv::SessionRecord& exported = *record;
   preparer_.post(
+      exported.tenant, text_bytes_of(exported),
       [this, use = std::move(use), record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
         Bytes conversation = export_record(*use->model, *record);
         auto join = [this, conversation = std::move(conversation), made = std::move(made),
@@ -703,9 +728,9 @@ void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSes
         };
         const std::shared_ptr<Vision> vision = use->vision;
         if (vision == nullptr) return join(PortableFile{});
-        vision->post([this, vision, use = std::move(use), record = std::move(record), join = std::move(join)]() mutable {
-          join(export_images(*vision, *record, exports_));
-        });
+        const TenantId tenant = record->tenant;
+        vision->post(tenant, [this, vision, use = std::move(use), record = std::move(record),
+                              join = std::move(join)]() mutable { join(export_images(*vision, *record, exports_)); });
       });
 }
 
@@ -753,7 +778,7 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
     if (!used) return reply(std::unexpected(used.error()));
     const PortableFile file = request.file;
     const std::shared_ptr<Vision> vision = (*used)->vision;
-    auto prepare = [this, use = std::move(*used), tenant = std::move(tenant), request = std::move(request),
+    auto prepare = [this, use = std::move(*used), tenant, request = std::move(request),
                     reply = std::move(reply)](const Expected<std::vector<std::string>>& images) mutable {
       auto imported =
           images ? import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), *images)
@@ -783,10 +808,12 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
       });
     };
     if (vision == nullptr) {
-      return preparer_.post([prepare = std::move(prepare), file]() mutable { prepare(import_images(nullptr, file)); });
+      return preparer_.post(tenant, file.size(),
+                            [prepare = std::move(prepare), file]() mutable { prepare(import_images(nullptr, file)); });
     }
-    vision->post([this, vision, prepare = std::move(prepare), file]() mutable {
-      preparer_.post([prepare = std::move(prepare), images = import_images(vision.get(), file)]() mutable { prepare(images); });
+    vision->post(tenant, [this, vision, tenant, prepare = std::move(prepare), file]() mutable {
+      preparer_.post(tenant, file.size(),
+                     [prepare = std::move(prepare), images = import_images(vision.get(), file)]() mutable { prepare(images); });
     });
   });
 }
@@ -852,12 +879,12 @@ Expected<Unit> Router::check_images(const ServedModel& served, std::size_t bytes
   return Unit{};
 }
 
-void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
+void Router::embed_images(const TenantId& tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
   if (draining_) return reply(fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests"));
   const TimePoint received = clock_.now();
   const std::string name = request.model;
   models_.with_chat(
-      name, [this, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
+      name, [this, tenant, received, request = std::move(request), reply = std::move(reply)](Expected<ModelUse> use) mutable {
         if (!use) return reply(std::unexpected(use.error()));
         const std::int64_t deadline_ms = request.deadline_ms.value_or(options_.limits.deadline_ms);
         const TimePoint deadline =
@@ -865,28 +892,29 @@ void Router::embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> rep
         if (auto sees = check_images(**use, 0); !sees) return reply(std::unexpected(sees.error()));
         std::vector<std::string> urls = urls_of(request.images);
         if (options_.fetcher == nullptr || urls.empty()) {
-          return embed_images(std::move(*use), std::move(request), deadline, std::move(reply));
+          return embed_images(tenant, std::move(*use), std::move(request), deadline, std::move(reply));
         }
         options_.fetcher->fetch(std::move(urls), deadline, {},
-                                [this, use = std::move(*use), request = std::move(request), deadline,
+                                [this, tenant, use = std::move(*use), request = std::move(request), deadline,
                                  reply = std::move(reply)](Fetched fetched) mutable {
-                                  post([this, use = std::move(use), request = std::move(request), deadline,
+                                  post([this, tenant, use = std::move(use), request = std::move(request), deadline,
                                         reply = std::move(reply), fetched = std::move(fetched)]() mutable {
                                     const auto put = put_fetched(request.images, std::move(fetched));
                                     if (!put) return reply(std::unexpected(put.error()));
-                                    embed_images(std::move(use), std::move(request), deadline, std::move(reply));
+                                    embed_images(tenant, std::move(use), std::move(request), deadline, std::move(reply));
                                   });
                                 });
       });
 }
 
-void Router::embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
+void Router::embed_images(const TenantId& tenant, ModelUse use, EmbedImagesRequest request, TimePoint deadline,
+                          Reply<ImageEmbeddings> reply) {
   std::size_t bytes = 0;
   for (const ImageSource& image : request.images) bytes += image.text.size();
   if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
   const std::shared_ptr<Vision> vision = use->vision;
   vision->embed(
-      std::move(request), deadline,
+      tenant, std::move(request), deadline,
       [use = std::move(use), reply = std::move(reply)](Expected<ImageEmbeddings> made) mutable { reply(std::move(made)); });
 }
 
@@ -898,9 +926,8 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
-    Open& open = requests_.at(id);
-    open.fetch = std::stop_source();
-    options_.fetcher->fetch(std::move(urls), deadline_of(open), open.fetch.get_token(),
+    const Open& open = requests_.at(id);
+    options_.fetcher->fetch(std::move(urls), deadline_of(open), open.end.get_token(),
                             [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
                               post([this, id, tenant, request = std::move(request), fetched = std::move(fetched)]() mutable {
                                 const auto found = requests_.find(id);
@@ -913,17 +940,18 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
     return;
   }
   served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
-  served.vision->post([this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
-    auto images = take_images(*vision, request.input, is_of_session);
-    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
-    post([this, id, tenant, request = std::move(request), images = std::move(images)]() mutable {
-      const auto found = requests_.find(id);
-      if (found == requests_.end()) return;  // cancelled meanwhile
-      if (!images) return refuse(id, images.error());
-      found->second.images = std::move(*images);
-      begin_generation(id, tenant, std::move(request));
-    });
-  });
+  served.vision->post(tenant,
+                      [this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
+                        auto images = take_images(*vision, request.input, is_of_session);
+                        vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
+                        post([this, id, tenant, request = std::move(request), images = std::move(images)]() mutable {
+                          const auto found = requests_.find(id);
+                          if (found == requests_.end()) return;  // cancelled meanwhile
+                          if (!images) return refuse(id, images.error());
+                          found->second.images = std::move(*images);
+                          begin_generation(id, tenant, std::move(request));
+                        });
+                      });
 }
 
 // Likewise, then appends the input.
@@ -946,8 +974,9 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
   }
   const std::shared_ptr<Vision> vision = use->vision;
   vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
-  vision->post([this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
-                reply = std::move(reply)]() mutable {
+  const TenantId owner = tenant;
+  vision->post(owner, [this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
+                       reply = std::move(reply)]() mutable {
     auto images = take_images(*vision, request.input, true);
     vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
     post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request), images = std::move(images),
@@ -974,6 +1003,11 @@ Expected<std::vector<ImageRun>> Router::images_of(const ServedModel& served, con
 // --- Generations
 // ----------------------------------------------------------------------------------------------------------------
 
+void Router::refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Error& error) {
+  requests_refused_.add();
+  for (const auto& sink : sinks) (void)sink->deliver(FailureEvent{error});
+}
+
 void Router::refuse(RequestId id, Error error) {
   requests_refused_.add();
   end_request(id, FailureEvent{std::move(error)});
@@ -986,13 +1020,14 @@ void Router::set_sent(RequestId id) {
 }
 
 void Router::note_open() {
-  requests_open_.set(static_cast<std::int64_t>(requests_.size() + texts_requests_.size()));
+  requests_open_.set(generations_open_ + std::ssize(texts_requests_));
 }
 
 void Router::end_request(RequestId id, const Event& terminal) {
   const auto found = requests_.find(id);
   UMA_CHECK(found != requests_.end());
-  const std::shared_ptr<EventSink> sink = std::move(found->second.sink);
+  const std::vector<std::shared_ptr<EventSink>> sinks = std::move(found->second.sinks);
+  generations_open_ -= std::ssize(sinks);
   const SessionId session = found->second.session;
   const std::string model = std::move(found->second.model);
   if (!found->second.use.is_empty()) {
@@ -1000,17 +1035,51 @@ void Router::end_request(RequestId id, const Event& terminal) {
   } else if (!model.empty()) {
     models_.stop_waiting(model, id);
   }
-  (void)found->second.fetch.request_stop();
+  (void)found->second.end.request_stop();
   requests_.erase(found);
+  if (const auto waiting = waiting_for_reply_.find(session); waiting != waiting_for_reply_.end()) {
+    std::erase_if(waiting->second, [id](const WaitingForReply& each) { return each.request == id; });
+    if (waiting->second.empty()) waiting_for_reply_.erase(waiting);
+  }
   set_sent(id);
   if (Session* owner = sessions_.find(session); owner != nullptr && owner->running == id) {
     sessions_.end_run(*owner);
   }
   note_open();
-  (void)sink->deliver(terminal);  // terminal events are always taken
+  for (const auto& sink : sinks) (void)sink->deliver(terminal);  // terminal events are always taken
 }
 
-Expected<Unit> Router::admit(const GenerateRequest& request) const {
+// So many tokens are kept for the request, and what its replies must follow.
+Expected<Unit> Router::hold(const Open& open, std::size_t tokens) {
+  const std::size_t bytes = tokens * sizeof(Token) + (open.grammars ? open.grammars->bytes() : 0);
+  return open.share ? open.share->grow(bytes) : Unit{};
+}
+
+// The generations of one prompt, which is prepared, go on as requests of their own. Their ids, the request's first.
+std::vector<RequestId> Router::split(RequestId id) {
+  std::vector<RequestId> ids{id};
+  Open& first = requests_.at(id);
+  for (std::size_t i = 1; i < first.sinks.size(); ++i) {
+    const RequestId each{id.value + i};
+    Open& open = requests_[each];
+    open.sinks.push_back(std::move(first.sinks[i]));
+    open.model = first.model;
+    open.flow = first.flow;
+    open.received = first.received;
+    open.timeout = first.timeout;
+    open.deadline_ms = first.deadline_ms;
+    open.wants_progress = first.wants_progress;
+    open.grammars = first.grammars;
+    open.images = first.images;
+    open.share = first.share;
+    open.use = first.use.again();
+    ids.push_back(each);
+  }
+  first.sinks.resize(1);
+  return ids;
+}
+
+Expected<Unit> Router::admit(const GenerateRequest& request, std::int64_t generations) const {
   if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
   const std::size_t prompt_bytes = request.input.bytes() + request.options.chat.tools.size();
   if (prompt_bytes > options_.limits.max_prompt_bytes) {
@@ -1019,23 +1088,14 @@ Expected<Unit> Router::admit(const GenerateRequest& request) const {
   }
   // What waits is what the slots cannot hold; the request itself is in requests_ already. Counted here and not in the lanes, so
   // that a burst is judged alike however far its requests have come.
-  std::int64_t waiting = static_cast<std::int64_t>(requests_.size()) - 1;
-  std::int64_t bytes = 0;
+  std::int64_t waiting = generations_open_ - generations;
   for (const ServedModel* served : models_.loaded()) {
-    for (const Lane* lane : served->lanes) {
-      waiting -= lane->shape().sequences;
-      bytes += lane->stats().queue_bytes.value();
-    }
+    for (const Lane* lane : served->lanes) waiting -= lane->shape().sequences;
   }
   const auto waiting_max = static_cast<std::int64_t>(options_.limits.queue_max);
   if (waiting_max > 0 && waiting >= waiting_max) {
     return fail(ErrorCode::limit_wait,
                 std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
-  }
-  if (bytes + static_cast<std::int64_t>(prompt_bytes) > static_cast<std::int64_t>(options_.limits.queue_bytes_max)) {
-    return fail(ErrorCode::limit_wait,
-                std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
-                            options_.limits.queue_bytes_max));
   }
   return Unit{};
 }
@@ -1071,9 +1131,13 @@ Expected<Unit> Router::check_record_fits(const ServedModel& served, const kv::Se
   return fits;
 }
 
-void Router::generate(RequestId id, const TenantId& tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) {
+void Router::generate(RequestId id, const TenantId& tenant, GenerateRequest request,
+                      std::vector<std::shared_ptr<EventSink>> sinks) {
+  UMA_CHECK(!sinks.empty() && (sinks.size() == 1 || (request.session.empty() && !request.response)));
   Open& open = requests_[id];
-  open.sink = std::move(sink);
+  open.sinks = std::move(sinks);
+  open.share = request.share;
+  generations_open_ += std::ssize(open.sinks);
   open.flow = {tenant.value, request.client};
   open.received = clock_.now();
   open.wants_progress = request.options.progress;
@@ -1083,7 +1147,7 @@ void Router::generate(RequestId id, const TenantId& tenant, GenerateRequest requ
   note_open();
   unsent_.emplace(id, open.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
-  if (auto admitted = admit(request); !admitted) return refuse(id, admitted.error());
+  if (auto admitted = admit(request, std::ssize(open.sinks)); !admitted) return refuse(id, admitted.error());
   const std::string session_name = request.session;
   const std::string model_name = request.model;
   const auto known = source_.resolve(model_name);
@@ -1143,35 +1207,52 @@ void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequ
 }
 
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
+  const Open& open = requests_.at(id);
+  const std::size_t bytes = memory_of(request);
   preparer_.post(
-      [this, id, chat = requests_.at(id).use->chat, now_s = clock_.unix_s(), request = std::move(request)]() mutable {
+      {open.flow.tenant}, bytes,
+      [this, id, use = open.use.again(), end = open.end.get_token(), now_s = clock_.unix_s(),
+       request = std::move(request)]() mutable {
+        if (end.stop_requested()) return;
         kv::SessionRecord empty;
         empty.created_s = now_s;
-        auto grammars = compile_grammars(*chat, request.options);
-        auto record = append_to_record(*chat, empty, request.input, &request.options.chat);
+        auto grammars = use->grammars->compile(*use->chat, request.options);
+        auto record = append_to_record(*use->chat, empty, request.input, &request.options.chat);
         post([this, id, grammars = std::move(grammars), record = std::move(record), request = std::move(request)]() mutable {
-          const auto open = requests_.find(id);
-          if (open == requests_.end()) return;  // cancelled meanwhile
-          const ServedModel& served = *open->second.use;
-          if (!grammars) return refuse(id, grammars.error());
-          if (!record) return refuse(id, record.error());
-          open->second.grammars = std::move(*grammars);
-          if (auto fits = check_fits(served, 0, record->pending.size()); !fits) return refuse(id, fits.error());
-          if (record->pending.empty())
-            return refuse(id, {ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"});
-          if (!request.input.messages.empty()) {
-            for (std::string& stop : capability::chat_stop_strings(*served.model))
-              request.options.stop.push_back(std::move(stop));
-          }
-          auto images = images_of(served, *record, record->pending);
-          if (!images) return refuse(id, images.error());
-          Lane& lane = *served.lanes[least_loaded_lane(served)];
-          Task task = make_task(id, open->second, request, std::move(record->pending));
-          task.images = std::move(*images);
-          if (!request.input.messages.empty()) read_reply(served, task, request.options.chat);
-          send(std::move(task), lane);
+          if (!requests_.contains(id)) return;  // cancelled meanwhile
+          auto started = grammars ? Expected<Unit>(Unit{}) : std::unexpected(grammars.error());
+          if (started && !record) started = std::unexpected(record.error());
+          if (started) started = start_one_shot(id, std::move(*grammars), *record, request);
+          if (!started) refuse(id, started.error());
         });
       });
+}
+
+// Starts the generations of a prompt that is prepared.
+Expected<Unit> Router::start_one_shot(RequestId id, ReplyGrammars grammars, const kv::SessionRecord& record,
+                                      const GenerateRequest& request) {
+  const std::vector<Token>& prompt = record.pending;
+  Open& open = requests_.at(id);
+  const ServedModel& served = *open.use;
+  open.grammars = std::move(grammars);
+  if (auto fits = check_fits(served, 0, prompt.size()); !fits) return fits;
+  if (prompt.empty()) return fail(ErrorCode::proto_field, "field \"prompt\" has no tokens for this model");
+  auto images = images_of(served, record, prompt);
+  if (!images) return std::unexpected(images.error());
+  if (auto held = hold(open, prompt.size() * open.sinks.size()); !held) return held;
+  GenerateOptions options = request.options;
+  const bool is_chat = !request.input.messages.empty();
+  if (is_chat) {
+    for (std::string& stop : capability::chat_stop_strings(*served.model)) options.stop.push_back(std::move(stop));
+  }
+  for (const RequestId each : split(id)) {
+    Task task = make_task(each, requests_.at(each), options, prompt);
+    task.images = *images;
+    if (is_chat) read_reply(served, task, options.chat);
+    if (options.sampling.seed) ++*options.sampling.seed;
+    send(std::move(task), *served.lanes[least_loaded_lane(served)]);
+  }
+  return Unit{};
 }
 
 void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request) {
@@ -1201,16 +1282,18 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
     sessions_.lock(session);
-    preparer_.post([this, id, session_id, request, chat = open.use->chat, last = session.record,
+    preparer_.post(record.tenant, text_bytes_of(record),
+                   [this, id, session_id, request, chat = open.use->chat, last = session.record,
                     without = rewound(record, record.turns.size() - 1)] {
-      post([this, id, session_id, request, reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
-        if (!reopened || !requests_.contains(id)) {
-          if (requests_.contains(id)) refuse(id, reopened.error());
-          return sessions_.unlock(session_id);
-        }
-        commit_and_start(id, std::move(*reopened), request);
-      });
-    });
+                     post([this, id, session_id, request,
+                           reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
+                       if (!reopened || !requests_.contains(id)) {
+                         if (requests_.contains(id)) refuse(id, reopened.error());
+                         return sessions_.unlock(session_id);
+                       }
+                       commit_and_start(id, std::move(*reopened), request);
+                     });
+                   });
     return;
   }
   const ChatOptions& chat = request.options.chat;
@@ -1232,22 +1315,26 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
 // The session is locked meanwhile, and the request then goes before what has come to the session since.
 void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
   sessions_.lock(session);
-  preparer_.post([this, id, session_id = session.summary.id, chat = requests_.at(id).use->chat, request] {
-    post([this, id, session_id, request, grammars = compile_grammars(*chat, request.options)]() mutable {
-      const auto open = requests_.find(id);  // none: cancelled meanwhile
-      if (open != requests_.end() && !grammars) {
-        refuse(id, grammars.error());
-      } else if (open != requests_.end()) {
-        open->second.grammars = std::move(*grammars);
-        sessions_.put_first(session_id, [this, id, request](Expected<Session*> found) {
-          if (!requests_.contains(id)) return;  // cancelled meanwhile
-          if (!found) return refuse(id, found.error());
-          generate_in(**found, id, request);
-        });
-      }
-      sessions_.unlock(session_id);
-    });
-  });
+  const Open& opened = requests_.at(id);
+  preparer_.post(session.summary.tenant, memory_of(request),
+                 [this, id, session_id = session.summary.id, use = opened.use.again(), end = opened.end.get_token(), request] {
+                   auto compiled =
+                       end.stop_requested() ? Expected<ReplyGrammars>() : use->grammars->compile(*use->chat, request.options);
+                   post([this, id, session_id, request, grammars = std::move(compiled)]() mutable {
+                     const auto open = requests_.find(id);  // none: cancelled meanwhile
+                     if (open != requests_.end() && !grammars) {
+                       refuse(id, grammars.error());
+                     } else if (open != requests_.end()) {
+                       open->second.grammars = std::move(*grammars);
+                       sessions_.put_first(session_id, [this, id, request](Expected<Session*> found) {
+                         if (!requests_.contains(id)) return;  // cancelled meanwhile
+                         if (!found) return refuse(id, found.error());
+                         generate_in(**found, id, request);
+                       });
+                     }
+                     sessions_.unlock(session_id);
+                   });
+                 });
 }
 
 // Commits the record of a locked session, then generates on it.
@@ -1283,13 +1370,13 @@ Expected<Unit> Router::try_start_session_task(RequestId id, Session& session, co
   tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
   auto images = images_of(served, record, tokens);
   if (!images) return std::unexpected(images.error());
+  if (auto held = hold(requests_.at(id), tokens.size()); !held) return held;
   sessions_.begin_run(session, id);
-  GenerateRequest adjusted;
-  adjusted.options = request.options;
+  GenerateOptions options = request.options;
   if (record.mode == SessionMode::chat) {
-    for (std::string& stop : capability::chat_stop_strings(*served.model)) adjusted.options.stop.push_back(std::move(stop));
+    for (std::string& stop : capability::chat_stop_strings(*served.model)) options.stop.push_back(std::move(stop));
   }
-  Task task = make_task(id, requests_.at(id), adjusted, std::move(tokens), droppable_of(record));
+  Task task = make_task(id, requests_.at(id), options, std::move(tokens), droppable_of(record));
   task.images = std::move(*images);
   // A reply that goes on is not read from its beginning: it is content.
   if (record.mode == SessionMode::chat && !record.pending.empty()) read_reply(served, task, request.options.chat);
@@ -1352,9 +1439,10 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
   if (previous.empty()) {
     open.session = session.summary.id;
     if (session.running == RequestId{}) return prepare_response(id, session.record, std::nullopt, std::move(request));
+    if (auto may_wait = check_waiting(session.summary.id); !may_wait) return refuse(id, may_wait.error());
     open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
-    waiting_for_reply_[session.summary.id].emplace_back([this, id, tenant, request = std::move(request)]() mutable {
+    waiting_for_reply_[session.summary.id].emplace_back(id, [this, id, tenant, request = std::move(request)]() mutable {
       if (requests_.contains(id)) generate_response(id, tenant, std::move(request));
     });
     return;
@@ -1392,25 +1480,32 @@ kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t tu
 // Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
 void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
   if (!origin) sessions_.lock(*sessions_.find(record->id));
-  preparer_.post([this, id, chat = requests_.at(id).use->chat, record = std::move(record), origin = std::move(origin),
-                  request = std::move(request)]() mutable {
-    auto grammars = compile_grammars(*chat, request.options, "text.format.schema");
-    auto next = begin_response(*chat, *record, request.input, *request.response, request.options.chat);
-    post([this, id, record = std::move(record), origin = std::move(origin), grammars = std::move(grammars),
-          next = std::move(next), request = std::move(request)]() mutable {
-      const bool is_locked = !origin;
-      const auto open = requests_.find(id);  // none: cancelled meanwhile
-      if (open != requests_.end() && !grammars) {
-        refuse(id, grammars.error());
-      } else if (open != requests_.end()) {
-        open->second.grammars = std::move(*grammars);
-        const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
-                                  : Expected<Unit>(std::unexpected(next.error()));
-        if (!started) refuse(id, started.error());
-      }
-      if (is_locked) sessions_.unlock(record->id);
-    });
-  });
+  const Open& open = requests_.at(id);
+  const std::size_t bytes = memory_of(request) + text_bytes_of(*record);
+  preparer_.post({open.flow.tenant}, bytes,
+                 [this, id, use = open.use.again(), end = open.end.get_token(), record = std::move(record),
+                  origin = std::move(origin), request = std::move(request)]() mutable {
+                   const bool is_wanted = !end.stop_requested();
+                   auto grammars = is_wanted ? use->grammars->compile(*use->chat, request.options, "text.format.schema")
+                                             : Expected<ReplyGrammars>();
+                   auto next = is_wanted
+                                   ? begin_response(*use->chat, *record, request.input, *request.response, request.options.chat)
+                                   : Expected<kv::SessionRecord>();
+                   post([this, id, record = std::move(record), origin = std::move(origin), grammars = std::move(grammars),
+                         next = std::move(next), request = std::move(request)]() mutable {
+                     const bool is_locked = !origin;
+                     const auto found = requests_.find(id);  // none: cancelled meanwhile
+                     if (found != requests_.end() && !grammars) {
+                       refuse(id, grammars.error());
+                     } else if (found != requests_.end()) {
+                       found->second.grammars = std::move(*grammars);
+                       const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
+                                                 : Expected<Unit>(std::unexpected(next.error()));
+                       if (!started) refuse(id, started.error());
+                     }
+                     if (is_locked) sessions_.unlock(record->id);
+                   });
+                 });
 }
 
 Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
@@ -1450,9 +1545,18 @@ Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record,
 void Router::run_waiting_for_replies(const SessionId& id) {
   const auto found = waiting_for_reply_.find(id);
   if (found == waiting_for_reply_.end()) return;
-  std::vector<Command> waiting = std::move(found->second);
+  std::vector<WaitingForReply> waiting = std::move(found->second);
   waiting_for_reply_.erase(found);
-  for (Command& command : waiting) command();
+  for (WaitingForReply& each : waiting) each.then();
+}
+
+// Whether one more may wait for the reply that is being made in the session.
+Expected<Unit> Router::check_waiting(const SessionId& id) const {
+  const auto found = waiting_for_reply_.find(id);
+  if (found == waiting_for_reply_.end() || found->second.size() < kWaitingForReplyMax) return Unit{};
+  return fail(ErrorCode::limit_wait, std::format("{} requests wait for the reply that is being made in the conversation, which "
+                                                 "are all that may: try again when it has ended",
+                                                 kWaitingForReplyMax));
 }
 
 TimePoint Router::deadline_of(const Open& open) const {
@@ -1463,9 +1567,8 @@ TimePoint Router::deadline_of(const Open& open) const {
   return begin + std::chrono::milliseconds(deadline_ms);
 }
 
-Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
+Task Router::make_task(RequestId id, const Open& open, const GenerateOptions& options, std::vector<Token> tokens,
                        Droppable droppable) {
-  const GenerateOptions& options = request.options;
   Task task;
   task.id = id;
   const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
@@ -1490,7 +1593,8 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateRequest& re
   task.received = open.received;
   task.deadline = deadline_of(open);
   task.timeout = open.timeout;
-  task.sink = open.sink;
+  task.sink = open.sinks.front();
+  task.share = open.share;
   return task;
 }
 
@@ -1509,7 +1613,6 @@ void Router::send(Task task, Lane& lane) {
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(open.use->lanes, has_queue)) source_.note_queue(open.use->name);
   lane.stats().queue_depth.add(1);
-  lane.stats().queue_bytes.add(static_cast<std::int64_t>(task.bytes()));
   lane.post(StartCommand{std::move(task)});
 }
 
@@ -1661,7 +1764,10 @@ void Router::check_invariants() const {
     }
     UMA_CHECK(last < record.turns_dropped + static_cast<std::int32_t>(record.turns.size()));
   });
-  for (const auto& [id, commands] : waiting_for_reply_) UMA_CHECK(sessions_.find(id)->running != RequestId{});
+  for (const auto& [id, waiting] : waiting_for_reply_) {
+    UMA_CHECK(!waiting.empty() && sessions_.find(id)->running != RequestId{});
+    for (const WaitingForReply& each : waiting) UMA_CHECK(each.request == RequestId{} || requests_.contains(each.request));
+  }
 }
 
 }  // namespace uma::engine

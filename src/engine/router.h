@@ -34,6 +34,7 @@
 #include "core/service.h"
 #include "core/session_info.h"
 #include "engine/embed_lane.h"
+#include "engine/grammar_cache.h"
 #include "engine/image_runs.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
@@ -110,7 +111,15 @@ class Router {
   // Ends every request that no lane has, as cancelled.
   void cancel_all();
 
-  void generate(RequestId id, const TenantId& tenant, GenerateRequest request, std::shared_ptr<EventSink> sink);
+  // What there is no room for never becomes a request.
+  void refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Error& error);
+  template <class T>
+  void refuse(Reply<T>& reply, Error error) {
+    requests_refused_.add();
+    reply(std::unexpected(std::move(error)));
+  }
+  // As Service; the others have the ids that follow.
+  void generate(RequestId id, const TenantId& tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks);
   void embed(RequestId id, const TenantId& tenant, EmbedRequest request, Reply<EmbedResult> reply);
   void rerank(RequestId id, const TenantId& tenant, RerankRequest request, Reply<RerankResult> reply);
   void cancel(RequestId id, Reply<bool> reply);
@@ -132,7 +141,7 @@ class Router {
   void forget_response(const TenantId& tenant, const std::string& session, const std::string& response, Reply<Unit> reply);
   void export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply);
   void import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply);
-  void embed_images(EmbedImagesRequest request, Reply<ImageEmbeddings> reply);
+  void embed_images(const TenantId& tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply);
 
   // For the simulator: every session's invariants hold.
   void check_invariants() const;
@@ -146,8 +155,8 @@ class Router {
   };
   // A request that was accepted and has not ended.
   struct Open {
-    std::shared_ptr<EventSink> sink;  // shared with the door
-    std::string model;                // that it waits for, or uses; empty: not known yet
+    std::vector<std::shared_ptr<EventSink>> sinks;  // shared with the door; one where a lane has it, else of each generation
+    std::string model;                              // that it waits for, or uses; empty: not known yet
     SessionId session;
     sched::Flow flow;
     TimePoint received{};
@@ -155,11 +164,17 @@ class Router {
     TimePoint deadline = kNever;              // of waiting for another reply of its session, or for memory for its model
     std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
-    std::optional<ReplyGrammars> grammars;     // shared with its task; nothing: they were not compiled
-    std::vector<ImagePtr> images;              // that came with it
-    std::stop_source fetch{std::nostopstate};  // of images that are being fetched for it
-    ModelUse use;                              // from when the model is there
-    Lane* lane = nullptr;                      // it is there; null: with the router or the preparer
+    std::optional<ReplyGrammars> grammars;  // shared with its task; nothing: they were not compiled
+    std::vector<ImagePtr> images;           // that came with it
+    RequestShare share;                     // of memory
+    std::stop_source end;                   // of what is done for it elsewhere
+    ModelUse use;                           // from when the model is there
+    Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
+  };
+  // What goes on when the reply of a session has ended.
+  struct WaitingForReply {
+    RequestId request;  // whose it is; zero: of none
+    Command then;
   };
   // The same of embeddings and reranking.
   using TextsRequest = std::variant<EmbedRequest, RerankRequest>;
@@ -190,18 +205,21 @@ class Router {
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
   [[nodiscard]] Expected<Unit> check_images(const ServedModel& served, std::size_t bytes) const;
-  void embed_images(ModelUse use, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
+  void embed_images(const TenantId& tenant, ModelUse use, EmbedImagesRequest request, TimePoint deadline,
+                    Reply<ImageEmbeddings> reply);
   void read_images(RequestId id, const TenantId& tenant, GenerateRequest request);
   void read_images(ModelUse use, TenantId tenant, AppendRequest request, Reply<SessionInfo> reply);
   [[nodiscard]] static Expected<std::vector<ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,
                                                                  std::span<const Token> tokens);
-  [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request) const;
+  [[nodiscard]] Expected<Unit> admit(const GenerateRequest& request, std::int64_t generations) const;
   [[nodiscard]] static Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added);
   [[nodiscard]] static Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record,
                                                         std::size_t added);
   void begin_with_model(RequestId id, const TenantId& tenant, GenerateRequest request, Expected<ModelUse> use);
   void begin_generation(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_one_shot(RequestId id, GenerateRequest request);
+  [[nodiscard]] Expected<Unit> start_one_shot(RequestId id, ReplyGrammars grammars, const kv::SessionRecord& record,
+                                              const GenerateRequest& request);
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request);
@@ -219,7 +237,7 @@ class Router {
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
   void append_locked(ModelUse use, const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
   [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
-  [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateRequest& request, std::vector<Token> tokens,
+  [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateOptions& options, std::vector<Token> tokens,
                                Droppable droppable = {});
   void read_reply(const ServedModel& served, Task& task, ChatOptions chat);
   void send(Task task, Lane& lane);
@@ -229,6 +247,9 @@ class Router {
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
   void note_open();
+  [[nodiscard]] std::vector<RequestId> split(RequestId id);
+  [[nodiscard]] static Expected<Unit> hold(const Open& open, std::size_t tokens);
+  [[nodiscard]] Expected<Unit> check_waiting(const SessionId& id) const;
 
   void open_texts(RequestId id, const TenantId& tenant, TextsRequest request, TextsReply reply);
   [[nodiscard]] Expected<Unit> admit_texts(const TextsRequest& request) const;
@@ -252,7 +273,8 @@ class Router {
   SessionTable sessions_;
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<RequestId, OpenTexts> texts_requests_;
-  std::unordered_map<SessionId, std::vector<Command>> waiting_for_reply_;  // that is being made in the session
+  std::int64_t generations_open_ = 0;                                              // of requests_
+  std::unordered_map<SessionId, std::vector<WaitingForReply>> waiting_for_reply_;  // that is being made in the session
   std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;
   TimePoint next_expiry_ = kNever;

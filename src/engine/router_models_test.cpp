@@ -76,7 +76,7 @@ class RouterModels : public ::testing::Test {
     request.options.max_tokens = 5;
     request.options.progress = true;
     auto sink = std::make_shared<StagesSink>();
-    router_.generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_.generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     return sink;
   }
@@ -184,7 +184,7 @@ TEST_F(RouterModels, OnlyWhatNobodyUsesIsRetired) {
   GenerateRequest request;
   request.input.text = "hello";
   auto running = std::make_shared<StagesSink>();
-  router_.generate(RequestId{++last_request_}, kTenant, std::move(request), running);
+  router_.generate(RequestId{++last_request_}, kTenant, std::move(request), {running});
   EXPECT_FALSE(router_.retire("a")) << "a request is under way";
   settle();
   ASSERT_TRUE(running->eos);

@@ -128,7 +128,7 @@ class RouterTest : public ::testing::Test {
     request.regenerate = regenerate;
     request.options.max_tokens = max_tokens;
     auto sink = std::make_shared<RouterSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     return sink;
   }
@@ -143,7 +143,7 @@ class RouterTest : public ::testing::Test {
     request.options.grammar = grammar;
     request.options.sampling.ignore_eos = ignore_eos;
     auto sink = std::make_shared<RouterSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     return sink;
   }
@@ -154,7 +154,7 @@ class RouterTest : public ::testing::Test {
     GenerateRequest request;
     request.session = session;
     request.options.max_tokens = 500;
-    router_->generate(RequestId{++last_request_}, kTenant, request, sink);
+    router_->generate(RequestId{++last_request_}, kTenant, request, {sink});
     router_->step();
     for (int i = 0; i < 20 && sink->tokens.empty(); ++i) lanes_[0]->step();
     return sink;
@@ -192,6 +192,110 @@ TEST_F(RouterTest, SessionsGoOnWhereTheyWere) {
   EXPECT_EQ(kept->turns.size(), 2u);
   EXPECT_EQ(kept->chain.size(), 11u);
   EXPECT_TRUE(get("tale")->text.starts_with("once!"));
+}
+
+TEST_F(RouterTest, GenerationsOfOnePromptShareItAndDifferInTheirSeeds) {
+  start();
+  load(2);
+  GenerateRequest request;
+  request.input.text = "once";
+  request.options.max_tokens = 5;
+  request.options.sampling.temperature = 1;
+  request.options.sampling.seed = 7;
+  std::vector<std::shared_ptr<RouterSink>> sinks{std::make_shared<RouterSink>(), std::make_shared<RouterSink>(),
+                                                 std::make_shared<RouterSink>()};
+  router_->generate(RequestId{1}, kTenant, request, {sinks.begin(), sinks.end()});
+  EXPECT_EQ(router_->requests_open(), 3);
+  router_->step();
+  EXPECT_TRUE(preparer_.step());
+  EXPECT_FALSE(preparer_.step()) << "their prompt is prepared once";
+  settle();
+  last_request_ = 3;
+  for (std::uint64_t i = 0; i < sinks.size(); ++i) {
+    ASSERT_TRUE(sinks[i]->terminal);
+    EXPECT_EQ(std::get<EosEvent>(*sinks[i]->terminal).usage.seed, 7 + i);
+    request.options.sampling.seed = 7 + i;
+    auto alone = std::make_shared<RouterSink>();
+    router_->generate(RequestId{++last_request_}, kTenant, request, {alone});
+    settle();
+    EXPECT_EQ(alone->tokens, sinks[i]->tokens);
+  }
+  EXPECT_EQ(router_->requests_open(), 0);
+}
+
+TEST_F(RouterTest, WhatEndsBeforeItsPromptIsPreparedEndsWithAllItsGenerations) {
+  start();
+  load();
+  GenerateRequest request;
+  request.input.text = "once";
+  const auto first = std::make_shared<RouterSink>();
+  const auto second = std::make_shared<RouterSink>();
+  router_->generate(RequestId{1}, kTenant, request, {first, second});
+  EXPECT_FALSE(ask<bool>([&](auto reply) {
+                 router_->cancel(RequestId{2}, std::move(reply));
+                 EXPECT_FALSE(second->terminal);
+                 router_->cancel(RequestId{1}, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+               }).value());
+  for (const auto& sink : {first, second}) {
+    ASSERT_TRUE(sink->terminal);
+    EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::cancelled);
+  }
+  EXPECT_EQ(router_->requests_open(), 0);
+  request.options.grammar = "nonsense";
+  const auto third = std::make_shared<RouterSink>();
+  const auto fourth = std::make_shared<RouterSink>();
+  router_->generate(RequestId{3}, kTenant, request, {third, fourth});
+  settle();
+  for (const auto& sink : {third, fourth}) EXPECT_TRUE(std::holds_alternative<FailureEvent>(sink->terminal.value()));
+}
+
+TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
+  start();
+  load();
+  GenerateRequest request;
+  request.input.text = "once";
+  request.options.max_tokens = 50;
+  const auto first = std::make_shared<RouterSink>();
+  const auto second = std::make_shared<RouterSink>();
+  router_->generate(RequestId{1}, kTenant, request, {first, second});
+  router_->step();
+  preparer_.step();
+  router_->step();
+  router_->cancel(RequestId{2}, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+  settle();
+  EXPECT_EQ(std::get<EosEvent>(second->terminal.value()).reason, FinishReason::cancelled);
+  EXPECT_EQ(first->tokens.size(), 50u);
+}
+
+TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
+  start();
+  load();
+  const auto memory = std::make_shared<RequestMemory>(4096);
+  GenerateRequest request;
+  request.input.text = std::string(100, 'x');
+  request.options.max_tokens = 3;
+  request.share = memory->open(kTenant);
+  const auto first = std::make_shared<RouterSink>();
+  const auto second = std::make_shared<RouterSink>();
+  router_->generate(RequestId{1}, kTenant, request, {first, second});
+  router_->step();
+  preparer_.step();
+  router_->step();
+  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // with the BOS
+  EXPECT_EQ(memory->bytes_used(), prompts);
+  router_->cancel(RequestId{2}, [](const Expected<bool>&) {});
+  settle();
+  ASSERT_TRUE(first->terminal && second->terminal);
+  request.share.reset();
+  EXPECT_EQ(memory->bytes_used(), 0u);
+
+  const auto small = std::make_shared<RequestMemory>(500);
+  request.share = small->open(kTenant);
+  const auto refused = std::make_shared<RouterSink>();
+  router_->generate(RequestId{3}, kTenant, std::move(request), {refused});
+  settle();
+  EXPECT_EQ(std::get<FailureEvent>(refused->terminal.value()).error.code, ErrorCode::limit_wait);
+  EXPECT_EQ(small->bytes_used(), 0u);
 }
 
 TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
@@ -621,7 +725,7 @@ TEST_F(RouterTest, RepliesAtOnceFollowTheirGrammarsEach) {
     request.input.text = std::string(static_cast<std::size_t>(1 + i), 'q');
     request.options.grammar = i % 2 == 0 ? R"(root ::= "a" [b-d]{20} "e")" : R"(root ::= [0-9]{4,12} ";")";
     sinks.push_back(std::make_shared<RouterSink>());
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sinks.back());
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sinks.back()});
   }
   settle();
   for (std::size_t i = 0; i < sinks.size(); ++i) {
@@ -661,7 +765,7 @@ TEST_F(RouterTest, AReplyIsJsonOfItsSchemaAndASchemaThatCannotBeServedIsRefused)
     request.options.max_tokens = 100;
     request.options.json_schema = schema;
     auto sink = std::make_shared<RouterSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     return sink;
   };
@@ -692,7 +796,7 @@ TEST_F(RouterTest, ARequestWithAGrammarIsNotOvertaken) {
     request.options.grammar = grammar;
     request.options.max_tokens = 5;
     auto sink = std::make_shared<RouterSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     return sink;
   };
   const auto first = begin("root ::= [a-z]{9}");
@@ -816,7 +920,7 @@ TEST_F(FullContext, ARequestThatNeverBeganDropsNothing) {
   GenerateRequest request;
   request.session = "a";
   const auto sink = std::make_shared<RouterSink>();
-  router_->generate(RequestId{77}, kTenant, request, sink);
+  router_->generate(RequestId{77}, kTenant, request, {sink});
   router_->step();
   lanes_[0]->step();
   EXPECT_EQ(sink->shifts.size(), 1u);

@@ -76,15 +76,6 @@ Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
     return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting,
                                                    options_.limits.queue_max));
   }
-  std::size_t queued = bytes;
-  for (const ServedModel* served : models_.loaded()) {
-    for (const EmbedLane* lane : served->embed_lanes) queued += static_cast<std::size_t>(lane->stats().queue_bytes.value());
-  }
-  if (queued > options_.limits.queue_bytes_max) {
-    return fail(ErrorCode::limit_wait,
-                std::format("waiting requests hold {} bytes, limits.queue_bytes_max is {}: try again later", queued - bytes,
-                            options_.limits.queue_bytes_max));
-  }
   return Unit{};
 }
 
@@ -102,7 +93,9 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
                      "reranker (`models` lists capabilities)",
                      served.name)});
   }
-  preparer_.post([this, id, embedder = served.embedder, request = std::move(request)]() mutable {
+  const TenantId tenant{found->second.flow.tenant};
+  const std::size_t bytes = std::visit([](const auto& asked) { return bytes_of(asked); }, request);
+  preparer_.post(tenant, bytes, [this, id, embedder = served.embedder, request = std::move(request)]() mutable {
     auto texts = std::visit([&](const auto& asked) { return embedder->texts_of(asked); }, request);
     post([this, id, request = std::move(request), texts = std::move(texts)]() mutable {
       if (!texts_requests_.contains(id)) return;  // cancelled meanwhile
@@ -115,6 +108,8 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
 void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts) {
   OpenTexts& open = texts_requests_.at(id);
   const TextOptions& options = options_of(request);
+  const auto held = options.share ? options.share->grow(static_cast<std::uint64_t>(texts.tokens) * sizeof(Token)) : Unit{};
+  if (!held) return refuse_texts(id, held.error());
   const ServedModel& served = *open.use;
   EmbedTask task{.id = id, .texts = std::move(texts), .flow = open.flow, .received = open.received, .done = nullptr};
   task.is_background = options.request_class == RequestClass::background;

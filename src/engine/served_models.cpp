@@ -33,7 +33,11 @@ ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane
     };
   }
   auto chat = std::make_shared<const capability::ChatFormat>(model, std::move(images));
-  return {.model = std::move(model), .chat = std::move(chat), .lanes = std::move(lanes), .vision = std::move(vision)};
+  return {.model = std::move(model),
+          .chat = std::move(chat),
+          .grammars = std::make_shared<GrammarCache>(),
+          .lanes = std::move(lanes),
+          .vision = std::move(vision)};
 }
 
 ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes) {

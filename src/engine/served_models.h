@@ -20,6 +20,7 @@
 #include "core/error.h"
 #include "core/ids.h"
 #include "engine/embed_lane.h"
+#include "engine/grammar_cache.h"
 #include "engine/lane.h"
 #include "engine/vision.h"
 #include "engine/worker_source.h"
@@ -27,12 +28,13 @@
 
 namespace uma::engine {
 
-// What is in memory of a model. One of chat has `model`, `chat` and at least one lane; one of texts has `embedder` and at least
-// one of its lanes.
+// What is in memory of a model. One of chat has `model`, `chat`, `grammars` and at least one lane; one of texts has `embedder`
+// and at least one of its lanes.
 struct ServedModel {
   std::string name{};
   std::shared_ptr<const llm::Model> model{};             // shared with the lanes and the preparer's jobs
   std::shared_ptr<const capability::ChatFormat> chat{};  // likewise
+  std::shared_ptr<GrammarCache> grammars{};              // likewise
   std::vector<Lane*> lanes{};
   std::shared_ptr<Vision> vision{};                            // shared with its thread; null: it reads no images
   std::shared_ptr<const capability::TextEmbedder> embedder{};  // shared with the preparer's jobs

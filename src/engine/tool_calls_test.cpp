@@ -92,7 +92,7 @@ class ToolCalls : public ::testing::Test {
   std::shared_ptr<CallsSink> generate(GenerateRequest request, bool is_slow = false) {
     auto sink = std::make_shared<CallsSink>();
     sink->is_slow = is_slow;
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), sink);
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     for (int quiet = 0; quiet < 3;) {
       bool worked = router_->step();
       worked |= preparer_.step();

@@ -75,18 +75,7 @@ Vision::~Vision() {
 
 void Vision::close() {
   closed_.store(true);
-  inbox_.close();
-}
-
-bool Vision::step() {
-  inbox_.drain(taken_);
-  for (Job& job : taken_) jobs_.push_back(std::move(job));
-  taken_.clear();
-  if (jobs_.empty()) return false;
-  Job job = std::move(jobs_.front());
-  jobs_.pop_front();
-  job();
-  return true;
+  jobs_.close();
 }
 
 // --- Images
@@ -222,16 +211,17 @@ Expected<EncodedPtr> Vision::encode(const std::string& id) {
 // --------------------------------------------------------------------------------------------------------------------
 
 struct Vision::Embedding {
+  TenantId tenant;
   EmbedImagesRequest request;
   TimePoint deadline;
   Reply<ImageEmbeddings> reply;
   ImageEmbeddings made;
 };
 
-void Vision::embed(EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
+void Vision::embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
   for (const ImageSource& source : request.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
-  auto embedding = std::make_shared<Embedding>(std::move(request), deadline, std::move(reply), ImageEmbeddings{});
-  post([this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+  auto embedding = std::make_shared<Embedding>(tenant, std::move(request), deadline, std::move(reply), ImageEmbeddings{});
+  post(std::move(tenant), [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
 }
 
 // One image is a job: others have their turn in between.
@@ -259,8 +249,8 @@ void Vision::embed_next(std::shared_ptr<Embedding> embedding) {
   }
   vectors.push_back(pooled(**encoded));
   if (vectors.size() == images.size()) return end(std::move(embedding->made));
-  // Behind what waits here: its own inbox may be closed.
-  jobs_.emplace_back([this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+  const TenantId tenant = embedding->tenant;
+  jobs_.add(tenant, [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
 }
 
 }  // namespace uma::engine

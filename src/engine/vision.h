@@ -1,6 +1,6 @@
 // The images of one model: from where a client says they are to tokens of a chain, rows for a context, and vectors. Encoding
-// runs on a thread of its own ("uma-vision"), one image after the other, in the order the jobs came; what was encoded of late
-// is kept in memory. Images of sessions are kept as files, named by the hash of what is in them, for as long as a session may
+// runs on a thread of its own ("uma-vision"), one image after the other, tenants in turn; what was encoded of late is kept in
+// memory. Images of sessions are kept as files, named by the hash of what is in them, for as long as a session may
 // have to be computed again.
 #pragma once
 
@@ -16,13 +16,13 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/mailbox.h"
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "core/error.h"
 #include "core/image.h"
 #include "core/request.h"
 #include "core/service.h"
+#include "engine/job_queue.h"
 #include "llm/projector.h"
 
 namespace uma::engine {
@@ -63,14 +63,12 @@ struct VisionStats {
 
 class Vision {
  public:
-  using Job = std::move_only_function<void()>;
-
   Vision(std::unique_ptr<llm::Projector> projector, VisionOptions options, const Clock& clock,
          std::shared_ptr<VisionStats> stats = std::make_shared<VisionStats>());
   ~Vision();
 
   // --- Any thread.
-  void post(Job job) { inbox_.push(std::move(job)); }
+  void post(TenantId tenant, JobQueue::Job job) { jobs_.post(std::move(tenant), std::move(job)); }
   // What waits is still run, but nothing is encoded any more.
   void close();
   // Of what image tokens are made.
@@ -83,15 +81,15 @@ class Vision {
   [[nodiscard]] Expected<Unit> keep(const Image& image) const;
   // Replies with a vector for each image, or with what is wrong with one: the mean of its rows, of length 1. Errors: as take();
   // E_LIMIT_003 past the deadline.
-  void embed(EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
+  void embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
   [[nodiscard]] VisionStats& stats() { return *kept_stats_; }
   [[nodiscard]] const VisionStats& stats() const { return *kept_stats_; }
 
   // --- Owner thread.
   // Runs one job, if any waits. True when there was one.
-  bool step();
+  bool step() { return jobs_.step(); }
   // Waits for work; false once closed and empty.
-  bool wait() { return !jobs_.empty() || inbox_.wait_drain(taken_, kNever); }
+  bool wait() { return jobs_.wait(); }
   // From memory, or anew. Errors: as find(); E_RUNTIME_001.
   [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id);
 
@@ -111,13 +109,11 @@ class Vision {
   const std::unique_ptr<llm::Projector> projector_;  // encode(): the owner thread's
 
   // Owned by the thread that calls step().
-  std::vector<Job> taken_;
-  std::list<Job> jobs_;
   std::list<Cached> cache_;  // the last used one at the end
   std::unordered_map<std::string, std::list<Cached>::iterator> cached_;
 
   // Shared.
-  Mailbox<Job> inbox_;
+  JobQueue jobs_;
   std::atomic<bool> closed_{false};
   const std::shared_ptr<VisionStats> kept_stats_;  // shared with who counts on when the model is loaded again
   VisionStats& stats_ = *kept_stats_;

@@ -35,7 +35,7 @@ class VisionTest : public ::testing::Test {
   }
   Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
     std::optional<Expected<ImageEmbeddings>> made;
-    vision_->embed({.model = "", .images = std::move(images), .deadline_ms = {}}, deadline,
+    vision_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, deadline,
                    [&](Expected<ImageEmbeddings> embeddings) { made = std::move(embeddings); });
     while (vision_->step()) {
     }
@@ -162,7 +162,7 @@ TEST_F(VisionTest, EndsAtTheDeadline) {
 TEST_F(VisionTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
   std::vector<std::string> ended;
   const auto ask = [&](const char* name, std::vector<ImageSource> images) {
-    vision_->embed({.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
+    vision_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
                    [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
   };
   ask("many", {image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('c')});

@@ -143,7 +143,7 @@ void ClientRequests::run(const std::string& id, GenerateRequest request) {
   // Before the call: the events may come, and finish, while it runs.
   InFlight& in_flight = in_flight_[id];
   request.client = client_;
-  in_flight.generation = service_.generate(tenant_, std::move(request), std::move(sink));
+  in_flight.generation = service_.generate(tenant_, std::move(request), {std::move(sink)});
 }
 
 void ClientRequests::run(const std::string& id, EmbedImagesRequest request) {

@@ -20,7 +20,7 @@ using boost::system::error_code;
 
 // How long a refused client has to read the error, and to end what it was sending.
 constexpr std::chrono::seconds kLinger{2};
-// A write buffer that grew for one large reply is given back.
+// A buffer that grew for one large reply is given back, and what one reads is counted beyond that.
 constexpr std::size_t kKeptBufferBytesMax = 65'536;
 // Written to one client before others have their turn.
 constexpr std::size_t kTurnBytes = 1ul << 20;
@@ -48,6 +48,7 @@ void Connection::open(TenantId tenant) {
   // Engine threads copy the weak pointer and never hold the connection: it is destroyed on the io thread.
   outbox_ = std::make_shared<Outbox>(server_.limits.tx_bytes_max,
                                      [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
+  share_ = server_.service.open_share(tenant);
   requests_ = std::make_unique<ClientRequests>(server_.service, std::move(tenant), outbox_, server_.imports);
   server_.connections.insert(shared_from_this());
   server_.connections_count.add(1);
@@ -84,6 +85,7 @@ void Connection::read_some() {
   } else {
     last_byte_at_ = now();
     reader_.append({server_.read_buffer.data(), size});
+    if (auto held = hold_input(); !held) return refuse_stream(held.error());
     start_whole_frames();
   }
 }
@@ -102,6 +104,7 @@ void Connection::start_whole_frames() {
       return;
     }
     if (!*frame) {
+      (void)hold_input();  // no more than before
       wait_readable();
       update_busy();
       return;
@@ -110,6 +113,12 @@ void Connection::start_whole_frames() {
   }
   is_paused_ = true;
   update_busy();
+}
+
+// What has come and is not started is counted, where it is more than every connection may have.
+Expected<Unit> Connection::hold_input() {
+  const std::size_t bytes = reader_.size();
+  return share_->resize(bytes > kKeptBufferBytesMax ? bytes : 0);
 }
 
 // The client will send nothing more. It may have closed altogether, or only its sending side and wait for its answers.

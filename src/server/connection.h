@@ -46,6 +46,7 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
   void wait_readable();
   void read_some();
   void start_whole_frames();
+  [[nodiscard]] Expected<Unit> hold_input();
   void on_read_end();
   void watch_hang_up();
   [[nodiscard]] bool has_hung_up();
@@ -61,6 +62,7 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
   std::shared_ptr<Outbox> outbox_;
   std::unique_ptr<ClientRequests> requests_;
   wire::FrameReader reader_;
+  RequestShare share_;  // of memory, for frames that are coming
   boost::asio::steady_timer linger_timer_;
 
   std::string writing_;  // taken from the outbox; the first written_ bytes have left

@@ -48,11 +48,13 @@ handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, c
   }
   const auto answer = std::make_shared<wire::CompletionAnswer>(std::move(form));
   std::vector<HttpGeneration> generations;
-  for (GenerateRequest& choice : call->choices()) {
-    const std::size_t index = generations.size();
-    generations.push_back({.request = std::move(choice),
-                           .encoder = std::make_unique<ChoiceEncoder>(answer, index),
-                           .charges_prompt = index % call->n == 0});
+  for (Input& prompt : call->prompts) {
+    HttpGeneration& generation = generations.emplace_back(call->generate);
+    generation.request.input = std::move(prompt);
+    const std::size_t first = (generations.size() - 1) * call->n;
+    for (std::size_t i = 0; i < call->n; ++i) {
+      generation.encoders.push_back(std::make_unique<ChoiceEncoder>(answer, first + i));
+    }
   }
   co_return co_await connection.generate(std::move(generations), request);
 }

@@ -258,6 +258,10 @@ Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
   parser.eager(true);
   while (true) {
     if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
+    if (auto held = current_.share->resize(parser.get().body().size()); !held) {
+      no_room_ = std::move(held.error());
+      co_return ReadEnd::no_room;
+    }
     if (parser.is_done()) co_return ReadEnd::done;
     if (!co_await read_some()) co_return ReadEnd::closed;
   }
@@ -269,6 +273,7 @@ Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
   if (end == ReadEnd::timed_out) {
     co_return co_await respond_error(408, {ErrorCode::limit_wait, "the rest of the request did not come"}, false);
   }
+  if (end == ReadEnd::no_room) co_return co_await respond_error(503, no_room_, false, "", "Retry-After: 1\r\n");
   if (end == ReadEnd::closed) {
     co_return co_await respond_error(400, {ErrorCode::proto_json, "the request ends too early"}, false);
   }
@@ -333,13 +338,15 @@ Awaitable<bool> HttpConnection::serve_request() {
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
       if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
     }
+    current_.share = server_.service.open_share(current_.caller ? current_.caller->tenant() : TenantId());
     const auto body_end = co_await within(server_.options.body_timeout, parse_body(parser));
     if (body_end != ReadEnd::done) co_return co_await refuse_unread(body_end.value_or(ReadEnd::timed_out));
   }
+  current_.body = std::move(parser.get().body());
   const BusyMark busy(*this);
   const HttpRequest request{.ids = std::move(match.ids),
                             .query = target_query(parser.get().target()),
-                            .body = parser.get().body(),
+                            .body = current_.body,
                             .version = parser.get().version(),
                             .keep_alive = parser.get().keep_alive() && !server_.draining};
   co_return co_await match.route->handler(*this, request);
@@ -432,11 +439,9 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_limits() {
                  std::format("Retry-After: {}\r\n", seconds)};
 }
 
-RequestId HttpConnection::begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink, bool charges_prompt) {
-  request.client = client_;
-  return server_.service.generate(
-      current_.caller->tenant(), std::move(request),
-      std::make_shared<MeteredSink>(std::move(sink), current_.caller, current_.spent, charges_prompt));
+void HttpConnection::drop_body() {
+  std::string().swap(current_.body);
+  if (current_.share) current_.share->give_back();
 }
 
 // --- answering
@@ -447,8 +452,12 @@ Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations
     co_return co_await respond_error(503, {ErrorCode::limit_wait, "the daemon is stopping and takes no new generations"},
                                      false);
   }
-  auto first = co_await (run_generations(std::move(generations), request, session_field) || watch_client());
-  co_return first.index() == 0 && std::get<0>(first);
+  drop_body();
+  auto first = co_await (caught(run_generations(std::move(generations), request, session_field)) || watch_client());
+  if (first.index() != 0) co_return false;
+  auto goes_on = std::get<0>(first);
+  if (!goes_on) std::rethrow_exception(goes_on.error());
+  co_return *goes_on;
 }
 
 Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
@@ -462,9 +471,17 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
   GenerationGuard guard(server_.service, outbox);
   std::vector<std::shared_ptr<GenerationSink>> sinks;  // shared with the engine
   for (HttpGeneration& generation : generations) {
-    sinks.push_back(
-        std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(generation.encoder), is_stream));
-    guard.add_running(begin_generation(std::move(generation.request), sinks.back(), generation.charges_prompt));
+    std::vector<std::shared_ptr<EventSink>> metered;
+    for (auto& encoder : generation.encoders) {
+      sinks.push_back(std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(encoder), is_stream));
+      metered.push_back(
+          std::make_shared<MeteredSink>(sinks.back(), current_.caller, current_.spent, /*charges_prompt=*/metered.empty()));
+    }
+    generation.request.client = client_;
+    const std::size_t count = metered.size();
+    const RequestId first =
+        server_.service.generate(current_.caller->tenant(), std::move(generation.request), std::move(metered));
+    for (std::size_t i = 0; i < count; ++i) guard.add_running({first.value + i});
   }
 
   bool has_begun = false;

@@ -66,7 +66,7 @@ struct HttpState {
   Gauge connections_count;  // written here, read by any thread
 };
 
-// What a handler knows of the request. Borrows it: valid until it is answered.
+// What a handler knows of the request. Borrows it: valid until it is answered, the body until the service is asked.
 struct HttpRequest {
   std::vector<std::string> ids;  // what stands in the braces of the route's path
   std::string_view query;        // behind the ?
@@ -139,6 +139,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   struct Current {
     std::string id;
     std::shared_ptr<Account> caller;  // null until it is known
+    std::string body;                 // empty when what it says has been handed on
+    RequestShare share;               // of memory, for the body; null: there was none
     std::string cors_header;          // lines that every answer to a page of another origin has
     TimePoint began{};
     std::string method;
@@ -149,7 +151,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     std::shared_ptr<Spent> spent = std::make_shared<Spent>();
   };
 
-  enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed };
+  enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed, no_room };
 
   HttpConnection(Socket socket, HttpPeer peer, HttpState& server);
 
@@ -162,6 +164,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   Awaitable<bool> read_some();
   Awaitable<ReadEnd> parse_head(Parser& parser);
   Awaitable<ReadEnd> parse_body(Parser& parser);
+  void drop_body();
   ReadEnd parse_available(Parser& parser);
   Awaitable<bool> refuse_unread(ReadEnd end);
   struct Refusal;
@@ -175,8 +178,6 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
 
   Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
                                   std::string_view session_field);
-  // As Service::generate(), for the current request's caller, who is charged with the tokens.
-  RequestId begin_generation(GenerateRequest request, std::shared_ptr<EventSink> sink, bool charges_prompt);
 
   // The beginning of an answer's header; `header` ends the lines that only this answer has.
   std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
@@ -194,6 +195,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   boost::beast::flat_buffer in_;    // received and not yet parsed
   boost::asio::steady_timer wake_;  // cancelled when there are events to write
   boost::system::error_code parse_problem_;
+  Error no_room_;                   // for the rest of the body
   std::size_t body_bytes_max_ = 0;  // of the request that is read
   Current current_;
   bool is_open_ = true;
@@ -215,6 +217,7 @@ boost::asio::awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT st
     }
     flushes->push(self);
   }));
+  drop_body();
   while (is_open_) {
     {
       const MutexLock lock(answer->mutex);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "core/event.h"
@@ -35,11 +36,10 @@ class AnswerEncoder {
   [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
 };
 
-// One of the generations that answer a request, and how its part of the answer is written.
+// What is generated for a prompt of a request, and how the part of the answer is written that each generation is.
 struct HttpGeneration {
   GenerateRequest request;
-  std::unique_ptr<AnswerEncoder> encoder;
-  bool charges_prompt = true;  // to the caller; false: another one does
+  std::vector<std::unique_ptr<AnswerEncoder>> encoders;
 };
 
 // Engine threads own it too, and may outlive the connection: then the outbox is sealed.

@@ -97,8 +97,7 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
                                 model_name(connection.service(), call->generate.model), unix_time_s());
   std::vector<HttpGeneration> generations;
-  generations.push_back(
-      {.request = std::move(call->generate), .encoder = std::make_unique<ResponseWriter>(std::move(encoder))});
+  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
   co_return co_await connection.generate(std::move(generations), request,
                                          names_response ? "previous_response_id" : "conversation");
 }

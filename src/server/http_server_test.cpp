@@ -261,7 +261,7 @@ TEST_F(HttpServerTest, AnswersWithEveryChoice) {
   std::vector<FakeService::Generation> generations;
   for (std::uint64_t i = 0; i < 3; ++i) {
     generations.push_back(service_.next_generation());
-    EXPECT_EQ(generations.back().request.options.sampling.seed, 5 + i);
+    EXPECT_EQ(generations.back().request.options.sampling.seed, 5u) << "the service counts up from it";
   }
   for (const std::size_t i : {2u, 0u, 1u}) {
     generations[i].sink->deliver(EosEvent{FinishReason::stop, {}, "said" + std::to_string(i), std::nullopt});
@@ -277,6 +277,35 @@ TEST_F(HttpServerTest, AnswersWithEveryChoice) {
   }
   EXPECT_TRUE(server_->wait_idle(kPatience));
   EXPECT_TRUE(service_.cancelled().empty());
+}
+
+TEST_F(HttpServerTest, ABodyIsCountedUntilTheServiceIsAsked) {
+  start();
+  HttpClient one = client();
+  const std::string body = std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(100'000, 'x'));
+  one.send(std::format("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.size()) +
+           body.substr(0, 50'000));
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() >= 50'000; }));
+  EXPECT_EQ(service_.request_bytes(), 50'000u) << "what has come, not what was announced";
+  one.send(body.substr(50'000));
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, BodiesThatThereIsNoRoomForAreRefused) {
+  start();
+  const RequestShare others = service_.open_share(TenantId{"others"});
+  ASSERT_TRUE(others->grow((1ul << 29) - 1));
+  const RequestShare own = service_.open_share(TenantId{"uid:" + std::to_string(::geteuid())});
+  ASSERT_TRUE(own->grow(1ul << 28));
+  HttpClient one = client();
+  one.post(kChat, std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(1000, 'x')));
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_LIMIT_003")"));
 }
 
 TEST_F(HttpServerTest, StreamsEveryChoiceAndEndsWithTheLast) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,17 @@ namespace uma::server {
 
 inline constexpr std::chrono::seconds kPatience{kPatienceMs / 1000};
 
+// Whether it becomes so, before patience ends.
+template <class Condition>
+bool becomes(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
 // A service whose generations do nothing until the test delivers events to their sinks. Commands are answered at once, but for
 // touch_session, whose replies wait for the test. Thread-safe.
 class FakeService final : public Service {
@@ -30,12 +42,18 @@ class FakeService final : public Service {
     std::shared_ptr<EventSink> sink;
   };
 
-  RequestId generate(TenantId tenant, GenerateRequest request, std::shared_ptr<EventSink> sink) override {
+  explicit FakeService(std::uint64_t request_bytes_max = 1ul << 30)
+      : memory_(std::make_shared<RequestMemory>(request_bytes_max)) {}
+
+  RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
+  [[nodiscard]] std::uint64_t request_bytes() const { return memory_->bytes_used(); }
+  // One entry for each sink.
+  RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override {
     const MutexLock lock(mutex_);
-    const RequestId id{++last_id_};
-    generations_.push_back({id, std::move(tenant), std::move(request), std::move(sink)});
+    const RequestId first{last_id_ + 1};
+    for (auto& sink : sinks) generations_.push_back({RequestId{++last_id_}, tenant, request, std::move(sink)});
     changed_.notify_all();
-    return id;
+    return first;
   }
   // Vectors and scores wait for the test.
   struct Embedding {
@@ -226,6 +244,7 @@ class FakeService final : public Service {
   }
 
  private:
+  const std::shared_ptr<RequestMemory> memory_;
   // `queue`: a member that the mutex guards.
   template <class SelfT, class T>
   T next_of(std::deque<T> SelfT::* queue) {

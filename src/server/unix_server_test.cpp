@@ -64,6 +64,24 @@ TEST_F(UnixServerTest, AnswersManyRequestsOfOneWrite) {
   for (int i = 0; i < 500; ++i) ASSERT_EQ(client.receive_field("id"), std::to_string(i));
 }
 
+TEST_F(UnixServerTest, LargeFramesThatAreComingAreCounted) {
+  start();
+  TestClient one(path());
+  one.send_bytes(std::string("\x00\x00\x08\x00", 4) + std::string(400'000, ' '));
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() >= 400'000; }));
+  one.close();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+
+  const RequestShare others = service_.open_share(TenantId{"others"});
+  ASSERT_TRUE(others->grow((1ul << 29) - 1));
+  const RequestShare own = service_.open_share(TenantId{"uid:" + std::to_string(::geteuid())});
+  ASSERT_TRUE(own->grow(1ul << 28));
+  TestClient refused(path());
+  refused.send_bytes(std::string("\x00\x00\x08\x00", 4) + std::string(100'000, ' '));
+  EXPECT_EQ(refused.receive_field("code"), "E_LIMIT_003");
+  EXPECT_TRUE(refused.has_ended());
+}
+
 TEST_F(UnixServerTest, KeepsTheConnectionAfterABadRequest) {
   start();
   TestClient client(path());

@@ -24,6 +24,8 @@ class FrameReader {
   void raise_limit(std::size_t frame_bytes_max) { frame_bytes_max_ = std::max(frame_bytes_max_, frame_bytes_max); }
 
   void append(std::string_view bytes);
+  // Bytes that it holds.
+  [[nodiscard]] std::size_t size() const { return buffer_.size(); }
 
   // The body of the next whole frame, valid until the next call; nothing when more bytes are needed. Error
   // proto_frame as soon as a length above the limit is announced: the stream cannot be read any further, and every later call

@@ -191,18 +191,6 @@ std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind 
   return decode_body<CompletionRequest>(body, [&](FieldReader& fields) { return read_completion(kind, fields); });
 }
 
-std::vector<GenerateRequest> CompletionRequest::choices() const {
-  std::vector<GenerateRequest> made;
-  for (const Input& prompt : prompts) {
-    for (std::size_t i = 0; i < n; ++i) {
-      GenerateRequest& choice = made.emplace_back(generate);
-      choice.input = prompt;
-      if (choice.options.sampling.seed) *choice.options.sampling.seed += i;
-    }
-  }
-  return made;
-}
-
 std::string error_json(const Error& error, int status, std::string_view field) {
   std::string out;
   ObjectWriter object(out);

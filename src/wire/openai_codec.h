@@ -22,15 +22,11 @@ inline constexpr std::int64_t kAnswerChoicesMax = 64;   // of one request
 inline constexpr std::int64_t kTextTopLogprobsMax = 5;  // of a text, as OpenAI has it
 
 struct CompletionRequest {
-  GenerateRequest generate;     // of each choice, but for its input and its seed
+  GenerateRequest generate;     // of each prompt, but for its input
   std::vector<Input> prompts;   // at least one
   std::size_t n = 1;            // choices of each prompt
   bool includes_usage = false;  // stream_options.include_usage
   bool echoes = false;          // the prompts are texts
-
-  // One for each choice, in the order of their indices: those of the first prompt, then those of the next. Of one prompt they
-  // differ in their seeds, which go up from the one that was given.
-  [[nodiscard]] std::vector<GenerateRequest> choices() const;
 };
 
 // Pure.

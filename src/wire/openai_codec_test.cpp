@@ -111,20 +111,12 @@ TEST(DecodeCompletion, TakesPromptsInEveryForm) {
   EXPECT_EQ(mixed.prompts[1].text, "b");
 }
 
-TEST(DecodeCompletion, MakesNChoicesOfEachPromptWithSeedsOfTheirOwn) {
-  const std::vector<GenerateRequest> choices =
-      text(R"("prompt":["a","b"],"n":2,"best_of":2,"seed":7,"max_tokens":3)").choices();
-  ASSERT_EQ(choices.size(), 4U);
-  std::string prompts;
-  std::vector<std::uint64_t> seeds;
-  for (const GenerateRequest& choice : choices) {
-    prompts += choice.input.text;
-    seeds.push_back(choice.options.sampling.seed.value());
-    EXPECT_EQ(choice.options.max_tokens, 3);
-  }
-  EXPECT_EQ(prompts, "aabb");
-  EXPECT_THAT(seeds, ElementsAre(7, 8, 7, 8));
-  EXPECT_EQ(chat(std::string(kMessages) + R"(,"n":2)").choices()[1].options.sampling.seed, std::nullopt);
+TEST(DecodeCompletion, CountsTheChoicesOfEachPrompt) {
+  const CompletionRequest request = text(R"("prompt":["a","b"],"n":2,"best_of":2,"seed":7)");
+  EXPECT_EQ(request.n, 2U);
+  EXPECT_EQ(request.prompts.size(), 2U);
+  EXPECT_EQ(request.generate.options.sampling.seed, 7U);
+  EXPECT_EQ(chat(kMessages).n, 1U);
 }
 
 TEST(DecodeCompletion, LogprobsAreAskedForInEitherWay) {

@@ -126,7 +126,7 @@ class DefaultDeadline(uma.DaemonTest):
     config = "limits: {deadline_ms: 50}\nkv: {layout: split}\n"
 
     def test_it_is_the_configurations(self):
-        running = self.client.start(type="generate", prompt="one", max_tokens=2000, ignore_eos=True)
+        running = self.client.start(type="generate", prompt="one", max_tokens=2000, ignore_eos=True, deadline_ms=0)
         self.client.wait_token(running)
         self.assert_error(self.client.generate("two"), "E_LIMIT_003")
         self.client.call(type="cancel", target=running)

@@ -267,7 +267,7 @@ void SchedulingSim::arrive(Request& request) {
   wanted.options.target_ttft_ms = request.target_ttft_ms;
   if (request.is_background) wanted.options.request_class = RequestClass::background;
   router_->generate(RequestId{request.id + 1}, TenantId{request.flow.tenant}, std::move(wanted),
-                    std::make_shared<Sink>(*this, request));
+                    {std::make_shared<Sink>(*this, request)});
   pump();
   update_contests();
   machine_->wake_lane();

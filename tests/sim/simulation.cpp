@@ -562,7 +562,7 @@ Outcome Simulation::run(int actions) {
   check_responses();
   for (const auto& lane : lanes_) {
     UMA_CHECK(lane->is_idle());
-    UMA_CHECK(lane->stats().queue_depth.value() == 0 && lane->stats().queue_bytes.value() == 0);
+    UMA_CHECK(lane->stats().queue_depth.value() == 0);
     UMA_CHECK(lane->stats().swapped_bytes.value() == 0 && lane->stats().swapped_sequences.value() == 0);
   }
   count_lanes();
@@ -693,7 +693,7 @@ void Simulation::generate(bool in_session) {
   sinks_.push_back(sink);
   ++outcome_.generations;
   const TenantId tenant = tenant_of(request.session);
-  router_->generate(sink->id, tenant, std::move(request), sink);
+  router_->generate(sink->id, tenant, std::move(request), {sink});
 }
 
 void Simulation::cancel() {
@@ -796,7 +796,7 @@ void Simulation::respond() {
   auto sink = std::make_shared<ResponseSink>(*this, request, tenant);
   sink->id = RequestId{++last_request_};
   response_sinks_.push_back(sink);
-  router_->generate(sink->id, tenant, std::move(request), sink);
+  router_->generate(sink->id, tenant, std::move(request), {sink});
   if (random_.next_below(8) == 0) router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>&) {}));
 }
 

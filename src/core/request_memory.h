@@ -1,0 +1,61 @@
+// The memory of requests that are under way, from their first byte at a door to the end of the last thing that was made of
+// them: bodies, decoded requests, images, tokens. Counted by tenant: one may hold as much as is left free then, so that there
+// is always room for another. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "core/error.h"
+#include "core/ids.h"
+
+namespace uma {
+
+class RequestMemory : public std::enable_shared_from_this<RequestMemory> {
+ public:
+  // REQUIRES: it is owned by a shared pointer: shares keep it.
+  explicit RequestMemory(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  [[nodiscard]] std::uint64_t bytes_used() const;
+
+  // What one request holds; given back when it dies.
+  class Share {
+   public:
+    Share(std::shared_ptr<RequestMemory> memory, TenantId tenant) : memory_(std::move(memory)), tenant_(std::move(tenant)) {}
+    ~Share() { give_back(); }
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+
+    // It holds so much more. Errors: E_LIMIT_003, and nothing changed.
+    [[nodiscard]] Expected<Unit> grow(std::uint64_t bytes);
+    // It holds so much. Errors: likewise; never for less than it has.
+    [[nodiscard]] Expected<Unit> resize(std::uint64_t bytes);
+    void give_back();
+
+   private:
+    friend class RequestMemory;
+    const std::shared_ptr<RequestMemory> memory_;
+    const TenantId tenant_;
+    std::uint64_t bytes_ = 0;  // with memory_'s lock
+  };
+
+  [[nodiscard]] std::shared_ptr<Share> open(TenantId tenant) {
+    return std::make_shared<Share>(shared_from_this(), std::move(tenant));
+  }
+
+ private:
+  [[nodiscard]] Expected<Unit> take(Share& share, std::uint64_t bytes) REQUIRES_LOCK(mutex_);
+  void give_back(Share& share, std::uint64_t bytes) REQUIRES_LOCK(mutex_);
+
+  const std::uint64_t bytes_max_;
+  mutable Mutex mutex_;
+  std::uint64_t used_ GUARDED_BY(mutex_) = 0;
+  std::unordered_map<TenantId, std::uint64_t> used_by_ GUARDED_BY(mutex_);  // none is 0
+};
+
+// Shared by all that is made of a request; null: it is not counted.
+using RequestShare = std::shared_ptr<RequestMemory::Share>;
+
+}  // namespace uma
