@@ -369,18 +369,19 @@ bool Lane::is_urgent(const Sequence& sequence, TimePoint now) const {
 
 Lane::Sequence* Lane::next_waiting(TimePoint now) {
   Sequence* first = nullptr;
+  AdmissionOrder least;
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->state != Sequence::State::waiting || sequence->is_fetching() || waits_for_another(*sequence)) continue;
-    if (first == nullptr || goes_before(*sequence, *first, now)) first = sequence.get();
+    const AdmissionOrder order = admission_order(*sequence, now);
+    if (first != nullptr && least <= order) continue;
+    first = sequence.get();
+    least = order;
   }
   return first;
 }
 
-bool Lane::goes_before(const Sequence& a, const Sequence& b, TimePoint now) const {
-  const auto order = [&](const Sequence& sequence) {
-    return std::tuple(!is_urgent(sequence, now), !sequence.was_placed(), shares_.rank(sequence.task.flow));
-  };
-  return order(a) < order(b);
+Lane::AdmissionOrder Lane::admission_order(const Sequence& sequence, TimePoint now) const {
+  return {!is_urgent(sequence, now), !sequence.was_placed(), shares_.rank(sequence.task.flow)};
 }
 
 // The newest background sequence, if one may be sent away; one whose prompt is being computed elsewhere, which then begins
@@ -397,13 +398,17 @@ Lane::Sequence* Lane::choose_less_important(TimePoint now) {
 }
 
 void Lane::report_positions(TimePoint now) {
-  std::vector<Sequence*> waiting;
+  const auto is_waiting = [](const SequencePtr& sequence) { return sequence->state == Sequence::State::waiting; };
+  const bool is_heard = std::ranges::any_of(
+      sequences_, [&](const SequencePtr& sequence) { return is_waiting(sequence) && sequence->task.wants_progress; });
+  if (!is_heard) return;
+  std::vector<std::pair<AdmissionOrder, Sequence*>> waiting;
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->state == Sequence::State::waiting) waiting.push_back(sequence.get());
+    if (is_waiting(sequence)) waiting.emplace_back(admission_order(*sequence, now), sequence.get());
   }
-  std::ranges::stable_sort(waiting, [&](const Sequence* a, const Sequence* b) { return goes_before(*a, *b, now); });
+  std::ranges::stable_sort(waiting, {}, &std::pair<AdmissionOrder, Sequence*>::first);
   for (std::size_t position = 0; position < waiting.size(); ++position) {
-    report_queued(*waiting[position], static_cast<std::int64_t>(position));
+    report_queued(*waiting[position].second, static_cast<std::int64_t>(position));
   }
 }
 
@@ -434,6 +439,11 @@ bool Lane::make_room(std::int64_t rows) {
 // -------------------------------------------------------------------------------------------------------------------
 
 void Lane::build_views(TimePoint now) {
+  least_work_of_prompts_ = std::numeric_limits<double>::infinity();
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->state != Sequence::State::running || sequence->generated() > 0) continue;
+    least_work_of_prompts_ = std::min(least_work_of_prompts_, shares_.rank(sequence->task.flow).tenant_work);
+  }
   views_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = *sequences_[i];
@@ -589,7 +599,7 @@ bool Lane::send_away(Sequence& sequence) {
                  .is_background = sequence.task.is_background,
                  .received = sequence.task.received,
                  .placed = sequence.placed_at,
-                 .due = first_token_due(sequence)};
+                 .due = prompt_due(sequence)};
   // For its beginning, what is put aside of it meanwhile and what comes back, one after another.
   auto room = pool_.reserve(room_of_prompt(prefill_->context().shape(), size_of(sequence.chain)));
   if (!room) {
@@ -1009,7 +1019,9 @@ double Lane::default_tbt_ms() const {
 }
 
 double Lane::target_tbt_ms(const Sequence& sequence) const {
-  return sequence.task.target_tbt_ms > 0 ? sequence.task.target_tbt_ms : default_tbt_ms();
+  // Half of what others have: in shorter ticks too little would be left for everybody's prompts.
+  const double wanted_ms = sequence.task.target_tbt_ms;
+  return wanted_ms > 0 ? std::max(wanted_ms, default_tbt_ms() / 2) : default_tbt_ms();
 }
 
 // What a tick may take: the shortest time between tokens that an interactive stream wants, less what it is behind.
@@ -1025,8 +1037,15 @@ double Lane::tick_target_ms() const {
 }
 
 double Lane::time_left_ms(const Sequence& sequence, TimePoint now) const {
-  const TimePoint due = first_token_due(sequence);
+  const TimePoint due = prompt_due(sequence);
   return due == kNever || sequence.generated() > 0 ? sched::kNotDue : to_ms(due - now);
+}
+
+// When its prompt is to be computed, before those without a time. What a client wants puts its tenant's prompts in order, and
+// before those of tenants for whom as much was done; it takes nothing from one for whom less was.
+TimePoint Lane::prompt_due(const Sequence& sequence) const {
+  const bool has_turn = shares_.rank(sequence.task.flow).tenant_work <= least_work_of_prompts_;
+  return has_turn ? first_token_due(sequence) : kNever;
 }
 
 TimePoint Lane::first_token_due(const Sequence& sequence) const {

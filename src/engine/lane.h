@@ -20,6 +20,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <variant>
@@ -276,7 +277,9 @@ class Lane {
   [[nodiscard]] Sequence* next_waiting(TimePoint now);
   [[nodiscard]] bool is_urgent(const Sequence& sequence, TimePoint now) const;
   [[nodiscard]] Sequence* choose_less_important(TimePoint now);
-  [[nodiscard]] bool goes_before(const Sequence& a, const Sequence& b, TimePoint now) const;
+  // What goes first; smaller is earlier.
+  using AdmissionOrder = std::tuple<bool, bool, sched::FairShare::Rank>;
+  [[nodiscard]] AdmissionOrder admission_order(const Sequence& sequence, TimePoint now) const;
   void report_positions(TimePoint now);
   void report_queued(Sequence& sequence, std::int64_t position);
   [[nodiscard]] bool place(Sequence& sequence, Source source, TimePoint now);
@@ -383,6 +386,7 @@ class Lane {
   [[nodiscard]] TimePoint next_wake() const;
   [[nodiscard]] double default_tbt_ms() const;
   [[nodiscard]] double target_tbt_ms(const Sequence& sequence) const;
+  [[nodiscard]] TimePoint prompt_due(const Sequence& sequence) const;
   [[nodiscard]] double tick_target_ms() const;
   [[nodiscard]] TimePoint first_token_due(const Sequence& sequence) const;
   [[nodiscard]] double time_left_ms(const Sequence& sequence, TimePoint now) const;
@@ -411,6 +415,7 @@ class Lane {
   sched::ChunkSize chunk_size_;
   sched::BatchPlan plan_;
   std::vector<sched::SequenceView> views_;
+  double least_work_of_prompts_ = 0;  // done for a tenant that has a prompt among them
   std::vector<llm::BatchRow> call_rows_;
   std::string token_text_;
   capability::ReplyPieces pieces_;

@@ -942,6 +942,47 @@ TEST_F(LaneTest, RequestsThatAskForATargetCountAsPromises) {
   EXPECT_EQ(lane_->stats().promises_kept_total.value(), 3u);
 }
 
+TEST_F(LaneTest, AWantedFirstTokenComesBeforeOthersOfTheTenantButNotBeforeATenantWithLessWork) {
+  for (const bool is_of_one_tenant : {true, false}) {
+    make({.cells = 4096, .sequences = 3, .row_cost = std::chrono::milliseconds(1)});
+    Task stream = task(1, "a stream", 200);
+    stream.flow = {"busy", 1};
+    post(std::move(stream));
+    for (int i = 0; i < 20; ++i) step();
+    Task quiet = task(2, std::string(100, 'q'), 2);
+    quiet.flow = {is_of_one_tenant ? "busy" : "quiet", 2};
+    post(std::move(quiet));
+    step();
+    Task hurried = task(3, std::string(100, 'h'), 2);
+    hurried.flow = {"busy", 1};
+    hurried.target_ttft_ms = 3'600'000;
+    post(std::move(hurried));
+    while (sinks_[2]->tokens.empty() && sinks_[3]->tokens.empty()) step();
+    EXPECT_EQ(sinks_[3]->tokens.empty(), !is_of_one_tenant);
+    run();
+  }
+}
+
+TEST_F(LaneTest, AWantedTimeBetweenTokensShortensTicksByHalfAtMost) {
+  std::vector<std::int64_t> steps;
+  for (const double wanted_ms : {0.0, 20.0, 1e-6}) {
+    LaneOptions options;
+    options.target_tbt_ms = 40;
+    make({.cells = 4096, .sequences = 2, .row_cost = std::chrono::milliseconds(1)}, std::move(options));
+    Task stream = task(1, "a stream", 400);
+    stream.target_tbt_ms = wanted_ms;
+    post(std::move(stream));
+    for (int i = 0; i < 20; ++i) step();
+    post(task(2, std::string(300, 'p'), 1));
+    std::int64_t count = 0;
+    for (; sinks_[2]->tokens.empty(); ++count) step();
+    steps.push_back(count);
+    run();
+  }
+  EXPECT_GT(steps[1], steps[0]);
+  EXPECT_EQ(steps[2], steps[1]) << "no shorter than half";
+}
+
 TEST_F(LaneTest, ABandwidthBudgetSpacesTheTicks) {
   LaneOptions options;
   options.weights = {.always = 1'000'000};

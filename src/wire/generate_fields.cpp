@@ -277,6 +277,10 @@ std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
   std::vector<std::pair<Token, float>> biases;
   const json::object* object = fields.object("logit_bias");
   if (object == nullptr) return biases;
+  if (object->size() > kLogitBiasMax) {
+    fields.fail_field("logit_bias", std::format("has {} tokens, at most {} are served", object->size(), kLogitBiasMax));
+    return biases;
+  }
   for (const auto& [key, value] : *object) {
     Token token = kNoToken;
     const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), token);
@@ -287,6 +291,9 @@ std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
     biases.emplace_back(token, bias_value(fields, value));
     if (!fields.ok()) break;
   }
+  std::ranges::sort(biases);
+  const auto same = std::ranges::adjacent_find(biases, {}, &std::pair<Token, float>::first);
+  if (same != biases.end()) fields.fail_field("logit_bias", std::format("names token {} twice", same->first));
   return biases;
 }
 

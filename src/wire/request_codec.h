@@ -17,6 +17,7 @@ inline constexpr std::size_t kModelBytesMax = 1024;   // of a model's name
 inline constexpr std::size_t kStopStringsMax = 16;
 inline constexpr std::size_t kStopBytesMax = 1024;   // of one stop string
 inline constexpr std::int64_t kTopLogprobsMax = 20;  // told with each token
+inline constexpr std::size_t kLogitBiasMax = 1024;   // tokens; each costs at every token of the reply
 inline constexpr std::size_t kGrammarBytesMax = 262'144;
 inline constexpr std::size_t kJsonDepthMax = 32;
 inline constexpr double kTemperatureMax = 100;

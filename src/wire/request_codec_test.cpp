@@ -342,6 +342,7 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("model":5)", "\"model\" must be a string, got number"),
       row(R"("logit_bias":[])", "\"logit_bias\" must be an object, got array"),
       row(R"("logit_bias":{"a":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"7":1,"007":2})", "\"logit_bias\" names token 7 twice"),
       row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),

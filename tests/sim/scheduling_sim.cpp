@@ -353,9 +353,9 @@ void SchedulingSim::note_call(const Call& call) {
 }
 
 double SchedulingSim::target_of(const Request& request) const {
-  if (request.target_tbt_ms > 0) return request.target_tbt_ms;
   const double configured = machine_options_.lane.target_tbt_ms;
-  return configured > 0 ? configured : std::max(kTickMs, 3 * shadow_before_.decode_ms());
+  const double promised = configured > 0 ? configured : std::max(kTickMs, 3 * shadow_before_.decode_ms());
+  return request.target_tbt_ms > 0 ? std::max(request.target_tbt_ms, promised / 2) : promised;
 }
 
 // A tick with decode rows and a chunk. The model could keep its target where the least chunk that is allowed would fit,
