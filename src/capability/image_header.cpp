@@ -87,6 +87,7 @@ class PngData {
     return true;
   }
   [[nodiscard]] bool is_whole() const { return is_whole_; }
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
 
  private:
   z_stream stream_{};
@@ -125,13 +126,14 @@ Expected<ImageHeader> check_png(File file) {
   const std::uint64_t row_bytes = (static_cast<std::uint64_t>(header->width) * channels * depth + 7) / 8 + 1;
   // An interlaced picture comes as seven smaller ones, whose rows are rounded up.
   const std::uint64_t unpacked_max = 2 * rows * row_bytes + 65'536;
+  const std::uint64_t unpacked_min = rows * (row_bytes - 1);
   PngData data;
   std::size_t at = kPngSignature;
   while (file.size() - at >= kPngChunk) {
     const std::uint32_t length = big32(file, at);
     if (length > file.size() - at - kPngChunk) return refuse_cut_off();
     const File chunk = file.subspan(at + 4);
-    if (begins_with(chunk, "IEND")) return data.is_whole() ? header : refuse_cut_off();
+    if (begins_with(chunk, "IEND")) return data.is_whole() && data.bytes() >= unpacked_min ? header : refuse_cut_off();
     if (begins_with(chunk, "IDAT") && !data.add(chunk.subspan(4, length), unpacked_max)) {
       return refuse("its data is damaged, or more than its picture has");
     }
@@ -144,8 +146,10 @@ Expected<ImageHeader> check_png(File file) {
 
 Expected<ImageHeader> check_jpeg(File file) {
   constexpr std::int64_t kScanPixelsMax = std::int64_t{1} << 30;  // each scan is work for all of them
+  constexpr std::int64_t kPixelsPerByte = 512;                    // a block of 8 x 8 takes a bit at least
   std::optional<ImageHeader> header;
   std::int64_t scans = 0;
+  std::int64_t data_bytes = 0;  // of all scans
   std::size_t at = 2;
   while (at + 4 <= file.size()) {
     if (byte_at(file, at) != 0xFF) return refuse("it is a damaged JPEG file");
@@ -169,12 +173,16 @@ Expected<ImageHeader> check_jpeg(File file) {
     if (!header) return refuse("it is a damaged JPEG file");
     if (++scans * header->width * header->height > kScanPixelsMax) return refuse("its JPEG file has too many scans");
     // Behind the head of a scan comes its data, in which FF is followed by 0 or a restart marker.
+    const std::size_t data_begin = at;
     while (at + 2 <= file.size()) {
       const std::uint32_t next = byte_at(file, at + 1);
       if (byte_at(file, at) == 0xFF && next != 0 && next != 0xFF && (next < 0xD0 || next > 0xD7)) break;
       ++at;
     }
-    if (at + 2 <= file.size() && byte_at(file, at + 1) == 0xD9) return *header;
+    data_bytes += static_cast<std::int64_t>(at - data_begin);
+    if (at + 2 > file.size() || byte_at(file, at + 1) != 0xD9) continue;
+    if (header->width * header->height > data_bytes * kPixelsPerByte) return refuse_cut_off();
+    return *header;
   }
   return refuse_cut_off();
 }
@@ -201,13 +209,49 @@ Expected<ImageHeader> check_bmp(File file) {
   return header;
 }
 
-// --- GIF: of an animation the first picture is read
+// --- GIF (89a): a header, then blocks; of an animation the first picture is read
+
+// The bytes in the sub-blocks at `at`, which moves behind them; nothing where their end is not there.
+std::optional<std::size_t> skip_sub_blocks(File file, std::size_t& at) {
+  std::size_t bytes = 0;
+  while (at < file.size()) {
+    const std::size_t length = byte_at(file, at++);
+    if (length == 0) return bytes;
+    bytes += length;
+    at += length;
+  }
+  return std::nullopt;
+}
+
+std::size_t gif_colors_bytes(std::uint32_t flags) {
+  return (flags & 0x80) != 0 ? std::size_t{3} << ((flags & 7) + 1) : 0;
+}
 
 Expected<ImageHeader> check_gif(File file) {
   constexpr std::size_t kHeader = 13;
-  if (file.size() < kHeader + 1) return refuse_cut_off();
-  if (file.back() != std::byte{0x3B}) return refuse_cut_off();
-  return check_size(ImageKind::gif, little16(file, 6), little16(file, 8));
+  constexpr std::size_t kPicture = 10;
+  constexpr std::size_t kPixelsPerByte = 2731;  // a code of 12 bits stands for 4,096 pixels at most
+  if (file.size() < kHeader) return refuse_cut_off();
+  const auto header = check_size(ImageKind::gif, little16(file, 6), little16(file, 8));
+  if (!header) return header;
+  bool has_picture = false;
+  for (std::size_t at = kHeader + gif_colors_bytes(byte_at(file, 10)); at < file.size();) {
+    const std::uint32_t kind = byte_at(file, at);
+    if (kind == 0x3B) return has_picture ? header : refuse("it has no picture");
+    if (kind == 0x21) {
+      at += 2;
+    } else if (kind == 0x2C && file.size() - at > kPicture) {
+      at += kPicture + gif_colors_bytes(byte_at(file, at + 9)) + 1;
+    } else {
+      return kind == 0x2C ? refuse_cut_off() : refuse("it is a damaged GIF file");
+    }
+    const auto bytes = skip_sub_blocks(file, at);
+    if (!bytes) return refuse_cut_off();
+    if (kind != 0x2C || has_picture) continue;
+    has_picture = true;
+    if (static_cast<std::size_t>(header->width * header->height) > *bytes * kPixelsPerByte) return refuse_cut_off();
+  }
+  return refuse_cut_off();
 }
 
 }  // namespace

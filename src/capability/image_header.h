@@ -23,7 +23,7 @@ struct ImageHeader {
 };
 
 // Pure. O(bytes), and for PNG as much as unpacking it. Errors: E_PROTO_003 that says what is wrong with the file: another kind,
-// too large, cut off, or with more data than its picture has.
+// too large, cut off, with less data than its picture takes however well it is packed, or with more than it has.
 [[nodiscard]] Expected<ImageHeader> check_image(std::span<const std::byte> file);
 
 }  // namespace uma::capability

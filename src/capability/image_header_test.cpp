@@ -60,8 +60,10 @@ std::string bmp(std::uint32_t width, std::uint32_t height, const std::string& ro
   return "BM" + little(0, 8) + little(54, 4) + little(40, 4) + little(width, 4) + little(height, 4) + little(1, 2) +
          little(24, 2) + little(0, 24) + rows;
 }
-std::string gif(std::uint32_t width, std::uint32_t height) {
-  return "GIF89a" + little(width, 2) + little(height, 2) + std::string(3, '\0') + "blocks;";
+std::string gif(std::uint32_t width, std::uint32_t height, const std::string& data = "data") {
+  const std::string size = little(width, 2) + little(height, 2);
+  return "GIF89a" + size + std::string("\x80\0\0", 3) + std::string(6, 'c') + std::string("!\xF9\x04gctl\0", 8) + "," +
+         std::string(4, '\0') + size + std::string("\0\x08", 2) + static_cast<char>(data.size()) + data + std::string("\0;", 2);
 }
 
 Expected<ImageHeader> check(const std::string& file) {
@@ -90,6 +92,27 @@ TEST(ImageHeader, KnowsKindAndSize) {
     EXPECT_EQ(header->width, 2);
     EXPECT_EQ(header->height, 2);
   }
+}
+
+TEST(ImageHeader, RefusesPicturesThatTheirDataCannotHold) {
+  EXPECT_EQ(problem(gif(100, 100)), "");
+  EXPECT_EQ(problem(gif(16'384, 3'906, std::string(200, 'x'))), problem(gif(16'384, 3'906)));
+  for (const std::string& file :
+       {gif(16'384, 3'906), png(4000, 4000, std::string(14, '\0')), jpeg(frame(4000, 4000) + scan())}) {
+    EXPECT_EQ(problem(file), "the image cannot be read: its file is not whole");
+  }
+  EXPECT_EQ(problem(jpeg(frame(64, 64) + scan())), "");
+  // What was sent as a GIF of 35 bytes.
+  EXPECT_NE(problem(std::string("GIF89a\0\x40\x42\x0f\0\0\0,\0\0\0\0\1\0\1\0\0\2\2\x44\1\0;", 35)), "");
+}
+
+TEST(ImageHeader, ReadsTheBlocksOfAGif) {
+  const std::string file = gif(2, 2);
+  EXPECT_EQ(problem(file + "more"), "") << "what is behind the end is nobody's";
+  std::string unknown = file;
+  unknown[19] = 'x';
+  EXPECT_EQ(problem(unknown), "the image cannot be read: it is a damaged GIF file");
+  EXPECT_EQ(problem(file.substr(0, 27) + ";"), "the image cannot be read: it has no picture");
 }
 
 TEST(ImageHeader, RefusesEveryBeginningOfAFile) {
