@@ -51,6 +51,7 @@ struct Config {
   std::string draft_model;  // named like `model`; guesses tokens for it where speculates is set; empty: none
   std::string projector;    // named likewise; reads images for `model`; empty: none
   std::vector<std::string> vision_allowed_dirs;        // of images that are named by a path; empty: none
+  std::uint64_t vision_kept_bytes_max = 8ul << 30;     // files of sessions' images
   std::uint64_t vision_cache_bytes_max = 128ul << 20;  // of images that were encoded
   ImageUrlRules vision_urls;                           // of images that are named by a URL
   std::string models_dir;  // of the user: $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models; empty without HOME

@@ -260,8 +260,8 @@ engine::EngineOptions Daemon::engine_options() {
   options.store = store_options(config_);
   options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
                     .cache_bytes_max = config_.vision_cache_bytes_max,
-                    .folder = config_.data_dir + "/images",
-                    .urls = config_.vision_urls};
+                    .urls = config_.vision_urls,
+                    .kept = std::make_shared<engine::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
   options.queue_depth_warn = config_.pool.queue_depth_warn;
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;

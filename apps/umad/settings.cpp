@@ -112,6 +112,7 @@ const std::vector<Setting>& settings() {
        .key = "allowed_dirs",
        .access = store(folders(), [](auto& c) -> auto& { return c.vision_allowed_dirs; }),
        .takes_list = true},
+      {"vision", "kept_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_kept_bytes_max; })},
       {"vision", "cache_bytes_max", bytes(0, kPiB, [](auto& c) -> auto& { return c.vision_cache_bytes_max; })},
       {"vision", "urls", words(on_off, [](auto& c) -> auto& { return c.vision_urls.allows_public; })},
       {.section = "vision",

@@ -9,8 +9,8 @@
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/portable_file.h"
-#include "core/request_memory.h"
 #include "core/sampling_params.h"
+#include "core/tenant_budget.h"
 
 namespace uma {
 

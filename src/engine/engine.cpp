@@ -102,15 +102,18 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
       fetcher_(options_.vision.urls.allow_any()
                    ? std::make_unique<ImageFetcher>(options_.vision.urls, options_.limits.queue_bytes_max)
                    : nullptr),
-      memory_(std::make_shared<RequestMemory>(options_.limits.queue_bytes_max)),
-      router_({.limits = options_.limits, .seed = random_seed(), .fetcher = fetcher_.get()}, *source_, *catalog_, store_,
-              preparer_, clock) {
-  if (options_.vision.folder.empty()) return;
-  std::unordered_set<std::string> images;
-  for (const std::string& extra : catalog_->load_image_extras()) {
-    for (std::string& id : capability::image_ids(extra)) images.insert(std::move(id));
-  }
-  remove_other_images(options_.vision.folder, images);
+      memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests under way", "limits.queue_bytes_max")),
+      router_({.limits = options_.limits,
+               .seed = random_seed(),
+               .fetcher = fetcher_.get(),
+               .on_images_free =
+                   [this](std::vector<std::string> ids) {
+                     if (const auto& kept = options_.vision.kept) {
+                       store_.run_later([kept, ids = std::move(ids)] { kept->remove(ids); });
+                     }
+                   }},
+              *source_, *catalog_, store_, preparer_, clock) {
+  if (options_.vision.kept) options_.vision.kept->remove_others(router_.image_ids());
 }
 
 // The store is told whether somebody computes.
@@ -693,11 +696,11 @@ void Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<Ima
 void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) {
   store_.run_later([this, ids = std::move(ids), bytes_max, reply = std::move(reply)]() mutable {
     std::vector<Bytes> files(ids.size());
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      auto file = read_kept_image(options_.vision.folder, ids[i]);
-      if (!file || file->size() > bytes_max) continue;
-      bytes_max -= file->size();
-      files[i] = std::move(*file);
+    for (std::size_t i = 0; i < ids.size() && options_.vision.kept; ++i) {
+      const auto size = options_.vision.kept->size_of(ids[i]);
+      if (!size || *size > bytes_max) continue;
+      bytes_max -= *size;
+      if (auto file = options_.vision.kept->read(ids[i])) files[i] = std::move(*file);
     }
     reply(std::move(files));
   });

@@ -174,7 +174,7 @@ class Engine final : public Service, private WorkerHost {
 
   kv::StateStore store_;
   const std::unique_ptr<ImageFetcher> fetcher_;  // null: no URL may be asked for
-  const std::shared_ptr<RequestMemory> memory_;  // shared with the doors and their requests
+  const std::shared_ptr<TenantBudget> memory_;   // shared with the doors and their requests
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};

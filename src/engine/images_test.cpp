@@ -66,11 +66,12 @@ class Images : public ::testing::TestWithParam<bool> {
     lane_.reset();
     options_.clock = &clock_;
     model_ = std::make_shared<FakeModel>(options_);
+    kept_ = std::make_shared<KeptImages>(folder_.string(), 1 << 20);
     RouterOptions router;
+    router.on_images_free = [this](const std::vector<std::string>& ids) { kept_->remove(ids); };
     router_ = std::make_unique<Router>(router, source_, catalog_, *store_, preparer_, clock_);
     vision_ = std::make_shared<Vision>(std::make_unique<testing::FakeProjector>(),
-                                       VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .folder = folder_.string()},
-                                       clock_);
+                                       VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_}, clock_);
     LaneOptions lane;
     lane.store = store_.get();
     lane.stored_tokens_min = 1;
@@ -139,6 +140,13 @@ class Images : public ::testing::TestWithParam<bool> {
     run();
     return id;
   }
+  void end_session(const std::string& session) {
+    router_->end_session(kTenant, session, [](const Expected<Unit>& ended) { EXPECT_TRUE(ended); });
+    run();
+  }
+  [[nodiscard]] std::ptrdiff_t files() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
   [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
   Bytes exported(const std::string& session, bool with_kv) {
     Bytes bytes;
@@ -175,6 +183,7 @@ class Images : public ::testing::TestWithParam<bool> {
   kv::MemoryCatalog catalog_;
   std::unique_ptr<kv::StateStore> store_;
   Preparer preparer_;
+  std::shared_ptr<KeptImages> kept_;
   std::shared_ptr<Vision> vision_;
   std::unique_ptr<Router> router_;
   std::unique_ptr<Lane> lane_;
@@ -322,6 +331,56 @@ TEST_P(Images, ForksAndRewindsHaveThem) {
   run();
   ASSERT_TRUE(is_rewound);
   expect_true_to_the_model(fork, *generate(ask("three", {}, fork)));
+}
+
+TEST_P(Images, AreKeptForAsLongAsASessionHasThem) {
+  const std::string session = begin_session();
+  generate(ask("one", {'a', 'b'}, session));
+  EXPECT_EQ(files(), 2);
+  std::string fork;
+  router_->fork_session(kTenant, session, "", [&](Expected<SessionInfo> made) { fork = made.value().id.value; });
+  run();
+  generate(ask("two", {'c'}, fork));
+  EXPECT_EQ(files(), 3);
+  end_session(session);
+  EXPECT_EQ(files(), 3) << "the fork has them";
+  router_->rewind_session(kTenant, fork, 0, [](const Expected<SessionInfo>& made) { EXPECT_TRUE(made); });
+  run();
+  EXPECT_EQ(files(), 2) << "the last turn's is gone with it";
+  serve();
+  EXPECT_EQ(router_->image_ids().size(), 2u) << "a later life knows them";
+  end_session(fork);
+  EXPECT_EQ(files(), 0);
+}
+
+TEST_P(Images, OfRequestsThatCameToNothingAreNotKept) {
+  const std::string session = begin_session();
+  GenerateRequest bad = ask("one", {'a', 'b'}, session);
+  bad.input.images.push_back({.message = 0, .at = 2, .source = {.kind = ImageSource::Kind::data, .text = "bm8="}});
+  EXPECT_EQ(generate(bad)->error().code, ErrorCode::proto_field);
+  EXPECT_EQ(files(), 0) << "those before the one that is none";
+  const auto cancelled = start(ask("one", {'a', 'b'}, session));
+  router_->step();
+  vision_->step();
+  EXPECT_EQ(files(), 1);
+  router_->cancel(RequestId{last_request_}, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+  run();
+  EXPECT_EQ(files(), 0);
+  EXPECT_EQ(vision_->stats().waiting_bytes.value(), 0);
+  const Bytes file = [&] {
+    const std::string other = begin_session();
+    generate(ask("one", {'a'}, other));
+    Bytes bytes = exported(other, false);
+    end_session(other);
+    return bytes;
+  }();
+  EXPECT_EQ(files(), 0);
+  Bytes damaged = file;
+  damaged.resize(damaged.size() - 1);
+  EXPECT_FALSE(imported(damaged));
+  EXPECT_EQ(files(), 0);
+  ASSERT_TRUE(imported(file));
+  EXPECT_EQ(files(), 1);
 }
 
 TEST_P(Images, AreRefusedWhereTheyCannotBe) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <format>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -106,29 +107,55 @@ T read_value(PortableReader& in) {
   return value;
 }
 
-// What is behind the conversation, which has been read: take(file) is told the bytes of each image; nothing happens where there
-// are none. True: something else follows.
-template <class TakeT>
-Expected<bool> read_images(PortableReader& in, TakeT&& take) {
-  constexpr std::size_t kHead = kImagesMagic.size() + sizeof(std::uint64_t);
-  PortableReader ahead = in;
-  if (in.left() < kHead) return in.left() > 0;
-  std::string magic(kImagesMagic.size(), '\0');
-  ahead.read(std::as_writable_bytes(std::span(magic)));
-  if (magic != kImagesMagic) return true;
-  const auto count = read_value<std::uint64_t>(ahead);
-  if (count == 0 || count > kImagesMax) return refuse_images("it says that it has an impossible number of images");
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint64_t length = ahead.left() < sizeof(std::uint64_t) ? 0 : read_value<std::uint64_t>(ahead);
-    if (length == 0 || length > ahead.left() || length > capability::kImageBytesMax) {
+// Reads what is behind the conversation, image after image.
+class ImagesReader {
+ public:
+  // `in` stands behind the conversation. Errors: E_PROTO_003.
+  static Expected<ImagesReader> open(const PortableReader& in) {
+    constexpr std::size_t kHead = kImagesMagic.size() + sizeof(std::uint64_t);
+    ImagesReader reader(in);
+    if (in.left() < kHead) return reader;
+    PortableReader ahead = in;
+    std::string magic(kImagesMagic.size(), '\0');
+    ahead.read(std::as_writable_bytes(std::span(magic)));
+    if (magic != kImagesMagic) return reader;
+    reader.left_ = read_value<std::uint64_t>(ahead);
+    if (reader.left_ == 0 || reader.left_ > kImagesMax) {
+      return refuse_images("it says that it has an impossible number of images");
+    }
+    reader.in_ = ahead;
+    return reader;
+  }
+  [[nodiscard]] bool is_at_end() const { return left_ == 0; }
+  // Errors: likewise. REQUIRES: not at the end.
+  Expected<Bytes> next() {
+    const std::uint64_t length = in_.left() < sizeof(std::uint64_t) ? 0 : read_value<std::uint64_t>(in_);
+    if (length == 0 || length > in_.left() || length > capability::kImageBytesMax) {
       return refuse_images("its images are cut off");
     }
+    --left_;
     Bytes file(length);
-    ahead.read(file);
-    if (auto taken = take(std::move(file)); !taken) return std::unexpected(taken.error());
+    in_.read(file);
+    return file;
   }
-  in = ahead;
-  return in.left() > 0;
+  // Behind the last image, where it is at the end.
+  [[nodiscard]] const PortableReader& rest() const { return in_; }
+
+ private:
+  explicit ImagesReader(const PortableReader& in) : in_(in) {}
+
+  PortableReader in_;
+  std::uint64_t left_ = 0;
+};
+
+// What follows the images of a file.
+Expected<PortableReader> skip_images(const PortableReader& in) {
+  auto images = ImagesReader::open(in);
+  while (images && !images->is_at_end()) {
+    if (auto file = images->next(); !file) return std::unexpected(file.error());
+  }
+  if (!images) return std::unexpected(images.error());
+  return images->rest();
 }
 
 // Of all messages, each once.
@@ -239,23 +266,63 @@ Expected<PortableFile> export_images(Vision& vision, const kv::SessionRecord& re
   return file;
 }
 
-Expected<std::vector<std::string>> import_images(Vision* vision, const PortableFile& file) {
-  PortableReader in(file);
-  (void)read_conversation(in);
-  std::vector<std::string> ids;
-  auto read = read_images(in, [&](const Bytes& bytes) -> Expected<Unit> {
-    if (vision == nullptr) {
-      return fail(ErrorCode::model_capability, "the session has images, and the model reads none: serve one with a projector");
-    }
-    const auto image = vision->take(
-        {.kind = ImageSource::Kind::file, .text = std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())});
-    if (!image) return std::unexpected(image.error());
-    if (auto kept = vision->keep(**image); !kept) return kept;
-    ids.push_back((*image)->id);
-    return Unit{};
-  });
-  if (!read) return std::unexpected(read.error());
-  return ids;
+namespace {
+
+// The images of a file on their way to the folder.
+struct ImageImport {
+  std::shared_ptr<Vision> vision;
+  TenantId tenant;
+  PortableFile file;
+  std::unordered_set<std::string> wanted;
+  std::optional<ImagesReader> in;  // of `file`
+  ImportedImages kept{};
+  ImportedImages::Done done;
+};
+
+Expected<Unit> import_image(ImageImport& import) {
+  auto file = import.in->next();
+  if (!file) return std::unexpected(file.error());
+  const auto image = import.vision->take(
+      {.kind = ImageSource::Kind::file, .text = std::string(reinterpret_cast<const char*>(file->data()), file->size())});
+  if (!image) return std::unexpected(image.error());
+  if (import.wanted.erase((*image)->id) == 0) return refuse_images("it has an image that no message shows");
+  auto use = import.vision->keep(import.tenant, **image);
+  if (!use) return std::unexpected(use.error());
+  import.kept.ids.push_back((*image)->id);
+  import.kept.uses.push_back(std::move(*use));
+  return Unit{};
+}
+
+// One image is a job: others have their turn in between.
+void import_next(std::unique_ptr<ImageImport> import) {
+  const bool is_last = import->in->is_at_end();
+  auto done = is_last ? import->vision->sync_kept() : import_image(*import);
+  if (is_last || !done) return import->done(std::move(import->kept), std::move(done));
+  const std::shared_ptr<Vision> vision = import->vision;
+  const TenantId tenant = import->tenant;
+  vision->add(tenant, [import = std::move(import)]() mutable { import_next(std::move(import)); });
+}
+
+}  // namespace
+
+void import_images(const std::shared_ptr<Vision>& vision, const TenantId& tenant, const PortableFile& file,
+                   ImportedImages::Done done) {
+  auto import = std::make_unique<ImageImport>(
+      ImageImport{.vision = vision, .tenant = tenant, .file = file, .wanted = {}, .in = std::nullopt, .done = std::move(done)});
+  PortableReader in(import->file);
+  const Bytes conversation = read_conversation(in);
+  auto images = ImagesReader::open(in);
+  if (!images) return import->done({}, std::unexpected(images.error()));
+  if (images->is_at_end()) return import->done({}, Unit{});
+  if (vision == nullptr) {
+    return import->done(
+        {}, fail(ErrorCode::model_capability, "the session has images, and the model reads none: serve one with a projector"));
+  }
+  const auto read = kv::decode_session_file(conversation);
+  if (!read) return import->done({}, std::unexpected(read.error()));
+  for (std::string& id : image_ids_of(read->record)) import->wanted.insert(std::move(id));
+  import->in = std::move(*images);
+  vision->post(tenant, [import = std::move(import)]() mutable { import_next(std::move(import)); });
 }
 
 Expected<ImportedRecord> import_record(const capability::ChatFormat& format, const PortableFile& portable,
@@ -273,9 +340,9 @@ Expected<ImportedRecord> import_record(const capability::ChatFormat& format, con
     return fail(ErrorCode::proto_field,
                 "the session file cannot be used: a call of a tool, its result, a tool or an image is impossible");
   }
-  const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; });
-  if (!more) return std::unexpected(more.error());
-  const bool has_state = *more;
+  const auto rest = skip_images(in);
+  if (!rest) return std::unexpected(rest.error());
+  const bool has_state = rest->left() > 0;
   if (file->vocabulary == vocabulary_of(model)) {
     const kv::SessionRecord& record = file->record;
     if (!are_of_vocabulary(record, model.vocab().size(), vision != nullptr)) {
@@ -318,12 +385,11 @@ Expected<kv::StateImage> import_state(const llm::Model& model, const llm::Contex
                                       const kv::SessionRecord& record, const PortableFile& file, kv::StateStore& store) {
   PortableReader in(file);
   (void)read_conversation(in);
-  if (const auto more = read_images(in, [](const Bytes&) -> Expected<Unit> { return Unit{}; }); !more) {
-    return std::unexpected(more.error());
-  }
+  auto rest = skip_images(in);
+  if (!rest) return std::unexpected(rest.error());
   std::vector<Token> chain = record.chain;
   chain.insert(chain.end(), record.pending.begin(), record.pending.end());
-  auto image = kv::read_state(in, identity, shape.knows_pieces(), chain, store.pool(),
+  auto image = kv::read_state(*rest, identity, shape.knows_pieces(), chain, store.pool(),
                               [&store](std::uint64_t bytes) { return store.make_room(bytes, kv::GiveWay::at_once); });
   if (!image) return image;
   for (const kv::StatePiece& piece : image->pieces) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,9 +33,17 @@ namespace uma::engine {
 // none. Blocks on the disk. Errors: E_IO_001 for one that is gone; E_LIMIT_001 and E_LIMIT_003 for more than `budget` has.
 [[nodiscard]] Expected<PortableFile> export_images(Vision& vision, const kv::SessionRecord& record,
                                                    const std::shared_ptr<ByteBudget>& budget);
-// Keeps those that follow the record in a file, and returns their ids. `vision` is null: the model reads none. Blocks on the
-// disk. Errors: E_MODEL_003; E_PROTO_003 for what is no image; E_IO_001.
-[[nodiscard]] Expected<std::vector<std::string>> import_images(Vision* vision, const PortableFile& file);
+struct ImportedImages {
+  std::vector<std::string> ids;
+  std::vector<KeptImages::Use> uses;
+
+  using Done = std::move_only_function<void(ImportedImages images, Expected<Unit> outcome)>;
+};
+// Keeps those that follow the record in a file, each as a job of `vision`, null where the model reads none. `done` is called
+// once, here or by a job, with those that were kept. Reads the record. Errors: E_MODEL_003; E_PROTO_003 for what is no image,
+// or one that no message shows; KeptImages::keep().
+void import_images(const std::shared_ptr<Vision>& vision, const TenantId& tenant, const PortableFile& file,
+                   ImportedImages::Done done);
 
 struct ImportedRecord {
   kv::SessionRecord record;     // without id and tenant

@@ -180,7 +180,7 @@ TEST_F(ResponsesTest, WhatIsCancelledWhileItWaitsForAReplyIsGone) {
   running.options.max_tokens = 100;
   const auto reply = begin(std::move(running));
   step_until_tokens(*reply);
-  const auto memory = std::make_shared<RequestMemory>(1ul << 20);
+  const auto memory = std::make_shared<TenantBudget>(1ul << 20, "holders", "the limit");
   for (int i = 0; i < 200; ++i) {
     GenerateRequest waiting = request("waiting", conversation);
     waiting.share = memory->open(kTenant);

@@ -77,12 +77,16 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
                  .seed = random_.next_u64(),
                  .record_bytes_max = options_.record_bytes_max,
                  .post = [this](Command command) { post(std::move(command)); },
+                 .on_committed = [this](const kv::SessionRecord& record) { note_images(record.id, kv::image_extras(record)); },
                  .on_ended =
                      [this](const Session& session) {
+                       note_images(session.summary.id, {});
                        if (Lane* lane = lane_of(session)) lane->post(ForgetCommand{session.summary.id});
                        store_.forget(session.summary.id);
                      }},
-                catalog, clock) {}
+                catalog, clock) {
+  for (const auto& [id, extras] : catalog.load_image_extras()) note_images(id, extras);
+}
 
 Router::~Router() = default;
 
@@ -778,42 +782,71 @@ void Router::import_session(TenantId tenant, ImportRequest request, Reply<Import
     if (!used) return reply(std::unexpected(used.error()));
     const PortableFile file = request.file;
     const std::shared_ptr<Vision> vision = (*used)->vision;
-    auto prepare = [this, use = std::move(*used), tenant, request = std::move(request),
-                    reply = std::move(reply)](const Expected<std::vector<std::string>>& images) mutable {
-      auto imported =
-          images ? import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), *images)
-                 : Expected<ImportedRecord>(std::unexpected(images.error()));
-      if (!imported || !imported->has_state || !request.takes_kv || !use->shape().checks_states) {
-        const std::string_view reason = request.takes_kv ? "that of such models cannot be checked" : "over HTTP none is taken";
-        return post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
-                     imported = std::move(imported), reply = std::move(reply), reason]() mutable {
-          if (!imported) return reply(std::unexpected(imported.error()));
-          std::optional<Expected<kv::StateImage>> image;
-          if (imported->has_state) {
-            image = fail(ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", reason));
-          }
-          add_imported(use, std::move(tenant), std::move(name), std::move(*imported), std::move(image), std::move(reply));
+    const std::size_t bytes = file.size();
+    preparer_.post(
+        tenant, bytes,
+        [this, vision, tenant, file, use = std::move(*used), request = std::move(request), reply = std::move(reply)]() mutable {
+          import_images(
+              vision, tenant, file,
+              [this, tenant, use = std::move(use), request = std::move(request), reply = std::move(reply)](
+                  ImportedImages images, const Expected<Unit>& outcome) mutable {
+                std::vector<std::string> ids = images.ids;
+                Reply<ImportedSession> last = until_imported(std::move(images), std::move(reply));
+                if (outcome) {
+                  return import_with(std::move(use), tenant, std::move(request), std::move(ids), std::move(last));
+                }
+                post([last = std::move(last), error = outcome.error()]() mutable { last(std::unexpected(std::move(error))); });
+              });
         });
+  });
+}
+
+// On whichever thread has kept the last image of the file.
+void Router::import_with(ModelUse use, const TenantId& tenant, ImportRequest request, std::vector<std::string> images,
+                         Reply<ImportedSession> reply) {
+  const std::size_t bytes = request.file.size();
+  preparer_.post(tenant, bytes,
+                 [this, use = std::move(use), tenant, request = std::move(request), images = std::move(images),
+                  reply = std::move(reply)]() mutable {
+                   auto imported =
+                       import_record(*use->chat, request.file, options_.limits.max_prompt_bytes, use->vision.get(), images);
+                   import_record_made(std::move(use), tenant, std::move(request), std::move(imported), std::move(reply));
+                 });
+}
+
+// The reply, until which the images that came are kept.
+Reply<ImportedSession> Router::until_imported(ImportedImages images, Reply<ImportedSession> reply) {
+  return [this, images = std::move(images), reply = std::move(reply)](Expected<ImportedSession> made) mutable {
+    reply(std::move(made));
+    images.uses.clear();
+    give_up_images(std::move(images.ids));
+  };
+}
+
+// The KV, if the file has some and it is taken, is read on the store's thread.
+void Router::import_record_made(ModelUse use, const TenantId& tenant, ImportRequest request, Expected<ImportedRecord> imported,
+                                Reply<ImportedSession> reply) {
+  if (!imported || !imported->has_state || !request.takes_kv || !use->shape().checks_states) {
+    const std::string_view reason = request.takes_kv ? "that of such models cannot be checked" : "over HTTP none is taken";
+    return post([this, use = std::move(use), tenant, name = std::move(request.name), imported = std::move(imported),
+                 reply = std::move(reply), reason]() mutable {
+      if (!imported) return reply(std::unexpected(imported.error()));
+      std::optional<Expected<kv::StateImage>> image;
+      if (imported->has_state) {
+        image = fail(ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", reason));
       }
-      store_.run_later([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
-                        imported = std::move(*imported), reply = std::move(reply)]() mutable {
-        auto image = import_state(*use->model, use->shape(), use->lanes.front()->state_identity(), imported.record,
-                                  request.file, store_);
-        request.file = {};
-        post([this, use = std::move(use), tenant = std::move(tenant), name = std::move(request.name),
-              imported = std::move(imported), image = std::move(image), reply = std::move(reply)]() mutable {
-          if (!image && image.error().code == ErrorCode::proto_field) return reply(std::unexpected(image.error()));
-          add_imported(use, std::move(tenant), std::move(name), std::move(imported), std::move(image), std::move(reply));
-        });
-      });
-    };
-    if (vision == nullptr) {
-      return preparer_.post(tenant, file.size(),
-                            [prepare = std::move(prepare), file]() mutable { prepare(import_images(nullptr, file)); });
-    }
-    vision->post(tenant, [this, vision, tenant, prepare = std::move(prepare), file]() mutable {
-      preparer_.post(tenant, file.size(),
-                     [prepare = std::move(prepare), images = import_images(vision.get(), file)]() mutable { prepare(images); });
+      add_imported(use, tenant, std::move(name), std::move(*imported), std::move(image), std::move(reply));
+    });
+  }
+  store_.run_later([this, use = std::move(use), tenant, request = std::move(request), imported = std::move(*imported),
+                    reply = std::move(reply)]() mutable {
+    auto image =
+        import_state(*use->model, use->shape(), use->lanes.front()->state_identity(), imported.record, request.file, store_);
+    request.file = {};
+    post([this, use = std::move(use), tenant, name = std::move(request.name), imported = std::move(imported),
+          image = std::move(image), reply = std::move(reply)]() mutable {
+      if (!image && image.error().code == ErrorCode::proto_field) return reply(std::unexpected(image.error()));
+      add_imported(use, tenant, std::move(name), std::move(imported), std::move(image), std::move(reply));
     });
   });
 }
@@ -863,6 +896,39 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
 
 // --- Images
 // ---------------------------------------------------------------------------------------------------------------------
+
+// The session has the images of these messages now, and no others.
+void Router::note_images(const SessionId& session, const std::vector<std::string>& extras) {
+  if (extras.empty() && !images_.has_any(session)) return;
+  std::unordered_set<std::string> ids;
+  for (const std::string& extra : extras) {
+    for (std::string& id : capability::image_ids(extra)) ids.insert(std::move(id));
+  }
+  give_up_images(images_.set(session, std::move(ids)));
+}
+
+// The reply, until which the images are kept.
+template <class T>
+Reply<T> Router::using_images(TakenImages images, Reply<T> reply) {
+  return [this, images = std::move(images), reply = std::move(reply)](Expected<T> value) mutable {
+    reply(std::move(value));
+    give_up_images(std::move(images));
+  };
+}
+
+// A request that has taken them has ended.
+void Router::give_up_images(TakenImages taken) {
+  std::vector<std::string> ids;
+  for (const ImagePtr& image : taken.images) ids.push_back(image->id);
+  taken = {};
+  give_up_images(std::move(ids));
+}
+
+// Those that no session has need not be kept any more.
+void Router::give_up_images(std::vector<std::string> ids) {
+  std::erase_if(ids, [this](const std::string& id) { return images_.is_used(id); });
+  if (!ids.empty() && options_.on_images_free) options_.on_images_free(std::move(ids));
+}
 
 // Whether the model reads images, and there is room for so many bytes of them to wait.
 Expected<Unit> Router::check_images(const ServedModel& served, std::size_t bytes) const {
@@ -934,24 +1000,29 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
                                 if (found == requests_.end()) return;  // cancelled meanwhile
                                 const auto put = put_fetched(request.input.images, std::move(fetched));
                                 if (!put) return refuse(id, put.error());
+                                const auto& share = found->second.share;
+                                auto held = share ? share->grow(memory_of(request.input)) : Unit{};
+                                if (!held) return refuse(id, held.error());
                                 read_images(id, tenant, std::move(request));
                               });
                             });
     return;
   }
-  served.vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
-  served.vision->post(tenant,
-                      [this, vision = served.vision, id, tenant, is_of_session, bytes, request = std::move(request)]() mutable {
-                        auto images = take_images(*vision, request.input, is_of_session);
-                        vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
-                        post([this, id, tenant, request = std::move(request), images = std::move(images)]() mutable {
-                          const auto found = requests_.find(id);
-                          if (found == requests_.end()) return;  // cancelled meanwhile
-                          if (!images) return refuse(id, images.error());
-                          found->second.images = std::move(*images);
-                          begin_generation(id, tenant, std::move(request));
-                        });
-                      });
+  const std::stop_token end = requests_.at(id).end.get_token();
+  Input input = std::exchange(request.input, {});
+  served.vision->take_all(
+      tenant, std::move(input), is_of_session, end,
+      [this, id, tenant, request = std::move(request)](Input with_images, TakenImages images,
+                                                       const Expected<Unit>& outcome) mutable {
+        request.input = std::move(with_images);
+        post([this, id, tenant, request = std::move(request), images = std::move(images), outcome]() mutable {
+          const auto found = requests_.find(id);
+          if (found == requests_.end()) return give_up_images(std::move(images));
+          found->second.images = std::move(images);
+          if (!outcome) return refuse(id, outcome.error());
+          begin_generation(id, tenant, std::move(request));
+        });
+      });
 }
 
 // Likewise, then appends the input.
@@ -973,18 +1044,18 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
     return;
   }
   const std::shared_ptr<Vision> vision = use->vision;
-  vision->stats().waiting_bytes.add(static_cast<std::int64_t>(bytes));
-  const TenantId owner = tenant;
-  vision->post(owner, [this, vision, use = std::move(use), tenant = std::move(tenant), bytes, request = std::move(request),
-                       reply = std::move(reply)]() mutable {
-    auto images = take_images(*vision, request.input, true);
-    vision->stats().waiting_bytes.add(-static_cast<std::int64_t>(bytes));
-    post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request), images = std::move(images),
-          reply = std::move(reply)]() mutable {
-      if (!images) return reply(std::unexpected(images.error()));
-      append_input(std::move(tenant), std::move(request), std::move(reply));
-    });
-  });
+  Input input = std::exchange(request.input, {});
+  vision->take_all(tenant, std::move(input), true, {},
+                   [this, tenant, use = std::move(use), request = std::move(request), reply = std::move(reply)](
+                       Input with_images, TakenImages images, const Expected<Unit>& outcome) mutable {
+                     request.input = std::move(with_images);
+                     post([this, tenant, use = std::move(use), request = std::move(request), images = std::move(images),
+                           outcome, reply = std::move(reply)]() mutable {
+                       Reply<SessionInfo> last = using_images(std::move(images), std::move(reply));
+                       if (!outcome) return last(std::unexpected(outcome.error()));
+                       append_input(tenant, std::move(request), std::move(last));
+                     });
+                   });
 }
 
 // The images among these tokens, which are of the record.
@@ -1036,7 +1107,9 @@ void Router::end_request(RequestId id, const Event& terminal) {
     models_.stop_waiting(model, id);
   }
   (void)found->second.end.request_stop();
+  TakenImages images = std::move(found->second.images);
   requests_.erase(found);
+  give_up_images(std::move(images));
   if (const auto waiting = waiting_for_reply_.find(session); waiting != waiting_for_reply_.end()) {
     std::erase_if(waiting->second, [id](const WaitingForReply& each) { return each.request == id; });
     if (waiting->second.empty()) waiting_for_reply_.erase(waiting);

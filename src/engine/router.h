@@ -35,6 +35,7 @@
 #include "core/session_info.h"
 #include "engine/embed_lane.h"
 #include "engine/grammar_cache.h"
+#include "engine/image_references.h"
 #include "engine/image_runs.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
@@ -57,6 +58,8 @@ struct RouterOptions {
   std::uint64_t seed = 0;                   // of session ids and of generations that bring none
   std::size_t record_bytes_max = 2u << 20;  // of memory for what was said in sessions that nobody uses at the moment
   ImageFetcher* fetcher = nullptr;          // outlives the router; null: no image is fetched from a URL
+  // No session has these images any more. Null: nobody needs to know.
+  std::function<void(std::vector<std::string> ids)> on_images_free = nullptr;
 };
 
 class Router {
@@ -70,6 +73,9 @@ class Router {
 
   // Before the first step: those that the catalog has kept.
   [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
+
+  // Likewise: the images that sessions have.
+  [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_.all(); }
 
   // --- Any thread.
   void post(Command command) { inbox_.push(std::move(command)); }
@@ -165,7 +171,7 @@ class Router {
     std::optional<std::int64_t> deadline_ms;  // GenerateOptions
     bool wants_progress = false;
     std::optional<ReplyGrammars> grammars;  // shared with its task; nothing: they were not compiled
-    std::vector<ImagePtr> images;           // that came with it
+    TakenImages images;                     // that came with it
     RequestShare share;                     // of memory
     std::stop_source end;                   // of what is done for it elsewhere
     ModelUse use;                           // from when the model is there
@@ -204,6 +210,17 @@ class Router {
                     std::optional<Expected<kv::StateImage>> image, Reply<ImportedSession> reply);
   [[nodiscard]] ImportedKv keep_imported(const SessionId& id, Expected<kv::StateImage> image);
 
+  void import_with(ModelUse use, const TenantId& tenant, ImportRequest request, std::vector<std::string> images,
+                   Reply<ImportedSession> reply);
+  [[nodiscard]] Reply<ImportedSession> until_imported(ImportedImages images, Reply<ImportedSession> reply);
+  void import_record_made(ModelUse use, const TenantId& tenant, ImportRequest request, Expected<ImportedRecord> imported,
+                          Reply<ImportedSession> reply);
+
+  void note_images(const SessionId& session, const std::vector<std::string>& extras);
+  void give_up_images(std::vector<std::string> ids);
+  void give_up_images(TakenImages taken);
+  template <class T>
+  [[nodiscard]] Reply<T> using_images(TakenImages images, Reply<T> reply);
   [[nodiscard]] Expected<Unit> check_images(const ServedModel& served, std::size_t bytes) const;
   void embed_images(const TenantId& tenant, ModelUse use, EmbedImagesRequest request, TimePoint deadline,
                     Reply<ImageEmbeddings> reply);
@@ -270,6 +287,7 @@ class Router {
   // Owned by the router's thread.
   ServedModels models_;
   Random random_;
+  ImageReferences images_;
   SessionTable sessions_;
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<RequestId, OpenTexts> texts_requests_;

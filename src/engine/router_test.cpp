@@ -270,7 +270,7 @@ TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
 TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   start();
   load();
-  const auto memory = std::make_shared<RequestMemory>(4096);
+  const auto memory = std::make_shared<TenantBudget>(4096, "holders", "the limit");
   GenerateRequest request;
   request.input.text = std::string(100, 'x');
   request.options.max_tokens = 3;
@@ -289,7 +289,7 @@ TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   request.share.reset();
   EXPECT_EQ(memory->bytes_used(), 0u);
 
-  const auto small = std::make_shared<RequestMemory>(500);
+  const auto small = std::make_shared<TenantBudget>(500, "holders", "the limit");
   request.share = small->open(kTenant);
   const auto refused = std::make_shared<RouterSink>();
   router_->generate(RequestId{3}, kTenant, std::move(request), {refused});

@@ -174,6 +174,7 @@ void SessionTable::commit(kv::RecordPtr record, kv::RecordPtr before, std::move_
       Session& session = *find(record->id);
       if (done) {
         session.summary = kv::summary_of(*record);
+        options_.on_committed(*record);
         session.record = std::move(record);
       } else {
         count(kv::summary_of(*record), false);

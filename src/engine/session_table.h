@@ -71,6 +71,8 @@ struct SessionTableOptions {
   std::size_t record_bytes_max = 0;  // of memory for what was said in sessions that nobody uses
   // Brings what the catalog answers to the router's thread.
   std::function<void(std::move_only_function<void()>)> post;
+  // A change of a session is in the catalog; before anybody hears of it.
+  std::function<void(const kv::SessionRecord&)> on_committed;
   // A session has ended; before anybody hears of it.
   std::function<void(const Session&)> on_ended;
 };

@@ -18,6 +18,7 @@ class SessionTableTest : public ::testing::Test {
     options.limits = limits;
     options.record_bytes_max = record_bytes_max;
     options.post = [this](std::move_only_function<void()> command) { posted_.push_back(std::move(command)); };
+    options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended_.push_back(session.summary.id.value); };
     table_.emplace(std::move(options), catalog_, clock_);
   }

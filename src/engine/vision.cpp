@@ -1,34 +1,20 @@
 #include "engine/vision.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fcntl.h>
-#include <filesystem>
 #include <format>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string_view>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <utility>
 
 #include "base/log.h"
 #include "base/sha256.h"
-#include "base/unique_fd.h"
-#include "capability/image_header.h"
 #include "capability/image_source.h"
 #include "capability/message_images.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
 namespace {
-
-std::unexpected<Error> io_error(std::string_view what, const std::string& path, int problem) {
-  return fail(ErrorCode::io_short_write, std::format("{} {}: {}", what, path, std::strerror(problem)));
-}
 
 std::string hash_of(std::span<const std::byte> bytes) {
   Sha256 hash;
@@ -48,19 +34,6 @@ std::vector<float> pooled(const EncodedImage& image) {
   vector.reserve(width);
   for (const double sum : sums) vector.push_back(static_cast<float>(sum / length));
   return vector;
-}
-
-Expected<Unit> write_synced(const std::string& path, std::span<const std::byte> bytes) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.is_open()) return io_error("cannot write", path, errno);
-  while (!bytes.empty()) {
-    const ssize_t done = ::write(file.get(), bytes.data(), bytes.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return io_error("cannot write", path, errno);
-    bytes = bytes.subspan(static_cast<std::size_t>(done));
-  }
-  if (::fsync(file.get()) != 0) return io_error("cannot write", path, errno);
-  return Unit{};
 }
 
 }  // namespace
@@ -110,67 +83,73 @@ Expected<ImagePtr> Vision::find(const std::string& id) {
     const auto found = known_.find(id);
     if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
   }
-  auto file = read_kept_image(options_.folder, id);
+  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "no images are kept");
+  auto file = options_.kept->read(id);
   if (!file) return std::unexpected(file.error());
   return add(std::move(*file));
 }
 
-Expected<Unit> Vision::keep(const Image& image) const {
-  const std::string path = path_of(image.id);
-  struct stat facts{};
-  if (::stat(path.c_str(), &facts) == 0) return Unit{};  // it was synced before it had this name
-  std::error_code problem;
-  std::filesystem::create_directories(options_.folder, problem);
-  // Another model's may write the same image.
-  static std::atomic<std::uint64_t> parts{0};
-  const std::string part = std::format("{}.{}.part", path, parts.fetch_add(1));
-  auto written = write_synced(part, image.file);
-  if (written && ::rename(part.c_str(), path.c_str()) != 0) written = io_error("cannot write", path, errno);
-  const UniqueFd folder(::open(options_.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (written && (!folder.is_open() || ::fsync(folder.get()) != 0)) written = io_error("cannot write", options_.folder, errno);
-  if (!written) ::unlink(part.c_str());
-  return written;
+Expected<KeptImages::Use> Vision::keep(const TenantId& tenant, const Image& image) const {
+  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "no images are kept");
+  return options_.kept->keep(tenant, image.id, image.file);
 }
 
-Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps) {
-  std::vector<ImagePtr> images;
-  std::vector<std::vector<capability::MessageImage>> of_messages(input.messages.size());
-  for (const InputImage& given : input.images) {
-    const auto image = vision.take(given.source);
-    const auto kept = image && keeps ? vision.keep(**image) : Expected<Unit>(Unit{});
-    if (!image || !kept) {
-      Error error = image ? kept.error() : image.error();
-      if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);
-      error.field = given.field;
-      return std::unexpected(std::move(error));
+Expected<Unit> Vision::sync_kept() const {
+  return options_.kept == nullptr ? Unit{} : options_.kept->sync();
+}
+
+struct Vision::Taking {
+  TenantId tenant;
+  Input input;
+  bool keeps = false;
+  std::stop_token end;
+  Taken done;
+  TakenImages taken{};
+};
+
+void Vision::take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done) {
+  for (const InputImage& image : input.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(image.source.text.size()));
+  auto taking = std::make_shared<Taking>(tenant, std::move(input), keeps, std::move(end), std::move(done));
+  post(std::move(tenant), [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+}
+
+// One image is a job: others have their turn in between.
+void Vision::take_next(std::shared_ptr<Taking> taking) {
+  auto& [tenant, input, keeps, end, done, taken] = *taking;
+  const auto finish = [&](Expected<Unit> outcome) {
+    for (const InputImage& image : input.images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.source.text.size()));
+    input.images.clear();
+    done(std::move(input), std::move(taken), std::move(outcome));
+  };
+  const std::size_t index = taken.images.size();
+  if (index == input.images.size()) {
+    auto synced = keeps && index > 0 ? sync_kept() : Unit{};
+    if (!synced) return finish(std::move(synced));
+    std::vector<std::vector<capability::MessageImage>> of_messages(input.messages.size());
+    for (std::size_t i = 0; i < index; ++i) {
+      of_messages[input.images[i].message].push_back({.at = input.images[i].at, .id = taken.images[i]->id});
     }
-    of_messages[given.message].push_back({.at = given.at, .id = (*image)->id});
-    images.push_back(*image);
+    for (std::size_t i = 0; i < of_messages.size(); ++i) {
+      if (!of_messages[i].empty()) input.messages[i].extra = capability::images_extra(of_messages[i]);
+    }
+    return finish(Unit{});
   }
-  for (std::size_t i = 0; i < of_messages.size(); ++i) {
-    if (!of_messages[i].empty()) input.messages[i].extra = capability::images_extra(of_messages[i]);
+  if (end.stop_requested()) return finish(fail(ErrorCode::limit_wait, "the request has ended"));
+  InputImage& given = input.images[index];
+  auto image = take(given.source);
+  auto use = image && keeps ? keep(tenant, **image) : KeptImages::Use();
+  if (!image || !use) {
+    Error error = image ? use.error() : image.error();
+    if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);
+    error.field = given.field;
+    return finish(std::unexpected(std::move(error)));
   }
-  input.images.clear();
-  return images;
-}
-
-Expected<Bytes> read_kept_image(const std::string& folder, const std::string& id) {
-  const ImageSource kept{.kind = ImageSource::Kind::path, .text = folder + "/" + id};
-  const std::string folders[] = {folder};
-  auto file = folder.empty() ? fail(ErrorCode::io_short_write, "no images are kept") : capability::read_image(kept, folders);
-  if (file && hash_of(*file) == id) return file;
-  return fail(ErrorCode::io_short_write, std::format("the image {} of the session cannot be read again: {}", id,
-                                                     file ? "it is damaged" : file.error().message));
-}
-
-void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted) {
-  std::error_code problem;
-  std::size_t removed = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, problem)) {
-    if (wanted.contains(entry.path().filename().string())) continue;
-    removed += std::filesystem::remove(entry.path(), problem) ? 1 : 0;
-  }
-  if (removed > 0) log_info("images: removed {} that no session has any more", removed);
+  stats_.waiting_bytes.add(-static_cast<std::int64_t>(given.source.text.size()));
+  std::string().swap(given.source.text);
+  taken.images.push_back(std::move(*image));
+  taken.uses.push_back(std::move(*use));
+  const TenantId owner = tenant;
+  jobs_.add(owner, [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
 }
 
 // --- Encoding
@@ -215,12 +194,12 @@ struct Vision::Embedding {
   EmbedImagesRequest request;
   TimePoint deadline;
   Reply<ImageEmbeddings> reply;
-  ImageEmbeddings made;
+  ImageEmbeddings made{};
 };
 
 void Vision::embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
   for (const ImageSource& source : request.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
-  auto embedding = std::make_shared<Embedding>(tenant, std::move(request), deadline, std::move(reply), ImageEmbeddings{});
+  auto embedding = std::make_shared<Embedding>(tenant, std::move(request), deadline, std::move(reply));
   post(std::move(tenant), [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
 }
 

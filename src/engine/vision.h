@@ -1,7 +1,6 @@
 // The images of one model: from where a client says they are to tokens of a chain, rows for a context, and vectors. Encoding
 // runs on a thread of its own ("uma-vision"), one image after the other, tenants in turn; what was encoded of late is kept in
-// memory. Images of sessions are kept as files, named by the hash of what is in them, for as long as a session may
-// have to be computed again.
+// memory.
 #pragma once
 
 #include <atomic>
@@ -9,9 +8,9 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "base/bytes.h"
@@ -23,6 +22,7 @@
 #include "core/request.h"
 #include "core/service.h"
 #include "engine/job_queue.h"
+#include "engine/kept_images.h"
 #include "llm/projector.h"
 
 namespace uma::engine {
@@ -46,11 +46,17 @@ struct EncodedImage {
 };
 using EncodedPtr = std::shared_ptr<const EncodedImage>;  // shared: by the cache and the requests that compute it
 
+// Those of a request.
+struct TakenImages {
+  std::vector<ImagePtr> images;
+  std::vector<KeptImages::Use> uses;  // of those that are kept
+};
+
 struct VisionOptions {
   std::vector<std::string> allowed_dirs;  // of images that are named by a path
   std::uint64_t cache_bytes_max = 128ul << 20;
-  std::string folder;    // of the images of sessions; empty: none are kept
-  ImageUrlRules urls{};  // of images that are named by a URL
+  ImageUrlRules urls{};                        // of images that are named by a URL
+  std::shared_ptr<KeptImages> kept = nullptr;  // those of sessions; shared by all models' visions; null: none are kept
 };
 
 struct VisionStats {
@@ -77,8 +83,15 @@ class Vision {
   [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source);
   // One that a request has, or that is kept. Blocks on the disk. Errors: E_IO_001.
   [[nodiscard]] Expected<ImagePtr> find(const std::string& id);
-  // Keeps it for later lives; it is on the disk when this returns. Errors: E_IO_001.
-  [[nodiscard]] Expected<Unit> keep(const Image& image) const;
+  // Keeps it for later lives. Errors: KeptImages::keep().
+  [[nodiscard]] Expected<KeptImages::Use> keep(const TenantId& tenant, const Image& image) const;
+  // What was kept is on the disk when this returns. Errors: E_IO_001.
+  [[nodiscard]] Expected<Unit> sync_kept() const;
+  // Takes the images of an input and writes them into its messages (capability/message_images.h). `keeps`: they are of a
+  // session, and are on the disk when `done` is called, from step(). Each is a job of its own; none is begun after the end.
+  // Errors: as take() and keep(), with the field; beside one there are the images before it.
+  using Taken = std::move_only_function<void(Input input, TakenImages images, Expected<Unit> outcome)>;
+  void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
   // Replies with a vector for each image, or with what is wrong with one: the mean of its rows, of length 1. Errors: as take();
   // E_LIMIT_003 past the deadline.
   void embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
@@ -88,6 +101,8 @@ class Vision {
   // --- Owner thread.
   // Runs one job, if any waits. True when there was one.
   bool step() { return jobs_.step(); }
+  // From a job, whose next part it is (JobQueue).
+  void add(TenantId tenant, JobQueue::Job job) { jobs_.add(std::move(tenant), std::move(job)); }
   // Waits for work; false once closed and empty.
   bool wait() { return jobs_.wait(); }
   // From memory, or anew. Errors: as find(); E_RUNTIME_001.
@@ -95,13 +110,14 @@ class Vision {
 
  private:
   struct Embedding;
+  struct Taking;
   struct Cached {
     std::string id;
     EncodedPtr image;
   };
 
   [[nodiscard]] Expected<ImagePtr> add(Bytes file);
-  [[nodiscard]] std::string path_of(const std::string& id) const { return options_.folder + "/" + id; }
+  void take_next(std::shared_ptr<Taking> taking);
   void embed_next(std::shared_ptr<Embedding> embedding);
 
   const VisionOptions options_;
@@ -120,15 +136,5 @@ class Vision {
   Mutex mutex_;
   std::unordered_map<std::string, std::weak_ptr<const Image>> known_ GUARDED_BY(mutex_);  // that somebody has
 };
-
-// Takes the images of an input and writes them into its messages (capability/message_images.h). `keeps`: they are of a session.
-// Blocks on the disk. Errors: as take() and keep(), with the field.
-[[nodiscard]] Expected<std::vector<ImagePtr>> take_images(Vision& vision, Input& input, bool keeps);
-
-// The file of an image that is kept there. Blocks on the disk. Errors: E_IO_001.
-[[nodiscard]] Expected<Bytes> read_kept_image(const std::string& folder, const std::string& id);
-
-// Removes the files of `folder` that are no image of `wanted`. For the start, before anything is kept.
-void remove_other_images(const std::string& folder, const std::unordered_set<std::string>& wanted);
 
 }  // namespace uma::engine

@@ -29,9 +29,11 @@ class VisionTest : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
   void restart(std::uint64_t cache_bytes_max) {
-    vision_ = std::make_unique<Vision>(
-        std::make_unique<testing::FakeProjector>(),
-        VisionOptions{.allowed_dirs = {}, .cache_bytes_max = cache_bytes_max, .folder = folder_.string()}, clock_);
+    vision_ = std::make_unique<Vision>(std::make_unique<testing::FakeProjector>(),
+                                       VisionOptions{.allowed_dirs = {},
+                                                     .cache_bytes_max = cache_bytes_max,
+                                                     .kept = std::make_shared<KeptImages>(folder_.string(), 1 << 20)},
+                                       clock_);
   }
   Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
     std::optional<Expected<ImageEmbeddings>> made;
@@ -88,8 +90,8 @@ TEST_F(VisionTest, AKeptImageIsFoundInALaterLife) {
   std::vector<Token> tokens;
   {
     const auto image = *vision_->take(image_of_one_pixel('a'));
-    ASSERT_TRUE(vision_->keep(*image));
-    ASSERT_TRUE(vision_->keep(*image)) << "a second time";
+    ASSERT_TRUE(vision_->keep(TenantId{"t"}, *image));
+    ASSERT_TRUE(vision_->keep(TenantId{"t"}, *image)) << "a second time";
     id = image->id;
     tokens = image->tokens;
   }
@@ -106,7 +108,7 @@ TEST_F(VisionTest, AnImageThatIsGoneOrDamagedIsAnError) {
   std::string id;
   {
     const auto image = *vision_->take(image_of_one_pixel('a'));
-    ASSERT_TRUE(vision_->keep(*image));
+    ASSERT_TRUE(vision_->keep(TenantId{"t"}, *image));
     id = image->id;
   }
   std::ofstream(folder_ / id, std::ios::binary) << bmp_of_one_pixel('b');
@@ -117,19 +119,9 @@ TEST_F(VisionTest, AnImageThatIsGoneOrDamagedIsAnError) {
 
 TEST_F(VisionTest, AFolderThatCannotBeWrittenIsAnError) {
   std::ofstream(folder_) << "a file";
-  const auto kept = vision_->keep(**vision_->take(image_of_one_pixel('a')));
+  const auto kept = vision_->keep(TenantId{"t"}, **vision_->take(image_of_one_pixel('a')));
   ASSERT_FALSE(kept);
   EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
-}
-
-TEST_F(VisionTest, RemovesImagesThatNobodyWants) {
-  const auto a = *vision_->take(image_of_one_pixel('a'));
-  const auto b = *vision_->take(image_of_one_pixel('b'));
-  ASSERT_TRUE(vision_->keep(*a));
-  ASSERT_TRUE(vision_->keep(*b));
-  remove_other_images(folder_.string(), {b->id});
-  EXPECT_FALSE(fs::exists(folder_ / a->id));
-  EXPECT_TRUE(fs::exists(folder_ / b->id));
 }
 
 TEST_F(VisionTest, VectorsAreOfLengthOneAndDifferByImage) {

@@ -39,12 +39,14 @@ std::size_t bytes_of(const SessionRecord& record) {
   return total;
 }
 
-void add_image_extras(const SessionRecord& record, std::vector<std::string>& extras) {
+std::vector<std::string> image_extras(const SessionRecord& record) {
+  std::vector<std::string> extras;
   for (const auto* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
       if (message.extra.contains("\"images\"")) extras.push_back(message.extra);
     }
   }
+  return extras;
 }
 
 std::vector<SessionSummary> MemoryCatalog::load() {
@@ -54,11 +56,13 @@ std::vector<SessionSummary> MemoryCatalog::load() {
   return summaries;
 }
 
-std::vector<std::string> MemoryCatalog::load_image_extras() {
+std::unordered_map<SessionId, std::vector<std::string>> MemoryCatalog::load_image_extras() {
   const MutexLock lock(mutex_);
-  std::vector<std::string> extras;
-  for (const auto& [id, record] : records_) add_image_extras(*record, extras);
-  return extras;
+  std::unordered_map<SessionId, std::vector<std::string>> all;
+  for (const auto& [id, record] : records_) {
+    if (auto extras = image_extras(*record); !extras.empty()) all.emplace(id, std::move(extras));
+  }
+  return all;
 }
 
 void MemoryCatalog::commit(RecordPtr record, RecordPtr before, Done done) {

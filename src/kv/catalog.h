@@ -75,8 +75,8 @@ struct SessionSummary : SessionHead {
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
 // The approximate memory that the record takes.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
-// Appends the `extra` of each message that has images.
-void add_image_extras(const SessionRecord& record, std::vector<std::string>& extras);
+// The `extra` of each message that has images.
+[[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
 
 class Catalog {
  public:
@@ -87,8 +87,8 @@ class Catalog {
   // What is kept at the start. REQUIRES: called once, before anything else.
   [[nodiscard]] virtual std::vector<SessionSummary> load() = 0;
 
-  // ChatMessage::extra of the messages that have images, as they were at the start. REQUIRES: as load().
-  [[nodiscard]] virtual std::vector<std::string> load_image_extras() { return {}; }
+  // image_extras() of the sessions that have some, as they were at the start. REQUIRES: as load(), after it.
+  [[nodiscard]] virtual std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() { return {}; }
 
   // Any thread. Changes take effect in the order they came, and `done` is called once, from any thread, when one is kept or has
   // failed; a failed one changes nothing. After close() all three drop what they are given.
@@ -111,7 +111,7 @@ class Catalog {
 class MemoryCatalog : public Catalog {
  public:
   [[nodiscard]] std::vector<SessionSummary> load() override;
-  [[nodiscard]] std::vector<std::string> load_image_extras() override;
+  [[nodiscard]] std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() override;
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;

@@ -279,7 +279,9 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
     if (stored->record == nullptr || stored->is_damaged) damaged.push_back({key, stored->record});
     if (stored->record == nullptr) continue;
     loaded_.push_back(summary_of(*stored->record));
-    add_image_extras(*stored->record, image_extras_);
+    if (auto extras = image_extras(*stored->record); !extras.empty()) {
+      image_extras_.emplace(stored->record->id, std::move(extras));
+    }
   }
   return damaged.empty() ? Unit{} : set_aside(damaged);
 }

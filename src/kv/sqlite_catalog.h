@@ -28,7 +28,9 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);
 
   [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
-  [[nodiscard]] std::vector<std::string> load_image_extras() override { return std::move(image_extras_); }
+  [[nodiscard]] std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() override {
+    return std::move(image_extras_);
+  }
   void commit(RecordPtr record, RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
@@ -72,7 +74,7 @@ class SqliteCatalog final : public Catalog {
   Database database_;
   RecordRows rows_;
   std::vector<SessionSummary> loaded_;
-  std::vector<std::string> image_extras_;
+  std::unordered_map<SessionId, std::vector<std::string>> image_extras_;
   std::int64_t rows_written_before_ = 0;
 
   // Owned by the thread that calls step().

@@ -43,7 +43,7 @@ class FakeService final : public Service {
   };
 
   explicit FakeService(std::uint64_t request_bytes_max = 1ul << 30)
-      : memory_(std::make_shared<RequestMemory>(request_bytes_max)) {}
+      : memory_(std::make_shared<TenantBudget>(request_bytes_max, "holders", "the limit")) {}
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
   [[nodiscard]] std::uint64_t request_bytes() const { return memory_->bytes_used(); }
@@ -244,7 +244,7 @@ class FakeService final : public Service {
   }
 
  private:
-  const std::shared_ptr<RequestMemory> memory_;
+  const std::shared_ptr<TenantBudget> memory_;
   // `queue`: a member that the mutex guards.
   template <class SelfT, class T>
   T next_of(std::deque<T> SelfT::* queue) {

@@ -1,4 +1,4 @@
-#include "core/request_memory.h"
+#include "core/tenant_budget.h"
 
 #include <memory>
 #include <vector>
@@ -11,8 +11,8 @@ namespace {
 const TenantId kOne{"one"};
 const TenantId kOther{"other"};
 
-TEST(RequestMemory, ATenantMayHoldAsMuchAsItLeavesFree) {
-  const auto memory = std::make_shared<RequestMemory>(100);
+TEST(TenantBudget, ATenantMayHoldAsMuchAsItLeavesFree) {
+  const auto memory = std::make_shared<TenantBudget>(100, "holders", "the limit");
   const auto one = memory->open(kOne);
   EXPECT_TRUE(one->grow(30));
   EXPECT_FALSE(one->grow(21));
@@ -29,8 +29,8 @@ TEST(RequestMemory, ATenantMayHoldAsMuchAsItLeavesFree) {
   EXPECT_FALSE(third->grow(1));
 }
 
-TEST(RequestMemory, ItIsTheTenantThatIsBoundedHoweverManyItsRequests) {
-  const auto memory = std::make_shared<RequestMemory>(100);
+TEST(TenantBudget, ItIsTheTenantThatIsBoundedHoweverManyItsRequests) {
+  const auto memory = std::make_shared<TenantBudget>(100, "holders", "the limit");
   std::vector<RequestShare> shares;
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(shares.emplace_back(memory->open(kOne))->grow(10));
   EXPECT_FALSE(shares.emplace_back(memory->open(kOne))->grow(10));
@@ -38,8 +38,8 @@ TEST(RequestMemory, ItIsTheTenantThatIsBoundedHoweverManyItsRequests) {
   EXPECT_TRUE(shares.back()->grow(10)) << "what has ended makes room";
 }
 
-TEST(RequestMemory, AllComesBack) {
-  const auto memory = std::make_shared<RequestMemory>(100);
+TEST(TenantBudget, AllComesBack) {
+  const auto memory = std::make_shared<TenantBudget>(100, "holders", "the limit");
   {
     const auto share = memory->open(kOne);
     EXPECT_TRUE(share->grow(40));
@@ -59,8 +59,8 @@ TEST(RequestMemory, AllComesBack) {
   EXPECT_EQ(memory->bytes_used(), 0u);
 }
 
-TEST(RequestMemory, HugeNumbersDoNotWrapAround) {
-  const auto memory = std::make_shared<RequestMemory>(~0ull);
+TEST(TenantBudget, HugeNumbersDoNotWrapAround) {
+  const auto memory = std::make_shared<TenantBudget>(~0ull, "holders", "the limit");
   const auto share = memory->open(kOne);
   EXPECT_FALSE(share->grow(~0ull));
   EXPECT_TRUE(share->grow(1ull << 62));

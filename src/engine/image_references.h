@@ -1,0 +1,42 @@
+// Which images sessions have, so that the file of one that none has any more can go. The router's thread.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace uma::engine {
+
+class ImageReferences {
+ public:
+  // From now on the session has these. Returns those of its former ones that no session has any more.
+  [[nodiscard]] std::vector<std::string> set(const SessionId& session, std::unordered_set<std::string> images) {
+    for (const std::string& image : images) ++sessions_[image];
+    std::vector<std::string> free;
+    for (const std::string& image : std::exchange(images_[session], std::move(images))) {
+      const auto found = sessions_.find(image);
+      if (--found->second > 0) continue;
+      sessions_.erase(found);
+      free.push_back(image);
+    }
+    if (images_.at(session).empty()) images_.erase(session);
+    return free;
+  }
+  [[nodiscard]] bool has_any(const SessionId& session) const { return images_.contains(session); }
+  [[nodiscard]] bool is_used(const std::string& image) const { return sessions_.contains(image); }
+  [[nodiscard]] std::unordered_set<std::string> all() const {
+    std::unordered_set<std::string> used;
+    for (const auto& [image, count] : sessions_) used.insert(image);
+    return used;
+  }
+
+ private:
+  std::unordered_map<SessionId, std::unordered_set<std::string>> images_;  // of sessions that have some
+  std::unordered_map<std::string, std::size_t> sessions_;                  // that have the image, how many
+};
+
+}  // namespace uma::engine
