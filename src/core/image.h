@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -45,12 +46,14 @@ struct EmbedImagesRequest {
   std::string model;  // empty: the default model
   std::vector<ImageSource> images;
   std::optional<std::int64_t> deadline_ms;  // until all are done; absent: limits.deadline_ms; 0: none
+  std::stop_token end{};                    // nobody waits for it any more
 };
 
 [[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);
 
 struct ImageEmbeddings {
   std::vector<std::vector<float>> embeddings;  // of length 1, in the order of the images
+  std::int64_t rows = 0;                       // that they were made of
 };
 
 }  // namespace uma

@@ -62,11 +62,12 @@ Error stopping() {
 class ImageFetcher::Batch : public std::enable_shared_from_this<Batch> {
  public:
   Batch(asio::io_context& io, std::vector<std::string> given, TimePoint deadline, const std::shared_ptr<ByteBudget>& budget,
-        Done done)
+        std::shared_ptr<TenantBudget::Share> request, Done done)
       : urls(std::move(given)),
         resolver(io),
         socket(io),
         share(budget),
+        request_(std::move(request)),
         deadline_(std::min(deadline, TimePoint::clock::now() + kBatchTimeMax)),
         timer_(io),
         done_(std::move(done)) {}
@@ -109,6 +110,7 @@ class ImageFetcher::Batch : public std::enable_shared_from_this<Batch> {
   std::optional<std::stop_callback<std::function<void()>>> on_stop;
 
  private:
+  const std::shared_ptr<TenantBudget::Share> request_;  // one of the tenant's
   const TimePoint deadline_;
   asio::steady_timer timer_;
   Done done_;
@@ -122,6 +124,7 @@ struct ImageFetcher::Answer {
 
 ImageFetcher::ImageFetcher(ImageUrlRules rules, std::uint64_t bytes_max)
     : rules_(std::move(rules)),
+      requests_(std::make_shared<TenantBudget>(kBatchesMax, "requests whose images are fetched", "the fetcher")),
       budget_(std::make_shared<ByteBudget>(bytes_max)),
       io_(1),
       work_(io_.get_executor()),
@@ -158,15 +161,19 @@ void ImageFetcher::stop() {
   thread_.join();
 }
 
-void ImageFetcher::fetch(std::vector<std::string> urls, TimePoint deadline, std::stop_token stop, Done done) {
-  auto begin = [this, urls = std::move(urls), deadline, stop = std::move(stop)](Done told) mutable {
+void ImageFetcher::fetch(const TenantId& tenant, std::vector<std::string> urls, TimePoint deadline, std::stop_token stop,
+                         Done done) {
+  auto begin = [this, request = requests_->open(tenant), urls = std::move(urls), deadline,
+                stop = std::move(stop)](Done told) mutable {
     if (stop.stop_requested()) return;
-    if (batches_.size() >= kBatchesMax) {
+    if (!request->grow(1)) {
       return told(std::unexpected(FetchFailure{
           0,
-          {ErrorCode::limit_wait, std::format("images of {} requests are being fetched: try again later", batches_.size())}}));
+          {ErrorCode::limit_wait, std::format("images of {} requests are being fetched, {} are possible, of a tenant as many "
+                                              "as it leaves free: try again later",
+                                              batches_.size(), kBatchesMax)}}));
     }
-    auto batch = std::make_shared<Batch>(io_, std::move(urls), deadline, budget_, std::move(told));
+    auto batch = std::make_shared<Batch>(io_, std::move(urls), deadline, budget_, std::move(request), std::move(told));
     batches_.insert(batch);
     // Called where stop was requested, or at once.
     batch->on_stop.emplace(std::move(stop), [this, weak = std::weak_ptr(batch)] {
@@ -236,12 +243,12 @@ ImageFetcher::Awaitable<Expected<Unit>> ImageFetcher::connect(Batch& batch, cons
     const auto found = co_await batch.resolver.async_resolve(url.host, std::to_string(url.port), tcp::resolver::numeric_service,
                                                              asio::redirect_error(asio::use_awaitable, problem));
     if (batch.has_ended()) co_return std::unexpected(given_up());
-    if (problem) co_return refuse(std::format("the host {} is not known", url.host));
-    for (const auto& entry : found) endpoints.push_back(entry.endpoint());
+    for (const auto& entry : found) endpoints.push_back(entry.endpoint());  // none: the name is not known
   }
   std::erase_if(endpoints, [&](const tcp::endpoint& end) { return !capability::is_allowed_at(url, end.address(), rules_); });
   if (endpoints.empty()) {
-    co_return refuse(std::format("{} has no public address, and is not among vision.url_hosts", url.authority()));
+    // The same for a name that is not known: clients do not learn which names this machine's network has.
+    co_return refuse(std::format("no public address of {} is known, and it is not among vision.url_hosts", url.authority()));
   }
   if (endpoints.size() > kAddressesMax) endpoints.resize(kAddressesMax);
   for (const tcp::endpoint& endpoint : endpoints) {

@@ -26,6 +26,7 @@
 #include "capability/image_url.h"
 #include "core/error.h"
 #include "core/image.h"
+#include "core/tenant_budget.h"
 
 namespace uma::engine {
 
@@ -47,8 +48,8 @@ class ImageFetcher {
 
   // Any thread. Fetches the files, one after the other, and calls `done` once, on the fetcher's thread or at once; not any more
   // when `stop` was requested before. All of them take a minute at most. Errors: E_PROTO_003 for a URL that may not be asked
-  // for or gave no file; E_LIMIT_003 where too many are being fetched, and past the deadline.
-  void fetch(std::vector<std::string> urls, TimePoint deadline, std::stop_token stop, Done done);
+  // for or gave no file; E_LIMIT_003 where too many are being fetched, of all or for the tenant, and past the deadline.
+  void fetch(const TenantId& tenant, std::vector<std::string> urls, TimePoint deadline, std::stop_token stop, Done done);
   // Not the fetcher's thread. Ends what runs with E_LIMIT_003. A name that is being looked up is waited for.
   void stop();
 
@@ -67,7 +68,8 @@ class ImageFetcher {
   Awaitable<Expected<Answer>> ask_securely(Batch& batch, const capability::ImageUrl& url);
 
   const ImageUrlRules rules_;
-  const std::shared_ptr<ByteBudget> budget_;  // shared with what is being fetched
+  const std::shared_ptr<TenantBudget> requests_;  // how many; shared with them
+  const std::shared_ptr<ByteBudget> budget_;      // shared with what is being fetched
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::ssl::context tls_;

@@ -960,7 +960,8 @@ void Router::embed_images(const TenantId& tenant, EmbedImagesRequest request, Re
         if (options_.fetcher == nullptr || urls.empty()) {
           return embed_images(tenant, std::move(*use), std::move(request), deadline, std::move(reply));
         }
-        options_.fetcher->fetch(std::move(urls), deadline, {},
+        const std::stop_token end = request.end;
+        options_.fetcher->fetch(tenant, std::move(urls), deadline, end,
                                 [this, tenant, use = std::move(*use), request = std::move(request), deadline,
                                  reply = std::move(reply)](Fetched fetched) mutable {
                                   post([this, tenant, use = std::move(use), request = std::move(request), deadline,
@@ -993,7 +994,7 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
     const Open& open = requests_.at(id);
-    options_.fetcher->fetch(std::move(urls), deadline_of(open), open.end.get_token(),
+    options_.fetcher->fetch(tenant, std::move(urls), deadline_of(open), open.end.get_token(),
                             [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
                               post([this, id, tenant, request = std::move(request), fetched = std::move(fetched)]() mutable {
                                 const auto found = requests_.find(id);
@@ -1031,7 +1032,7 @@ void Router::read_images(ModelUse use, TenantId tenant, AppendRequest request, R
   for (const InputImage& image : request.input.images) bytes += image.source.text.size();
   if (auto fits = check_images(*use, bytes); !fits) return reply(std::unexpected(fits.error()));
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
-    options_.fetcher->fetch(std::move(urls), kNever, {},
+    options_.fetcher->fetch(tenant, std::move(urls), kNever, {},
                             [this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),
                              reply = std::move(reply)](Fetched fetched) mutable {
                               post([this, use = std::move(use), tenant = std::move(tenant), request = std::move(request),

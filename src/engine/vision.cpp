@@ -211,6 +211,7 @@ void Vision::embed_next(std::shared_ptr<Embedding> embedding) {
     for (const ImageSource& image : images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.text.size()));
     embedding->reply(std::move(made));
   };
+  if (embedding->request.end.stop_requested()) return end(fail(ErrorCode::limit_wait, "the request has ended"));
   if (clock_.now() >= embedding->deadline) {
     return end(fail(ErrorCode::limit_wait,
                     std::format("{} of {} images were encoded by the request's deadline: try again later or set a longer "
@@ -227,6 +228,7 @@ void Vision::embed_next(std::shared_ptr<Embedding> embedding) {
     return end(fail(error.code, images.size() == 1 ? error.message : std::format("images[{}]: {}", index, error.message)));
   }
   vectors.push_back(pooled(**encoded));
+  embedding->made.rows += (*encoded)->pieces_end.back();
   if (vectors.size() == images.size()) return end(std::move(embedding->made));
   const TenantId tenant = embedding->tenant;
   jobs_.add(tenant, [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });

@@ -17,6 +17,7 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
@@ -114,6 +115,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   // What a call of the service replies: start(reply) makes it. Nothing where the connection was closed meanwhile.
   template <class T, class StartT>
   Awaitable<std::optional<Expected<T>>> ask(StartT start);
+  // Likewise; nothing, too, where the client has left.
+  template <class T, class StartT>
+  Awaitable<std::optional<Expected<T>>> ask_until_gone(StartT start);
   // Answers with what ask() returned: json(value) is the body, or what is wrong with the request after all.
   template <class T, class JsonT>
   Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json);
@@ -226,6 +230,14 @@ boost::asio::awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT st
     wake_.expires_at(boost::asio::steady_timer::time_point::max());
     co_await wake_.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable));
   }
+  co_return std::nullopt;
+}
+
+template <class T, class StartT>
+boost::asio::awaitable<std::optional<Expected<T>>> HttpConnection::ask_until_gone(StartT start) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  auto first = co_await (ask<T>(std::move(start)) || watch_client());
+  if (first.index() == 0) co_return std::get<0>(std::move(first));
   co_return std::nullopt;
 }
 

@@ -2,8 +2,6 @@
 #include <optional>
 #include <utility>
 
-#include <boost/asio/experimental/awaitable_operators.hpp>
-
 #include "server/http_connection.h"
 #include "server/http_routes.h"
 #include "wire/embedding_codec.h"
@@ -11,22 +9,17 @@
 namespace uma::server {
 namespace {
 
-using boost::asio::experimental::awaitable_operators::operator||;
-
 Error stopping() {
   return {ErrorCode::limit_wait, "the daemon is stopping and takes no new requests"};
 }
 
 // As HttpConnection::ask(), of what start(reply) returns the id of: it ends when the client leaves.
 template <class T, class StartT>
-boost::asio::awaitable<std::optional<Expected<T>>> ask_until_gone(HttpConnection& connection, StartT start) {
+boost::asio::awaitable<std::optional<Expected<T>>> ask_with_id(HttpConnection& connection, StartT start) {
   RequestId id;
-  auto first = co_await (connection.ask<T>([&](Reply<T> reply) { id = start(std::move(reply)); }) || connection.watch_client());
-  if (first.index() == 0) {
-    if (auto answer = std::get<0>(std::move(first))) co_return answer;
-  }
-  connection.service().cancel(id, [](Expected<bool>) {});
-  co_return std::nullopt;
+  auto answer = co_await connection.ask_until_gone<T>([&](Reply<T> reply) { id = start(std::move(reply)); });
+  if (!answer) connection.service().cancel(id, [](Expected<bool>) {});
+  co_return answer;
 }
 
 }  // namespace
@@ -35,7 +28,7 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   auto call = wire::decode_embeddings(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
-  auto result = co_await ask_until_gone<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
+  auto result = co_await ask_with_id<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
     call->embed.options.client = connection.client();
     return connection.service().embed(connection.tenant(), std::move(call->embed), std::move(reply));
   });
@@ -48,7 +41,7 @@ handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpR
   auto call = wire::decode_rerank(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
-  auto result = co_await ask_until_gone<RerankResult>(connection, [&](Reply<RerankResult> reply) {
+  auto result = co_await ask_with_id<RerankResult>(connection, [&](Reply<RerankResult> reply) {
     call->rerank.options.client = connection.client();
     return connection.service().rerank(connection.tenant(), call->rerank, std::move(reply));
   });
