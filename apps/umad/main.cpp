@@ -41,10 +41,12 @@
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
 #include "umad/model_path.h"
+#include "umad/model_trials.h"
 #include "umad/profile.h"
 #include "umad/signals.h"
 #include "umad/supervised.h"
 #include "umad/supervisor.h"
+#include "umad/trial_process.h"
 #include "umad/tune.h"
 #include "wire/event_codec.h"
 
@@ -214,6 +216,7 @@ class Daemon {
         supervised_(supervised),
         passed_(std::move(passed)),
         models_(std::move(models)),
+        trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
@@ -247,6 +250,7 @@ class Daemon {
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
   std::vector<Happening> taken_;
+  ModelTrials trials_;
   pool::ModelPool* pool_ = nullptr;  // the engine's
   engine::Engine engine_;
   // After engine_: they use the engine, and end first.
@@ -291,6 +295,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
   options.image_cache_bytes_max = config_.vision_cache_bytes_max;
   options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
+  options.guard = &trials_;
   auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
   pool_ = made.get();
   return made;
@@ -585,6 +590,7 @@ int main(int argc, char** argv) {
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments.front() == "key") return uma::umad::run_key(arguments);
+  if (!arguments.empty() && arguments.front() == uma::umad::kTrialCommand) return uma::umad::run_trial_command(arguments);
   const auto supervised = uma::umad::take_supervised();
   auto passed = uma::server::take_passed_sockets();
   if (!passed) {

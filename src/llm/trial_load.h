@@ -1,5 +1,5 @@
 // A trial of a model's file. The library ends the process over some files, and takes minutes for texts with some tokenizers; so
-// a file that was never loaded goes through here first, in a process that nobody needs (docs/decisions/0041).
+// a file that was never loaded goes through here first, in a process that nobody needs (docs/decisions/0042).
 #pragma once
 
 #include <cstddef>
