@@ -258,6 +258,7 @@ struct Flags {
   std::string config_path;
   std::optional<TuneOptions> tune;
   bool prints_config = false;
+  bool supervises = false;
 };
 
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
@@ -284,6 +285,10 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
   if (!is_tune) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and end");
+  if (!is_tune) {
+    app.add_flag("--supervise", flags.supervises,
+                 "start the daemon again when it crashes; a small process keeps its sockets meanwhile");
+  }
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
     if (setting.flag == nullptr || (is_tune && !std::ranges::contains(kTuneKeys, setting.key))) continue;
@@ -325,6 +330,10 @@ std::string error_text(const std::vector<std::string>& problems) {
 
 bool Config::is_given(std::string_view key) const {
   return std::ranges::contains(keys_given, key);
+}
+
+bool Config::asks_for_http() const {
+  return std::ranges::any_of(keys_given, [](const std::string& key) { return key.starts_with("http"); });
 }
 
 Environment process_environment() {
@@ -386,6 +395,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
 
   Config config;
   config.tune = flags->tune;
+  config.supervises = flags->supervises;
   std::vector<std::string> problems;
   const std::string config_path =
       flags->config_path.empty() ? environment("UMA_CONFIG").value_or(std::string()) : flags->config_path;
@@ -398,6 +408,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   }
   if (passed.socket_path) config.socket_path = *passed.socket_path;
   if (passed.http) config.http = *passed.http;
+  if (passed.http_socket) config.http_socket = *passed.http_socket;
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
     problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
   }

@@ -106,11 +106,14 @@ struct Config {
   kv::EvictionOrder eviction = kv::EvictionOrder::value;
 
   std::optional<TuneOptions> tune;               // measure instead of serving
+  bool supervises = false;                       // a process of its own holds the sockets and starts the daemon again
   std::vector<std::string> keys_given;           // set by any source, as "section.key"; a profile decides about the others
   std::vector<std::string> keys_without_effect;  // set, valid, and read by no feature of this version
   std::vector<std::string> keys_superseded;      // of the first design; something better decides now
 
   [[nodiscard]] bool is_given(std::string_view key) const;
+  // Any setting of HTTP is given: then an address that is taken is an error.
+  [[nodiscard]] bool asks_for_http() const;
 };
 
 // What ends the program before it serves: help and version (status 0, for standard output), or mistakes (status 1, for standard
@@ -125,10 +128,11 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 [[nodiscard]] Environment process_environment();
 
 // Where the sockets listen that a service manager passed (server/passed_sockets.h). They take the place of what the sources say
-// of `ipc.uds_path` and `http`, and obey the same rules.
+// of `ipc.uds_path`, `http` and `http.socket`, and obey the same rules.
 struct PassedAddresses {
-  std::optional<std::string> socket_path;
-  std::optional<HttpAddress> http;
+  std::optional<std::string> socket_path = {};
+  std::optional<HttpAddress> http = {};
+  std::optional<std::string> http_socket = {};
 };
 
 // `arguments` without the program's name; a first one that is "tune" asks for that. Reads the YAML file named by --config or

@@ -1,7 +1,8 @@
 // umad: wires configuration, engine, door and signals together, and says in the log what happens.
-// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken;
-// 130 and 143: `umad tune` was interrupted.
+// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken, all of
+// which another start would meet again; 130 and 143: `umad tune` was interrupted.
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -40,8 +41,12 @@
 #include "umad/cpu_count.h"
 #include "umad/data_dir.h"
 #include "umad/model_path.h"
+#include "umad/model_trials.h"
 #include "umad/profile.h"
 #include "umad/signals.h"
+#include "umad/supervised.h"
+#include "umad/supervisor.h"
+#include "umad/trial_process.h"
 #include "umad/tune.h"
 #include "wire/event_codec.h"
 
@@ -55,6 +60,7 @@ constexpr Duration kDrainStep = std::chrono::milliseconds(50);
 // What the main thread waits for.
 struct SignalCame {
   int number = 0;
+  bool is_passed_on = false;  // by the supervisor, which somebody sent it to
 };
 using LoadEnded = Expected<ModelInfo>;
 using Happening = std::variant<SignalCame, LoadEnded>;
@@ -204,10 +210,13 @@ Expected<Models> find_models(const Config& config) {
 
 class Daemon {
  public:
-  Daemon(const Config& config, server::PassedSockets passed, Models models, std::unique_ptr<kv::Catalog> catalog)
+  Daemon(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised, Models models,
+         std::unique_ptr<kv::Catalog> catalog)
       : config_(config),
+        supervised_(supervised),
         passed_(std::move(passed)),
         models_(std::move(models)),
+        trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
@@ -226,18 +235,22 @@ class Daemon {
   bool open_http();
   void stop_accepting();
   bool wait_idle(Duration limit);
-  void drain(int signal);
+  void drain(const SignalCame& first);
+  // Whose sockets it serves on, for the log.
+  [[nodiscard]] const char* holder() const { return supervised_ ? ", kept by the supervisor" : ", from the service manager"; }
   void write_metrics() const;
   void preload_models();
   void reload_models();
 
   const Config& config_;
+  const std::optional<Supervised> supervised_;
   server::PassedSockets passed_;  // until a server has each
   const Models models_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
   Mailbox<Happening> happenings_;
   std::vector<Happening> taken_;
+  ModelTrials trials_;
   pool::ModelPool* pool_ = nullptr;  // the engine's
   engine::Engine engine_;
   // After engine_: they use the engine, and end first.
@@ -263,6 +276,7 @@ engine::EngineOptions Daemon::engine_options() {
                     .urls = config_.vision_urls,
                     .kept = std::make_shared<engine::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
   options.queue_depth_warn = config_.pool.queue_depth_warn;
+  if (supervised_) options.crashes = supervised_->record();
   options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
   return options;
 }
@@ -281,6 +295,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
   options.image_cache_bytes_max = config_.vision_cache_bytes_max;
   options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
+  options.guard = &trials_;
   auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
   pool_ = made.get();
   return made;
@@ -327,7 +342,9 @@ std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
 }
 
 int Daemon::run() {
-  const SignalThread signals([this](int number) { happenings_.push(SignalCame{number}); });
+  const SignalThread signals([this](int number, pid_t sender) {
+    happenings_.push(SignalCame{.number = number, .is_passed_on = supervised_ && sender == supervised_->supervisor});
+  });
   // The socket before the model: a second daemon is refused before it loads anything, and clients may connect at once.
   const bool is_passed = passed_.unix_socket.has_value();
   auto server = open_socket();
@@ -336,7 +353,7 @@ int Daemon::run() {
     return 1;
   }
   server_ = std::move(*server);
-  log_info("socket  {}{}", config_.socket_path, is_passed ? ", from the service manager" : "");
+  log_info("socket  {}{}", config_.socket_path, is_passed ? holder() : "");
   if (!open_http()) return 1;
   engine_.start();
   const int status = serve();
@@ -351,8 +368,10 @@ Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
   const server::UnixServerOptions options{
       .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
-  // Its permissions are the administrator's choice of who may connect.
-  server::ListeningSocket listening{.fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = true};
+  // The permissions of one that a service manager made are the administrator's choice of who may connect.
+  const bool is_ours = supervised_ && supervised_->made_socket;
+  server::ListeningSocket listening{
+      .fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = !is_ours};
   return server::UnixServer::start(options, std::move(listening), engine_);
 }
 
@@ -384,7 +403,8 @@ bool Daemon::open_http() {
                                            .imports_kv = config_.http_imports_kv,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log},
-                                          engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd());
+                                          engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
+                                          passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
   if (opened) {
     http_ = std::move(*opened);
     const bool is_v6 = http.address.contains(':');
@@ -393,15 +413,13 @@ bool Daemon::open_http() {
                                                                : "";
     if (!http.address.empty()) {
       log_info("http    {}://{}{}{}:{}/v1{}{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
-               http.address, is_v6 ? "]" : "", http_->port(), whom, is_passed ? ", from the service manager" : "");
+               http.address, is_v6 ? "]" : "", http_->port(), whom, is_passed ? holder() : "");
     }
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }
   // Somebody else on the default port is no mistake of who asked for nothing.
-  const bool is_asked_for =
-      is_passed || std::ranges::any_of(config_.keys_given, [](const std::string& key) { return key.starts_with("http"); });
-  if (is_asked_for) {
+  if (is_passed || config_.asks_for_http()) {
     log_error("{}", opened.error().message);
     return false;
   }
@@ -428,16 +446,17 @@ int Daemon::serve() {
         if (!*loaded) return give_up(loaded->error());
         log_ready(config_, clock_.now() - started_);
         ::sd_notify(0, "READY=1");
+        if (supervised_) tell_ready(*supervised_);
         preload_models();
         continue;
       }
-      const int number = std::get<SignalCame>(happening).number;
-      if (number == SIGUSR1) {
+      const auto& came = std::get<SignalCame>(happening);
+      if (came.number == SIGUSR1) {
         write_metrics();
-      } else if (number == SIGHUP) {
+      } else if (came.number == SIGHUP) {
         reload_models();
       } else {
-        drain(number);
+        drain(came);
         return 0;
       }
     }
@@ -452,13 +471,16 @@ int Daemon::give_up(const Error& error) {
   return 1;
 }
 
-// Lets what runs come to its end; a second TERM or INT, or the limit, ends the wait.
-void Daemon::drain(int signal) {
-  log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", signal == SIGINT ? "INT" : "TERM",
+// Lets what runs come to its end; a second TERM or INT, or the limit, ends the wait. One that reaches the supervisor and the
+// daemon, as from a terminal or a service manager that ends a whole group, is one signal.
+void Daemon::drain(const SignalCame& first) {
+  log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", first.number == SIGINT ? "INT" : "TERM",
            std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
   ::sd_notify(0, "STOPPING=1");
   stop_accepting();
   engine_.drain();
+  std::array<int, 2> counts{};
+  ++counts[first.is_passed_on ? 1 : 0];
   const TimePoint limit = clock_.now() + kDrainLimit;
   while (!wait_idle(kDrainStep)) {
     taken_.clear();
@@ -466,7 +488,8 @@ void Daemon::drain(int signal) {
     for (const Happening& happening : taken_) {
       const auto* came = std::get_if<SignalCame>(&happening);
       if (came != nullptr && came->number == SIGUSR1) write_metrics();
-      if (came != nullptr && (came->number == SIGTERM || came->number == SIGINT)) {
+      const bool asks_for_end = came != nullptr && (came->number == SIGTERM || came->number == SIGINT);
+      if (asks_for_end && ++counts[came->is_passed_on ? 1 : 0] > 1) {
         log_warning("second signal: stopping what still runs");
         return;
       }
@@ -502,11 +525,14 @@ void Daemon::write_metrics() const {
   }
 }
 
-int run_umad(const Config& config, server::PassedSockets passed) {
+void start_log() {
   const char* debug = std::getenv("UMA_DEBUG");
   const std::string_view wanted = debug == nullptr ? "" : debug;
   const bool shows_debug = !wanted.empty() && wanted != "0";
   init_log(shows_debug ? LogLevel::debug : LogLevel::info);
+}
+
+int run_umad(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised) {
   log_start(config);
   raise_descriptor_limit();
   if (const auto prepared = prepare_data_dir(config.data_dir); !prepared) {
@@ -530,7 +556,7 @@ int run_umad(const Config& config, server::PassedSockets passed) {
     log_error("catalog {}", catalog.error().message);
     return 1;
   }
-  return Daemon(config, std::move(passed), std::move(*models), std::move(*catalog)).run();
+  return Daemon(config, std::move(passed), supervised, std::move(*models), std::move(*catalog)).run();
 }
 
 // `umad key new NAME`: a key for a client, and the line that lets it in.
@@ -564,6 +590,8 @@ int main(int argc, char** argv) {
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && arguments.front() == "key") return uma::umad::run_key(arguments);
+  if (!arguments.empty() && arguments.front() == uma::umad::kTrialCommand) return uma::umad::run_trial_command(arguments);
+  const auto supervised = uma::umad::take_supervised();
   auto passed = uma::server::take_passed_sockets();
   if (!passed) {
     std::fputs(std::format("umad: {}\n", passed.error().message).c_str(), stderr);
@@ -572,10 +600,15 @@ int main(int argc, char** argv) {
   uma::umad::PassedAddresses addresses;
   if (passed->unix_socket) addresses.socket_path = passed->unix_socket->path;
   if (passed->tcp) addresses.http = {.address = passed->tcp->address, .port = passed->tcp->port};
+  if (passed->http_socket) addresses.http_socket = passed->http_socket->path;
   const auto config = uma::umad::load_config(arguments, uma::umad::process_environment(), addresses);
   if (!config) {
     std::fputs(config.error().text.c_str(), config.error().status == 0 ? stdout : stderr);
     return config.error().status;
   }
-  return uma::umad::run_umad(*config, std::move(*passed));
+  uma::umad::start_log();
+  if (config->supervises && !supervised) {
+    return uma::umad::run_supervisor(*config, std::move(*passed), {argv, argv + argc});
+  }
+  return uma::umad::run_umad(*config, std::move(*passed), supervised);
 }

@@ -25,14 +25,16 @@ void block_signals() {
   UMA_CHECK(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
 }
 
-SignalThread::SignalThread(std::function<void(int signal)> handle)
+SignalThread::SignalThread(std::function<void(int signal, pid_t sender)> handle)
     : thread_([handle = std::move(handle)](const std::stop_token& stop) {
         set_thread_name("uma-signals");
         const sigset_t set = waited_signals();
         while (!stop.stop_requested()) {
-          int signal = 0;
+          siginfo_t signal{};
           // USR2 only wakes this thread, so that it sees the stop request.
-          if (::sigwait(&set, &signal) == 0 && signal != SIGUSR2) handle(signal);
+          if (::sigwaitinfo(&set, &signal) > 0 && signal.si_signo != SIGUSR2) {
+            handle(signal.si_signo, signal.si_code == SI_USER ? signal.si_pid : 0);
+          }
         }
       }) {}
 

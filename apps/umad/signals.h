@@ -3,6 +3,7 @@
 
 #include <csignal>
 #include <functional>
+#include <sys/types.h>
 #include <thread>
 
 namespace uma::umad {
@@ -11,11 +12,11 @@ namespace uma::umad {
 // it makes later, and ignores PIPE and XFSZ. Called first in main, before any thread exists.
 void block_signals();
 
-// Hands every TERM, INT, HUP and USR1 of the process to `handle`, one at a time, on its own thread. The destructor waits for a
-// running `handle` and ends the thread.
+// Hands every TERM, INT, HUP and USR1 of the process to `handle`, one at a time, on its own thread, with the process that sent
+// it (0: the kernel, or one that cannot be named here). The destructor waits for a running `handle` and ends the thread.
 class SignalThread {
  public:
-  explicit SignalThread(std::function<void(int signal)> handle);
+  explicit SignalThread(std::function<void(int signal, pid_t sender)> handle);
   ~SignalThread();
   SignalThread(const SignalThread&) = delete;
   SignalThread& operator=(const SignalThread&) = delete;

@@ -141,7 +141,7 @@ Profile profile_of(const TuneResult& result, const llm::ModelFacts& model, const
 int run_tune(const Config& config, const std::string& model_path) {
   std::atomic<int> signal{0};
   std::atomic<bool> interrupted{false};
-  const SignalThread signals([&](int number) {
+  const SignalThread signals([&](int number, pid_t) {
     if (number != SIGINT && number != SIGTERM) return;
     signal.store(number);
     interrupted.store(true);

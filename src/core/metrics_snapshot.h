@@ -39,6 +39,13 @@ struct WorkerMetrics {
   std::uint64_t batch_calls_total = 0;
 };
 
+// Ends of the daemon's processes that nobody asked for, as their supervisor counts them. Without one there are none.
+struct CrashRecord {
+  std::uint64_t count = 0;
+  std::string last_cause;  // "signal 11" or "status 99"; empty: there was none
+  std::int64_t last_unix_s = 0;
+};
+
 struct MetricsSnapshot {
   std::string model;
   double uptime_s = 0;
@@ -120,6 +127,7 @@ struct MetricsSnapshot {
   std::int64_t memory_reserved_bytes = 0;
   std::uint64_t memory_decisions_total = 0;   // times that memory was short
   std::vector<std::string> memory_decisions;  // the latest of them, oldest first, in words
+  CrashRecord crashes;
   ProgressSnapshot progress;
   std::vector<WorkerMetrics> workers;
   HistogramSnapshot ttft;

@@ -777,6 +777,7 @@ MetricsSnapshot Engine::metrics() const {
 
   if (const auto known = source_->resolve(options_.preload)) snapshot.model = *known;
   source_->add_metrics(snapshot);
+  snapshot.crashes = options_.crashes;
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
   snapshot.requests_open = router_.requests_open();

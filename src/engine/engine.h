@@ -46,6 +46,7 @@ struct EngineOptions {
   kv::StoreOptions store;             // of states that no context holds
   VisionOptions vision;               // of models that have a projector
   std::size_t queue_depth_warn = 50;  // embedding requests that wait for a model; more are worth a line in the log; 0: never
+  CrashRecord crashes;                // before this process; for who reads the metrics
   std::string preload;                // a model that is loaded at the start; empty: the default one
   // Called once, when that model is ready or could not be loaded.
   std::function<void(const Expected<ModelInfo>&)> on_loaded;

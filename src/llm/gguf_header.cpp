@@ -76,6 +76,7 @@ constexpr std::string_view kKeptSuffixes[] = {
     "general.size_label",
     "general.file_type",
     "general.alignment",
+    "tokenizer.ggml.model",
     "split.count",
     "split.no",
     ".context_length",
@@ -361,6 +362,7 @@ class HeaderParser {
     read_heads();
     read_states();
     check_numbers();
+    check_kind();
     if (const auto* pooling = find<std::int64_t>(header_.architecture + ".pooling_type")) header_.pooling_type = *pooling;
     if (const auto* causal = find<bool>(header_.architecture + ".attention.causal")) header_.causal_attention = *causal;
     if (const auto* size = find<std::int64_t>(header_.architecture + ".vision.projection_dim")) {
@@ -384,6 +386,18 @@ class HeaderParser {
     if (turned % 2 != 0 || turned > header_.key_length || (turned == 0 && !may_be_none)) {
       reader_.refuse(std::format("{}.rope.dimension_count is {}: it must be even, and no more than a head's {}",
                                  header_.architecture, turned, header_.key_length));
+    }
+  }
+
+  // What the library takes for granted of a kind of model, and of its vocabulary.
+  void check_kind() {
+    static constexpr std::string_view kMixtures[] = {"smallthinker", "llada-moe"};
+    if (std::ranges::contains(kMixtures, header_.architecture) && header_.expert_count == 0) {
+      reader_.refuse(std::format("{}.expert_count is 0, and such a model has experts", header_.architecture));
+    }
+    const std::string tokenizer = text_of("tokenizer.ggml.model");
+    if (tokenizer == "none" || tokenizer == "no_vocab") {
+      reader_.refuse(std::format("it has no vocabulary: tokenizer.ggml.model is {}", tokenizer));
     }
   }
 

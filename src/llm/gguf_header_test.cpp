@@ -4,10 +4,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <format>
 #include <fstream>
 #include <string>
 #include <string_view>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -135,6 +138,36 @@ TEST(GgufHeader, RefusesAHeadThatIsCutAnywhere) {
     EXPECT_FALSE(read(std::string_view(head).substr(0, size), size).has_value()) << size;
     // The file is longer, and cannot be read to its end.
     EXPECT_FALSE(read(std::string_view(head).substr(0, size), 10'000).has_value()) << size;
+  }
+}
+
+TEST(GgufHeader, RefusesAModelWithoutAVocabulary) {
+  for (const char* tokenizer : {"none", "no_vocab"}) {
+    GgufBytes file = GgufBytes::small_model();
+    expect_refused(file.text("tokenizer.ggml.model", tokenizer), "it has no vocabulary");
+  }
+  GgufBytes file = GgufBytes::small_model();
+  EXPECT_TRUE(read(file.text("tokenizer.ggml.model", "llama")).has_value());
+}
+
+TEST(GgufHeader, RefusesMixturesWithoutExperts) {
+  for (const std::string architecture : {"smallthinker", "llada-moe"}) {
+    const auto of_kind = [&](std::uint32_t experts) {
+      GgufBytes file;
+      file.text("general.architecture", architecture);
+      for (const auto& [key, value] : std::vector<std::pair<std::string, std::uint32_t>>{{"block_count", 1},
+                                                                                         {"context_length", 256},
+                                                                                         {"embedding_length", 16},
+                                                                                         {"feed_forward_length", 32},
+                                                                                         {"attention.head_count", 2},
+                                                                                         {"expert_count", experts},
+                                                                                         {"expert_used_count", experts}}) {
+        file.u32(std::format("{}.{}", architecture, key), value);
+      }
+      return file.texts("tokenizer.ggml.tokens", {"a"}).tensor("token_embd.weight", {16, 1});
+    };
+    expect_refused(of_kind(0), architecture + ".expert_count is 0");
+    EXPECT_TRUE(read(of_kind(4)).has_value());
   }
 }
 

@@ -215,6 +215,11 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
                   std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx",
                               layout.cells));
     }
+    if (llama_get_memory(context) == nullptr) {
+      llama_free(context);
+      return fail(ErrorCode::model_load,
+                  "this model keeps nothing of the tokens that it has read, so it cannot continue a text");
+    }
     ContextShape shape;
     const auto cells = static_cast<std::int32_t>(llama_n_ctx(context));
     shape.sequences = options.sequences;

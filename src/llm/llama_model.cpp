@@ -198,7 +198,13 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     if (!options.shares_file) params.load_mode = LLAMA_LOAD_MODE_NONE;
     // ggml 0.27 multiplies with its matrix units (AMX) only the first sequence of a call where a model treats them apart, as
     // all with states do: the others get what was in memory (docs/decisions/0016).
-    if (offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
+    if (options.reads_weights && offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
+    ggml_backend_dev_t no_devices[] = {nullptr};
+    if (!options.reads_weights) {
+      params.devices = no_devices;
+      params.n_gpu_layers = 0;
+      params.use_extra_bufts = false;
+    }
     params.progress_callback_user_data = const_cast<LoadOptions*>(&options);
     params.progress_callback = [](float progress, void* data) {
       const auto& load = *static_cast<const LoadOptions*>(data);

@@ -15,6 +15,8 @@ struct LoadOptions {
   // False: the weights are read into memory of this model's own, instead of being mapped from the file and shared with every
   // other model loaded from it.
   bool shares_file = true;
+  // False: the weights stay in the mapped file, in its order, on no device, so that none is read before it is computed with.
+  bool reads_weights = true;
 };
 
 // Makes the library ready: loads its computing back ends and sends its log to ours. Idempotent; call before anything else here.

@@ -54,6 +54,26 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
   return loaded;
 }
 
+// Tells the guard, where there is one, that the library reads the files, until it ends.
+class GuardedLoad {
+ public:
+  // `is_whole`: the load itself, not only its beginning.
+  GuardedLoad(LoadGuard* guard, const engine::LoadWorkersOptions& options, bool is_whole)
+      : guard_(guard), options_(options), is_whole_(is_whole) {
+    if (guard_ != nullptr) guard_->begin(options_);
+  }
+  ~GuardedLoad() {
+    if (guard_ != nullptr) guard_->end(options_, is_whole_);
+  }
+  GuardedLoad(const GuardedLoad&) = delete;
+  GuardedLoad& operator=(const GuardedLoad&) = delete;
+
+ private:
+  LoadGuard* guard_;
+  const engine::LoadWorkersOptions& options_;
+  const bool is_whole_;
+};
+
 // Of a model that nobody uses, where it is not among them.
 engine::ModelUsage usage_of(std::span<const engine::ModelUsage> usages, const std::string& model) {
   const auto found = std::ranges::find(usages, model, &engine::ModelUsage::name);
@@ -264,14 +284,22 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
   auto options = options_.prepare(registered);
   if (!options) return std::unexpected(options.error());
-  auto need = need_of(registered, *options);
+  if (options_.guard != nullptr) {
+    const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
+    if (!checked) return std::unexpected(checked.error());
+  }
+  const auto measure = [&] {
+    const GuardedLoad guarded(options_.guard, *options, false);
+    return need_of(registered, *options);
+  };
+  auto need = measure();
   if (!need) return std::unexpected(need.error());
 
   const Need all = *need;
   auto held = acquire(registered, *need, options->weights, load);
   if (!held && load.is_refused && options->lanes) {
     options->lanes = false;
-    need = need_of(registered, *options);
+    need = measure();
     if (!need) return std::unexpected(need.error());
     held = acquire(registered, *need, options->weights, load);
     if (held) log_warning("memory: no room for a second context of model {}: long prompts are computed between tokens", model);
@@ -285,10 +313,14 @@ Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Lo
   if (options->weights == nullptr) {
     log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " and, to draft with, ", options->draft_path);
   }
-  auto loaded = load_beside_streams(*options, [&](double progress) {
-    host_->on_load_progress(model, progress);
-    return !load.is_cancelled.load();
-  });
+  Expected<engine::LoadedWorkers> loaded;
+  {
+    const GuardedLoad guarded(options_.guard, *options, true);
+    loaded = load_beside_streams(*options, [&](double progress) {
+      host_->on_load_progress(model, progress);
+      return !load.is_cancelled.load();
+    });
+  }
   if (!loaded) {
     options->weights.reset();
     (void)take_resident(model);  // freed before what it held

@@ -23,6 +23,7 @@
 #include "base/mutex.h"
 #include "engine/load_workers.h"
 #include "engine/worker_source.h"
+#include "pool/load_guard.h"
 #include "pool/memory_governor.h"
 #include "pool/model_registry.h"
 #include "pool/warm_memory.h"
@@ -41,6 +42,7 @@ struct PoolOptions {
   std::uint64_t image_cache_bytes_max = 0;         // of encoded images, that a model with a projector may keep
   // How a model is loaded. On the loading thread.
   std::function<Expected<engine::LoadWorkersOptions>(const RegisteredModel& model)> prepare;
+  LoadGuard* guard = nullptr;  // outlives the pool; null: every file is loaded
   std::function<MemoryInfo()> memory = [] { return read_memory_info(); };
 };
 

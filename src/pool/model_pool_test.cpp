@@ -5,12 +5,15 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <format>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -21,6 +24,33 @@ namespace uma::pool {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Writes down what it is told, and refuses models by the names of their files.
+class FakeGuard final : public LoadGuard {
+ public:
+  Expected<Unit> check(const engine::LoadWorkersOptions& options, const std::function<bool()>&) override {
+    note("check", options);
+    if (!refused.empty() && options.path.ends_with(refused)) return fail(ErrorCode::model_load, "it is bad");
+    return Unit{};
+  }
+  void begin(const engine::LoadWorkersOptions& options) override { note("begin", options); }
+  void end(const engine::LoadWorkersOptions& options, bool is_loaded) override { note(is_loaded ? "end" : "pause", options); }
+  [[nodiscard]] std::vector<std::string> taken() {
+    const MutexLock lock(mutex_);
+    return std::exchange(notes_, {});
+  }
+
+  std::string refused;
+
+ private:
+  void note(std::string_view what, const engine::LoadWorkersOptions& options) {
+    const MutexLock lock(mutex_);
+    notes_.push_back(std::format("{} {}", what, fs::path(options.path).stem().string()));
+  }
+
+  Mutex mutex_;
+  std::vector<std::string> notes_ GUARDED_BY(mutex_);
+};
 
 class ModelPoolTest : public ::testing::Test {
  protected:
@@ -58,6 +88,7 @@ class ModelPoolTest : public ::testing::Test {
       machine.total = memory_;
       return machine;
     };
+    options.guard = guard_;
     RegistryOptions registry;
     registry.folders = {folder_.string()};
     pool_.emplace(std::move(options), ModelRegistry::read(registry).value(), clock_);
@@ -100,6 +131,7 @@ class ModelPoolTest : public ::testing::Test {
   std::atomic<std::uint64_t> memory_{std::uint64_t{1} << 40};
   std::string draft_path_;
   bool has_lanes_ = false;
+  LoadGuard* guard_ = nullptr;
   FakeHost host_;
   std::optional<ModelPool> pool_;
 };
@@ -115,6 +147,22 @@ TEST_F(ModelPoolTest, WhatALoadTookIsReservedUntilItIsUnloaded) {
   EXPECT_TRUE(unload("a"));
   EXPECT_EQ(reserved(), 0u);
   EXPECT_FALSE(unload("a")) << "it is not loaded";
+}
+
+TEST_F(ModelPoolTest, TheGuardHearsOfEveryLoadAndMayRefuseIt) {
+  FakeGuard guard;
+  guard.refused = "bad.gguf";
+  guard_ = &guard;
+  add("bad");
+  add("good");
+  start();
+  load("bad");
+  until([&] { return !host_.error_of("bad").empty(); }, "an answer");
+  EXPECT_EQ(host_.error_of("bad"), "it is bad");
+  EXPECT_EQ(guard.taken(), std::vector<std::string>{"check bad"});
+  load_and_wait("good");
+  EXPECT_EQ(guard.taken(), (std::vector<std::string>{"check good", "begin good", "pause good", "begin good", "end good"}));
+  pool_->stop();
 }
 
 TEST_F(ModelPoolTest, WhatAModelCanDoWithoutIsLeftOutWhereMemoryIsShort) {

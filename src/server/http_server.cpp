@@ -28,6 +28,7 @@
 #include "server/http_peer.h"
 #include "server/peer_user.h"
 #include "server/socket_file.h"
+#include "server/tcp_listener.h"
 #include "server/unix_listener.h"
 
 namespace uma::server {
@@ -64,7 +65,7 @@ class HttpServer::Impl {
     for (const ApiKey& key : state_.options.keys) state_.keys.emplace_back(key.digest, std::make_shared<Account>(key));
   }
 
-  Expected<Unit> listen(UniqueFd listener) {
+  Expected<Unit> listen(UniqueFd listener, UniqueFd local) {
     if (!state_.options.tls_certificate.empty()) {
       if (auto loaded = load_certificate(); !loaded) return loaded;
     }
@@ -72,7 +73,8 @@ class HttpServer::Impl {
       if (auto listening = listen_at_address(std::move(listener)); !listening) return listening;
     }
     if (state_.options.socket_path.empty()) return Unit{};
-    auto listening = listen_at(state_.options.socket_path, state_.options.backlog);
+    auto listening = local.is_open() ? Expected<ListeningSocket>({.fd = std::move(local)})
+                                     : listen_at(state_.options.socket_path, state_.options.backlog);
     if (!listening) return std::unexpected(listening.error());
     local_.emplace(io_, std::move(*listening), [this](UnixListener::Socket socket, uid_t) {
       HttpConnection::start(std::move(socket), {.is_local = true}, state_);
@@ -107,16 +109,13 @@ class HttpServer::Impl {
       return fail(ErrorCode::proto_field,
                   std::format("http: {} is no address of the loopback: that needs keys", options.address));
     }
-    const tcp::endpoint endpoint(address, options.port);
-    if (listener.is_open()) {
-      acceptor_.assign(endpoint.protocol(), listener.get(), problem);
-      if (!problem) (void)listener.release();  // the acceptor owns it now
-    } else {
-      acceptor_.open(endpoint.protocol(), problem);
-      if (!problem) acceptor_.set_option(tcp::acceptor::reuse_address(true), problem);
-      if (!problem) acceptor_.bind(endpoint, problem);
-      if (!problem) acceptor_.listen(options.backlog, problem);
+    if (!listener.is_open()) {
+      auto opened = server::listen_at_address(options.address, options.port, options.backlog);
+      if (!opened) return std::unexpected(opened.error());
+      listener = std::move(*opened);
     }
+    acceptor_.assign(address.is_v6() ? tcp::v6() : tcp::v4(), listener.get(), problem);
+    if (!problem) (void)listener.release();  // the acceptor owns it now
     if (!problem) port_ = acceptor_.local_endpoint(problem).port();
     if (problem) {
       return fail(ErrorCode::io_short_write,
@@ -222,12 +221,14 @@ class HttpServer::Impl {
   bool is_stopped_ GUARDED_BY(control_mutex_) = false;
 };
 
-Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service, UniqueFd listener) {
+Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service, UniqueFd listener,
+                                                        UniqueFd local) {
   try {
     auto access_log = AccessLog::open(options.access_log);
     if (!access_log) return std::unexpected(access_log.error());
     auto impl = std::make_unique<Impl>(std::move(options), std::move(*access_log), service);
-    if (const auto listening = impl->listen(std::move(listener)); !listening) return std::unexpected(listening.error());
+    if (const auto listening = impl->listen(std::move(listener), std::move(local)); !listening)
+      return std::unexpected(listening.error());
     impl->run();
     return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
   } catch (const std::exception& problem) {  // out of descriptors, threads or memory

@@ -44,9 +44,10 @@ class HttpServer {
  public:
   // Listens and accepts when it returns. Errors: the port is taken, the address is none of the loopback though there are no
   // keys, or the access log cannot be opened.
-  // `listener` is a socket that listens at the address and port already; none: the server opens one.
+  // `listener` is a socket that listens at the address and port already, `local` one that does at socket_path; none: the
+  // server opens its own.
   [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service,
-                                                                   UniqueFd listener = UniqueFd());
+                                                                   UniqueFd listener = UniqueFd(), UniqueFd local = UniqueFd());
   ~HttpServer();  // as stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

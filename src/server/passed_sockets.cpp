@@ -44,7 +44,7 @@ std::string path_of(const sockaddr_un& address, socklen_t size) {
   return {address.sun_path, ::strnlen(address.sun_path, bytes)};
 }
 
-Expected<Unit> add(PassedSockets& sockets, UniqueFd fd) {
+Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
   const int number = fd.get();
   const auto type = option_of(number, SO_TYPE);
   if (!type) return std::unexpected(type.error());
@@ -66,11 +66,12 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd) {
                     "a Unix socket without a name in the file system, whose permissions would say who may connect: "
                     "use ListenStream= with a path");
     }
-    if (sockets.unix_socket) {
+    std::optional<PassedUnixSocket>& taken = name == kHttpSocketName ? sockets.http_socket : sockets.unix_socket;
+    if (taken) {
       return refuse(number, std::format("the Unix socket {}, but also {}: the daemon serves one, so remove the other", path,
-                                        sockets.unix_socket->path));
+                                        taken->path));
     }
-    sockets.unix_socket = {.fd = std::move(fd), .path = path};
+    taken = {.fd = std::move(fd), .path = path};
     return Unit{};
   }
   std::array<char, INET6_ADDRSTRLEN> text{};
@@ -98,7 +99,8 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd) {
 Expected<PassedSockets> take_passed_sockets() {
   const char* announced = std::getenv("LISTEN_FDS");
   const std::string count_text = announced == nullptr ? "" : announced;
-  const int count = ::sd_listen_fds(1);
+  char** listed = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &listed);
   if (count < 0) {
     return fail(
         ErrorCode::io_short_write,
@@ -107,14 +109,21 @@ Expected<PassedSockets> take_passed_sockets() {
                     count_text, std::generic_category().message(-count)));
   }
   std::vector<UniqueFd> descriptors;
-  for (int i = 0; i < count; ++i) descriptors.emplace_back(SD_LISTEN_FDS_START + i);
-  return sort_passed_sockets(std::move(descriptors));
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    descriptors.emplace_back(SD_LISTEN_FDS_START + i);
+    names.emplace_back(listed[i]);
+    std::free(listed[i]);
+  }
+  std::free(listed);
+  return sort_passed_sockets(std::move(descriptors), names);
 }
 
-Expected<PassedSockets> sort_passed_sockets(std::vector<UniqueFd> descriptors) {
+Expected<PassedSockets> sort_passed_sockets(std::vector<UniqueFd> descriptors, const std::vector<std::string>& names) {
   PassedSockets sockets;
-  for (UniqueFd& descriptor : descriptors) {
-    if (auto added = add(sockets, std::move(descriptor)); !added) return std::unexpected(added.error());
+  for (std::size_t i = 0; i < descriptors.size(); ++i) {
+    const std::string_view name = i < names.size() ? std::string_view(names[i]) : std::string_view();
+    if (auto added = add(sockets, std::move(descriptors[i]), name); !added) return std::unexpected(added.error());
   }
   return sockets;
 }

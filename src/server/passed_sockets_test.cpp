@@ -116,6 +116,17 @@ TEST(PassedSockets, RefusesASecondSocketOfAKind) {
   EXPECT_THAT(problem_of(sort(listening_tcp(), listening_tcp())), HasSubstr("HTTP is served on one"));
 }
 
+TEST(PassedSockets, TheNameTellsASocketForHttp) {
+  const TempFolder folder;
+  std::vector<UniqueFd> list;
+  list.push_back(listening(unix_socket(folder.file("http.sock"))));
+  list.push_back(listening(unix_socket(folder.file("s"))));
+  const auto sockets = sort_passed_sockets(std::move(list), {std::string(kHttpSocketName), "umad.socket"});
+  ASSERT_TRUE(sockets.has_value()) << sockets.error().message;
+  EXPECT_EQ(sockets->http_socket->path, folder.file("http.sock"));
+  EXPECT_EQ(sockets->unix_socket->path, folder.file("s"));
+}
+
 // The variables are this process's: each test unsets what it set.
 class TakePassedSockets : public testing::Test {
  protected:

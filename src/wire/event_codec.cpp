@@ -318,6 +318,7 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("memory_decisions_total", metrics.memory_decisions_total);
   append_json_array(object.begin("memory_decisions"), metrics.memory_decisions,
                     [&](const std::string& decision) { append_json_string(out, decision); });
+  append_crash_fields(object, metrics.crashes);
   append_progress_fields(object, metrics.progress);
   append_json_array(object.begin("workers"), metrics.workers,
                     [&](const WorkerMetrics& worker) { append_worker_metrics(out, worker); });
@@ -338,6 +339,17 @@ std::string_view model_state_name(ModelState state) {
       break;
   }
   return "failed";
+}
+
+void append_crash_fields(ObjectWriter& object, const CrashRecord& crashes) {
+  object.field("crashes_total", crashes.count);
+  if (crashes.count == 0) {
+    object.null_field("last_crash");
+    object.null_field("last_crash_unix_s");
+  } else {
+    object.field("last_crash", crashes.last_cause);
+    object.field("last_crash_unix_s", crashes.last_unix_s);
+  }
 }
 
 void append_progress_fields(ObjectWriter& object, const ProgressSnapshot& progress) {

@@ -63,6 +63,7 @@ void append_pong(std::string& out, const FrameHead& head);
 void append_usage(std::string& out, const Usage& usage);
 [[nodiscard]] std::string_view model_state_name(ModelState state);
 void append_progress_fields(ObjectWriter& object, const ProgressSnapshot& progress);
+void append_crash_fields(ObjectWriter& object, const CrashRecord& crashes);
 // The metrics object alone, without a frame.
 [[nodiscard]] std::string metrics_json(const MetricsSnapshot& metrics);
 

@@ -105,6 +105,7 @@ std::string health_json(const MetricsSnapshot& metrics, ModelState model) {
   object.field("model", model_state_name(model));
   object.field("requests_open", metrics.requests_open);
   append_progress_fields(object, metrics.progress);
+  append_crash_fields(object, metrics.crashes);
   object.close();
   return out;
 }

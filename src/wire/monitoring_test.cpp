@@ -77,10 +77,22 @@ TEST(Stall, IsWorkThatWaitsWhileNothingIsComputed) {
 TEST(Health, TellsProgress) {
   EXPECT_EQ(
       health_json(with_progress(2, {.last_tick_s = 0.25, .last_decode_s = {}, .oldest_waiting_s = 1}), ModelState::ready),
-      R"({"status":"ok","model":"ready","requests_open":2,"last_tick_s":0.25,"last_decode_s":null,"oldest_waiting_s":1})");
+      R"({"status":"ok","model":"ready","requests_open":2,"last_tick_s":0.25,"last_decode_s":null,"oldest_waiting_s":1,"crashes_total":0,"last_crash":null,"last_crash_unix_s":null})");
   const MetricsSnapshot stalled = with_progress(1, {.last_tick_s = 100, .last_decode_s = {}, .oldest_waiting_s = 100});
   EXPECT_THAT(health_json(stalled, ModelState::ready), HasSubstr(R"("status":"degraded")"));
   EXPECT_THAT(health_json(stalled, ModelState::loading), HasSubstr(R"("status":"ok")")) << "who waits for the load must";
+}
+
+TEST(Health, TellsOfCrashesAndIsWellAllTheSame) {
+  MetricsSnapshot metrics;
+  metrics.crashes = {.count = 2, .last_cause = "signal 11", .last_unix_s = 1'700'000'000};
+  EXPECT_TRUE(is_healthy(metrics, ModelState::ready));
+  EXPECT_THAT(health_json(metrics, ModelState::ready),
+              HasSubstr(R"("crashes_total":2,"last_crash":"signal 11","last_crash_unix_s":1700000000})"));
+  const std::string text = metrics_text(metrics);
+  EXPECT_THAT(text, HasSubstr("# TYPE uma_crashes_total counter\numa_crashes_total 2\n"));
+  EXPECT_THAT(text, HasSubstr("uma_last_crash{name=\"signal 11\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("uma_last_crash_unix_s 1700000000\n"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@ Here the test is the service manager: it opens the sockets, starts umad with the
 import http.client
 import os
 import pathlib
+import re
 import select
 import signal
 import socket
@@ -178,6 +179,20 @@ class Notifying(ActivationTest):
         daemon.signal(signal.SIGTERM)
         self.assertEqual("STOPPING=1", self.next_notice())
         self.assertEqual(0, daemon.wait())
+
+    def test_a_supervisor_speaks_for_its_daemons(self):
+        """systemd hears only the process that it started."""
+        daemon = self.daemon("--supervise", sockets=[self.unix_socket()], NOTIFY_SOCKET=self.folder / "notify").start()
+        self.assertEqual("READY=1", self.next_notice())
+        daemons = [int(number) for number in re.findall(r"process (\d+) is the daemon", daemon.log())]
+        os.kill(daemons[-1], signal.SIGKILL)
+        self.assertEqual("READY=1", self.next_notice(), "of the next daemon")
+        with daemon.client() as client:
+            self.assertEqual(1, client.metrics()["crashes_total"])
+        daemon.signal(signal.SIGTERM)
+        self.assertEqual("STOPPING=1", self.next_notice())
+        self.assertEqual(0, daemon.wait())
+        self.assertTrue(self.path.exists(), "the file belongs to the service manager")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,247 @@
+#include "umad/model_trials.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/log.h"
+#include "llm/gguf_header.h"
+#include "llm/trial_load.h"
+#include "umad/data_dir.h"
+
+namespace uma::umad {
+namespace {
+
+constexpr const char* kTrialsFile = "/model_trials";
+constexpr const char* kLoadsFile = "/model_loads";
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
+}  // namespace
+
+TrialRecord::TrialRecord(std::string folder, bool ended_by_fault) : folder_(std::move(folder)) {
+  read_verdicts();
+  count_crashes(ended_by_fault);
+}
+
+void TrialRecord::read_verdicts() {
+  for (const std::string& line : lines_of(folder_ + kTrialsFile)) {
+    std::istringstream words(line);
+    Verdict verdict;
+    std::string kind;
+    words >> verdict.identity >> kind >> std::ws;
+    if (kind == "passed") {
+      verdict.has_passed = true;
+    } else if (kind == "refused") {
+      std::getline(words, verdict.reason);
+    } else if (kind == "crashed") {
+      words >> verdict.crashes;
+    }
+    if (verdict.has_passed || !verdict.reason.empty() || verdict.crashes > 0) verdicts_.push_back(std::move(verdict));
+  }
+}
+
+void TrialRecord::count_crashes(bool ended_by_fault) {
+  const std::vector<std::string> loads = lines_of(folder_ + kLoadsFile);
+  if (ended_by_fault) {
+    for (const std::string& identities : loads) {
+      const int crashes = ++at(identities).crashes;
+      log_warning("models: the daemon before this one crashed while it loaded a model, {} time(s) in a row{}", crashes,
+                  crashes >= kCrashesMax ? ": that is not loaded any more" : "");
+    }
+    if (!loads.empty()) write_verdicts();
+  }
+  ::unlink((folder_ + kLoadsFile).c_str());
+}
+
+const TrialRecord::Verdict* TrialRecord::find(const std::string& identity) const {
+  const auto found = std::ranges::find(verdicts_, identity, &Verdict::identity);
+  return found == verdicts_.end() ? nullptr : &*found;
+}
+
+// As the latest one.
+TrialRecord::Verdict& TrialRecord::at(const std::string& identity) {
+  const auto found = std::ranges::find(verdicts_, identity, &Verdict::identity);
+  if (found != verdicts_.end()) {
+    std::rotate(found, found + 1, verdicts_.end());
+  } else {
+    if (verdicts_.size() >= kVerdictsMax) verdicts_.erase(verdicts_.begin());
+    verdicts_.push_back({.identity = identity});
+  }
+  return verdicts_.back();
+}
+
+bool TrialRecord::has_passed(const std::string& identity) const {
+  const Verdict* verdict = find(identity);
+  return verdict != nullptr && verdict->has_passed;
+}
+
+std::string TrialRecord::refusal(const std::string& identity) const {
+  const Verdict* verdict = find(identity);
+  if (verdict == nullptr) return {};
+  if (verdict->crashes >= kCrashesMax) return std::format("the daemon crashed {} times while it loaded it", verdict->crashes);
+  return verdict->reason;
+}
+
+void TrialRecord::note_passed(const std::string& identity) {
+  at(identity).has_passed = true;
+  write_verdicts();
+}
+
+void TrialRecord::note_refused(const std::string& identity, const std::string& reason) {
+  at(identity).reason = reason;
+  write_verdicts();
+}
+
+void TrialRecord::begin_load(const std::string& identities) {
+  loads_.push_back(identities);
+  write_loads();
+}
+
+void TrialRecord::end_load(const std::string& identities, bool is_loaded) {
+  const auto found = std::ranges::find(loads_, identities);
+  if (found != loads_.end()) loads_.erase(found);
+  write_loads();
+  const auto verdict = std::ranges::find(verdicts_, identities, &Verdict::identity);
+  if (!is_loaded || verdict == verdicts_.end() || verdict->crashes == 0) return;
+  verdict->crashes = 0;
+  write_verdicts();
+}
+
+void TrialRecord::write_verdicts() const {
+  std::string text;
+  for (const Verdict& verdict : verdicts_) {
+    if (verdict.crashes > 0) {
+      text += std::format("{} crashed {}\n", verdict.identity, verdict.crashes);
+    }
+    if (!verdict.reason.empty()) {
+      text += std::format("{} refused {}\n", verdict.identity, verdict.reason);
+    } else if (verdict.has_passed) {
+      text += std::format("{} passed\n", verdict.identity);
+    }
+  }
+  if (const auto written = write_file_durably(folder_ + kTrialsFile, text); !written) {
+    log_warning("models: what was learnt of files is not kept: {}", written.error().message);
+  }
+}
+
+// Not synced: what a power cut leaves is not counted anyway.
+void TrialRecord::write_loads() const {
+  const std::string path = folder_ + kLoadsFile;
+  if (loads_.empty()) {
+    ::unlink(path.c_str());
+    return;
+  }
+  std::string text;
+  for (const std::string& identities : loads_) text += identities + "\n";
+  if (const auto written = write_file_atomically(path, text); !written) {
+    log_warning("models: a load is not marked: {}", written.error().message);
+  }
+}
+
+ModelTrials::ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault)
+    : program_(std::move(program)), marks_loads_(marks_loads), record_(std::move(folder), ended_by_fault) {}
+
+Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, const std::function<bool()>& is_cancelled) {
+  for (const std::string& path : {options.path, options.draft_path}) {
+    if (path.empty()) continue;
+    if (auto checked = check_file(path, is_cancelled); !checked) return checked;
+  }
+  const std::string identities = identities_of(options);
+  const MutexLock lock(mutex_);
+  const std::string refusal = record_.refusal(identities);
+  if (refusal.empty()) return Unit{};
+  return fail(ErrorCode::model_load, std::format("this model is not loaded any more: {}; another file of it may do", refusal));
+}
+
+Expected<Unit> ModelTrials::check_file(const std::string& path, const std::function<bool()>& is_cancelled) {
+  const auto identity = identity_of(path);
+  if (!identity) return Unit{};  // the load says what is wrong
+  const auto refuse = [](const std::string& reason) {
+    return fail(ErrorCode::model_load, std::format("this model's file is not loaded: {}; another file of it may do", reason));
+  };
+  {
+    const MutexLock lock(mutex_);
+    if (const std::string refusal = record_.refusal(*identity); !refusal.empty()) return refuse(refusal);
+    if (record_.has_passed(*identity)) return Unit{};
+  }
+  log_debug("models: {} is tried in a process of its own", path);
+  const TrialOutcome outcome = run_trial(program_, path, is_cancelled);
+  switch (outcome.kind) {
+    case TrialOutcome::Kind::passed: {
+      const MutexLock lock(mutex_);
+      record_.note_passed(*identity);
+      return Unit{};
+    }
+    case TrialOutcome::Kind::refused: {
+      log_error("models: {} is not loaded until it changes: {}{}{}", path, outcome.reason,
+                outcome.last_words.empty() ? "" : ": ", outcome.last_words);
+      const MutexLock lock(mutex_);
+      record_.note_refused(*identity, outcome.reason);
+      return refuse(outcome.reason);
+    }
+    case TrialOutcome::Kind::failed:
+      return Unit{};
+    case TrialOutcome::Kind::unknown:
+      break;
+  }
+  log_warning("models: {} could not be tried: {}{}{}", path, outcome.reason, outcome.last_words.empty() ? "" : ": ",
+              outcome.last_words);
+  return fail(ErrorCode::model_load, std::format("this model's file could not be tried: {}; ask again", outcome.reason));
+}
+
+void ModelTrials::begin(const engine::LoadWorkersOptions& options) {
+  if (!marks_loads_) return;
+  const std::string identities = identities_of(options);
+  const MutexLock lock(mutex_);
+  record_.begin_load(identities);
+}
+
+void ModelTrials::end(const engine::LoadWorkersOptions& options, bool is_loaded) {
+  if (!marks_loads_) return;
+  const std::string identities = identities_of(options);
+  const MutexLock lock(mutex_);
+  record_.end_load(identities, is_loaded);
+}
+
+// Hashed once, as long as size and time of the file stay.
+Expected<std::string> ModelTrials::identity_of(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) return fail(ErrorCode::model_load, "no such file");
+  const std::int64_t modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+  {
+    const MutexLock lock(mutex_);
+    const auto known = known_.find(path);
+    const bool is_same =
+        known != known_.end() && known->second.bytes == status.st_size && known->second.modified_ns == modified_ns;
+    // Of a model in several files the others may have changed.
+    if (is_same && !llm::parse_split_name(path)) return known->second.identity;
+  }
+  auto identity = llm::trial_identity(path);
+  if (!identity) return identity;
+  const MutexLock lock(mutex_);
+  known_[path] = {.bytes = status.st_size, .modified_ns = modified_ns, .identity = *identity};
+  return identity;
+}
+
+std::string ModelTrials::identities_of(const engine::LoadWorkersOptions& options) {
+  std::string identities;
+  for (const std::string& path : {options.path, options.draft_path, options.projector_path}) {
+    if (path.empty()) continue;
+    identities += std::format("{}{}", identities.empty() ? "load:" : "+", identity_of(path).value_or("none"));
+  }
+  return identities;
+}
+
+}  // namespace uma::umad

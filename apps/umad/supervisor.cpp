@@ -1,0 +1,263 @@
+#include "umad/supervisor.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <format>
+#include <optional>
+#include <string_view>
+#include <sys/wait.h>
+#include <system_error>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread_name.h"
+#include "server/socket_file.h"
+#include "server/tcp_listener.h"
+#include "umad/restart_backoff.h"
+#include "umad/supervised.h"
+
+namespace uma::umad {
+namespace {
+
+// A mistake in flags, configuration or the model, which the next start would meet again.
+constexpr int kCannotStart = 1;
+
+struct HeldSocket {
+  UniqueFd fd;
+  std::optional<server::SocketFile> file;  // after fd, so that it goes first
+  std::string_view name;                   // in LISTEN_FDNAMES
+};
+
+sigset_t awaited_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) ::sigaddset(&set, signal);
+  return set;
+}
+
+timespec to_timespec(Duration duration) {
+  const auto s = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  return {.tv_sec = s.count(), .tv_nsec = (duration - s).count()};
+}
+
+class Supervisor {
+ public:
+  Supervisor(const Config& config, std::vector<std::string> arguments) : config_(config), arguments_(std::move(arguments)) {
+    std::error_code problem;
+    program_ = std::filesystem::read_symlink("/proc/self/exe", problem).string();
+    if (problem) program_ = arguments_.front();
+  }
+
+  // Takes what was passed, and opens what else the configuration asks for.
+  Expected<Unit> open_sockets(server::PassedSockets passed);
+  int run();
+
+ private:
+  // Waits for a signal, for `limit` at most; nothing: it has passed.
+  std::optional<siginfo_t> wait_signal(std::optional<Duration> limit) const;
+  void start_daemon();
+  [[noreturn]] void become_daemon();
+  void pass_sockets_on() const;
+  void handle(const siginfo_t& signal);
+  // Notes the end of the daemon, if that is what happened. As process 1 this one inherits children of others, too.
+  void reap();
+  void note_crash();
+
+  const Config& config_;
+  const std::vector<std::string> arguments_;
+  std::string program_;
+  const SteadyClock clock_;
+  const pid_t self_ = ::getpid();
+  std::vector<HeldSocket> sockets_;
+  bool made_socket_ = false;
+  RestartBackoff backoff_;
+  Supervised told_;   // to the next daemon
+  pid_t daemon_ = 0;  // 0: none runs
+  TimePoint started_at_{};
+  TimePoint start_at_{};       // of the next one, while none runs
+  bool is_ending_ = false;     // it was told to
+  std::optional<int> status_;  // to end with
+};
+
+Expected<Unit> Supervisor::open_sockets(server::PassedSockets passed) {
+  if (passed.unix_socket) {
+    sockets_.push_back({.fd = std::move(passed.unix_socket->fd), .file = std::nullopt, .name = "umad"});
+  } else {
+    auto made = server::listen_at(config_.socket_path, config_.backlog);
+    if (!made) return std::unexpected(made.error());
+    sockets_.push_back({.fd = std::move(made->fd), .file = std::move(made->file), .name = "umad"});
+    made_socket_ = true;
+  }
+  if (passed.tcp) {
+    sockets_.push_back({.fd = std::move(passed.tcp->fd), .file = std::nullopt, .name = "tcp"});
+  } else if (!config_.http.address.empty()) {
+    auto opened = server::listen_at_address(config_.http.address, config_.http.port, config_.backlog);
+    if (!opened && config_.asks_for_http()) return std::unexpected(opened.error());
+    // Else the daemon tries it, says so, and serves without.
+    if (opened) sockets_.push_back({.fd = std::move(*opened), .file = std::nullopt, .name = "tcp"});
+  }
+  if (passed.http_socket) {
+    sockets_.push_back({.fd = std::move(passed.http_socket->fd), .file = std::nullopt, .name = server::kHttpSocketName});
+  } else if (!config_.http_socket.empty()) {
+    auto made = server::listen_at(config_.http_socket, config_.backlog);
+    if (!made) return std::unexpected(made.error());
+    sockets_.push_back({.fd = std::move(made->fd), .file = std::move(made->file), .name = server::kHttpSocketName});
+  }
+  return Unit{};
+}
+
+int Supervisor::run() {
+  const sigset_t set = awaited_signals();
+  UMA_CHECK(::sigprocmask(SIG_BLOCK, &set, nullptr) == 0);
+  start_at_ = clock_.now();
+  while (!status_) {
+    if (daemon_ == 0 && clock_.now() >= start_at_) start_daemon();
+    const auto signal = wait_signal(daemon_ == 0 ? std::optional(start_at_ - clock_.now()) : std::nullopt);
+    if (signal) handle(*signal);
+  }
+  return *status_;
+}
+
+std::optional<siginfo_t> Supervisor::wait_signal(std::optional<Duration> limit) const {
+  const sigset_t set = awaited_signals();
+  siginfo_t signal{};
+  int taken = 0;
+  if (limit) {
+    const timespec time = to_timespec(std::max(*limit, Duration::zero()));
+    taken = ::sigtimedwait(&set, &signal, &time);
+  } else {
+    taken = ::sigwaitinfo(&set, &signal);
+  }
+  return taken > 0 ? std::optional(signal) : std::nullopt;
+}
+
+void Supervisor::handle(const siginfo_t& signal) {
+  switch (signal.si_signo) {
+    case SIGCHLD:
+      return reap();
+    case SIGUSR2:
+      // Only the main process of a unit is heard by systemd, so the daemon's word goes this way.
+      if (daemon_ != 0 && signal.si_pid == daemon_) ::sd_notify(0, "READY=1");
+      return;
+    case SIGTERM:
+    case SIGINT:
+      if (!std::exchange(is_ending_, true)) {
+        ::sd_notify(0, "STOPPING=1");
+        // Who comes from now on is refused, as by a daemon that ends alone.
+        sockets_.clear();
+      }
+      if (daemon_ == 0) {
+        status_ = 0;
+        return;
+      }
+      break;
+    default:
+      break;
+  }
+  if (daemon_ != 0) ::kill(daemon_, signal.si_signo);
+}
+
+void Supervisor::reap() {
+  int status = 0;
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (pid != daemon_) continue;
+    daemon_ = 0;
+    told_.last_signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    told_.last_status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    const bool is_done = is_ending_ || (told_.last_signal == 0 && told_.last_status <= kCannotStart);
+    if (!is_done) {
+      note_crash();
+      continue;
+    }
+    constexpr int kShellSignal = 128;
+    status_ = told_.last_signal != 0 ? kShellSignal + told_.last_signal : told_.last_status;
+    if (*status_ > kCannotStart) log_error("supervisor: the daemon ended with {}", end_text(told_.last_signal, *status_));
+  }
+}
+
+void Supervisor::note_crash() {
+  ++told_.crashes;
+  told_.last_unix_s = unix_time_s();
+  const Duration lived = clock_.now() - started_at_;
+  const Duration wait = backoff_.next(lived);
+  start_at_ = clock_.now() + wait;
+  const char* name = told_.last_signal == 0 ? nullptr : ::strsignal(told_.last_signal);
+  log_error("supervisor: the daemon ended with {}{} after {:.1f} s, crash {} of this supervisor; another starts in {:.1f} s",
+            end_text(told_.last_signal, told_.last_status), name == nullptr ? "" : std::format(" ({})", name),
+            to_ms(lived) / 1000, told_.crashes, to_ms(wait) / 1000);
+}
+
+void Supervisor::start_daemon() {
+  started_at_ = clock_.now();
+  const pid_t pid = ::fork();
+  if (pid == 0) become_daemon();
+  if (pid < 0) {
+    const Duration wait = backoff_.next(Duration::zero());
+    start_at_ = clock_.now() + wait;
+    log_error("supervisor: no process for the daemon: {}; another try in {:.1f} s", std::strerror(errno), to_ms(wait) / 1000);
+    return;
+  }
+  daemon_ = pid;
+  log_info("supervisor: process {} has the sockets, process {} is the daemon", self_, pid);
+}
+
+// In the child, which has one thread as its parent has.
+void Supervisor::become_daemon() {
+  pass_sockets_on();
+  Supervised told = told_;
+  told.supervisor = self_;
+  told.made_socket = made_socket_;
+  ::setenv(kSupervisedVariable, supervised_text(told).c_str(), 1);
+  ::unsetenv("NOTIFY_SOCKET");
+  // The other signals stay blocked until the daemon waits for them, so that none is lost.
+  sigset_t child;
+  ::sigemptyset(&child);
+  ::sigaddset(&child, SIGCHLD);
+  ::sigprocmask(SIG_UNBLOCK, &child, nullptr);
+  std::vector<char*> words;
+  for (const std::string& argument : arguments_) words.push_back(const_cast<char*>(argument.c_str()));
+  words.push_back(nullptr);
+  ::execv(program_.c_str(), words.data());
+  std::fputs(std::format("umad: {}: {}\n", program_, std::strerror(errno)).c_str(), stderr);
+  constexpr int kNotFound = 127;
+  ::_exit(kNotFound);
+}
+
+// As descriptors 3 and up, announced to this process.
+void Supervisor::pass_sockets_on() const {
+  constexpr int kAbove = 64;  // of every number that is given out below
+  std::vector<int> copies;
+  for (const HeldSocket& held : sockets_) copies.push_back(::fcntl(held.fd.get(), F_DUPFD_CLOEXEC, kAbove));
+  std::string names;
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    ::dup2(copies[i], SD_LISTEN_FDS_START + static_cast<int>(i));
+    names += std::format("{}{}", i == 0 ? "" : ":", sockets_[i].name);
+  }
+  ::setenv("LISTEN_PID", std::to_string(::getpid()).c_str(), 1);
+  ::setenv("LISTEN_FDS", std::to_string(copies.size()).c_str(), 1);
+  ::setenv("LISTEN_FDNAMES", names.c_str(), 1);
+}
+
+}  // namespace
+
+int run_supervisor(const Config& config, server::PassedSockets passed, const std::vector<std::string>& arguments) {
+  set_thread_name("umad-supervise");
+  Supervisor supervisor(config, arguments);
+  if (const auto opened = supervisor.open_sockets(std::move(passed)); !opened) {
+    log_error("{}", opened.error().message);
+    return kCannotStart;
+  }
+  return supervisor.run();
+}
+
+}  // namespace uma::umad

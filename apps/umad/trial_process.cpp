@@ -1,0 +1,202 @@
+#include "umad/trial_process.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <format>
+#include <poll.h>
+#include <spawn.h>
+#include <string_view>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/thread_name.h"
+#include "base/unique_fd.h"
+#include "llm/trial_load.h"
+
+namespace uma::umad {
+namespace {
+
+// CPU time, so that a machine that is busy or a disk that is slow condemns no file. Vocabularies of a million tokens take
+// seconds.
+constexpr rlim_t kCpuSecondsMax = 60;
+// Beside mapped files. A vocabulary of a million tokens takes 300 MiB.
+constexpr rlim_t kDataBytesMax = rlim_t{2} << 30;
+constexpr Duration kPatience = std::chrono::minutes(10);
+constexpr int kTrialNiceness = 15;
+
+// How the process answers, as the first word of its last line.
+constexpr std::string_view kPassed = "passed";
+constexpr std::string_view kRefused = "refused";
+constexpr std::string_view kFailed = "failed";
+
+// Set for the whole process before it begins: no driver of a device is asked for its devices.
+constexpr std::array<const char*, 5> kNoDevices = {"CUDA_VISIBLE_DEVICES=-1", "HIP_VISIBLE_DEVICES=-1",
+                                                   "ROCR_VISIBLE_DEVICES=-1",
+                                                   "GGML_VK_VISIBLE_DEVICES=", "GGML_NO_BACKTRACE=1"};
+
+std::vector<std::string> trial_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = ::environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const bool is_set = std::ranges::any_of(
+        kNoDevices, [&](std::string_view own) { return text.starts_with(own.substr(0, own.find('=') + 1)); });
+    if (!is_set) environment.emplace_back(text);
+  }
+  for (const char* own : kNoDevices) environment.emplace_back(own);
+  return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// Starts the process with its output and errors in `output`; its id, or minus an errno.
+pid_t spawn_trial(const std::string& program, const std::string& path, UniqueFd& output) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
+  output = UniqueFd(ends[0]);
+  const UniqueFd input(ends[1]);
+  ::fcntl(output.get(), F_SETFL, O_NONBLOCK);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&files, input.get(), STDERR_FILENO);
+  ::posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  std::vector<std::string> arguments = {"umad", kTrialCommand, std::to_string(::getpid()), path};
+  std::vector<std::string> environment = trial_environment();
+  pid_t pid = 0;
+  const int problem =
+      ::posix_spawn(&pid, program.c_str(), &files, &attributes, pointers_to(arguments).data(), pointers_to(environment).data());
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  return problem == 0 ? pid : -problem;
+}
+
+// The last few KiB of what a process writes.
+class Tail {
+ public:
+  void read_from(int fd) {
+    std::array<char, 4096> buffer{};
+    for (ssize_t got = 0; (got = ::read(fd, buffer.data(), buffer.size())) > 0;) {
+      text_.append(buffer.data(), static_cast<std::size_t>(got));
+      if (text_.size() > 2 * kKept) text_.erase(0, text_.size() - kKept);
+    }
+  }
+  // Its last line that is not empty.
+  [[nodiscard]] std::string last_line() const {
+    const std::size_t end = text_.find_last_not_of('\n');
+    if (end == std::string::npos) return {};
+    const std::size_t begin = text_.rfind('\n', end);
+    return text_.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+  }
+
+ private:
+  static constexpr std::size_t kKept = 4096;
+  std::string text_;
+};
+
+TrialOutcome judge(int status, const std::string& last_line) {
+  using enum TrialOutcome::Kind;
+  if (WIFSIGNALED(status)) {
+    const int signal = WTERMSIG(status);
+    if (signal == SIGXCPU) {
+      return {refused, std::format("to load it takes more than {} s of CPU time", kCpuSecondsMax), last_line};
+    }
+    // Somebody, or the kernel for want of memory.
+    if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT) {
+      return {unknown, std::format("the process that tried it was ended by signal {}", signal), last_line};
+    }
+    return {refused, std::format("a process that tried to load it was ended by signal {} ({})", signal, ::strsignal(signal)),
+            last_line};
+  }
+  const auto rest = [&](std::string_view word) { return last_line.substr(std::min(last_line.size(), word.size() + 1)); };
+  const int code = WEXITSTATUS(status);
+  if (code == 0 && last_line == kPassed) return {passed};
+  if (code == 0 && last_line.starts_with(kRefused)) return {refused, rest(kRefused)};
+  if (code == 0 && last_line.starts_with(kFailed)) return {failed, rest(kFailed)};
+  return {unknown, std::format("the process that tried it ended with status {}", code), last_line};
+}
+
+}  // namespace
+
+TrialOutcome run_trial(const std::string& program, const std::string& path, const std::function<bool()>& is_cancelled) {
+  UniqueFd output;
+  const pid_t pid = spawn_trial(program, path, output);
+  if (pid < 0) {
+    return {.kind = TrialOutcome::Kind::unknown, .reason = std::format("no process to try it: {}", std::strerror(-pid))};
+  }
+  const SteadyClock clock;
+  const TimePoint end = clock.now() + kPatience;
+  bool is_given_up = false;
+  Tail tail;
+  int status = 0;
+  while (::waitpid(pid, &status, WNOHANG) == 0) {
+    if (!is_given_up && (is_cancelled() || clock.now() >= end)) {
+      is_given_up = true;
+      ::kill(pid, SIGKILL);
+    }
+    // The pipe's end is the process's, but for a moment.
+    pollfd ready{.fd = output.get(), .events = POLLIN, .revents = 0};
+    constexpr int kLookAgainMs = 20;
+    (void)::poll(&ready, 1, kLookAgainMs);
+    tail.read_from(output.get());
+    if ((ready.revents & POLLHUP) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  tail.read_from(output.get());
+  return judge(status, tail.last_line());
+}
+
+int run_trial_command(const std::vector<std::string>& arguments) {
+  const auto is_child = [&] { return arguments.size() == 3 && std::to_string(::getppid()) == arguments[1]; };
+  if (!is_child()) {
+    std::fputs("umad: try-model is for umad itself\n", stderr);
+    return 1;
+  }
+  // Ends with the daemon's loading thread. One that ended before this call shows behind it.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!is_child()) return 1;
+  set_thread_name("umad-trial");
+  yield_to_others(kTrialNiceness);
+  const rlimit no_core{.rlim_cur = 0, .rlim_max = 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};
+  ::setrlimit(RLIMIT_CPU, &cpu);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose shadow memory counts
+  const rlimit data{.rlim_cur = kDataBytesMax, .rlim_max = kDataBytesMax};
+  ::setrlimit(RLIMIT_DATA, &data);
+#endif
+  const auto tried = llm::try_model(arguments[2]);
+  std::string answer(kPassed);
+  if (!tried) {
+    const bool is_verdict = tried.error().code == ErrorCode::model_capability;
+    answer = std::format("{} {}", is_verdict ? kRefused : kFailed, tried.error().message);
+    std::ranges::replace(answer, '\n', ' ');
+  }
+  answer = std::format("\n{}\n", answer);
+  // Nothing is freed in order: what comes after the verdict is of no interest.
+  (void)!::write(STDOUT_FILENO, answer.data(), answer.size());
+  ::_exit(0);
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,69 @@
+#include "umad/trial_process.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+namespace uma::umad {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = TrialOutcome::Kind;
+
+// Scripts stand for umad.
+class TrialProcess : public testing::Test {
+ protected:
+  ~TrialProcess() override { fs::remove(program_); }
+  [[nodiscard]] TrialOutcome run(const std::string& script, bool is_cancelled = false) const {
+    std::ofstream(program_, std::ios::trunc) << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(program_, fs::perms::owner_all);
+    return run_trial(program_, "/folder/a model.gguf", [is_cancelled] { return is_cancelled; });
+  }
+
+  const std::string program_ = fs::path(testing::TempDir()) / ("uma-trial-" + std::to_string(::getpid()) + ".sh");
+};
+
+TEST_F(TrialProcess, ItsLastLineIsTheOutcome) {
+  EXPECT_EQ(run("echo something; echo; echo passed").kind, Kind::passed);
+  EXPECT_EQ(run("echo passed; echo failed as it should").kind, Kind::failed);
+  const TrialOutcome slow = run("echo refused it is slow");
+  EXPECT_EQ(slow.kind, Kind::refused);
+  EXPECT_EQ(slow.reason, "it is slow");
+}
+
+TEST_F(TrialProcess, IsToldTheFile) {
+  EXPECT_EQ(run("test \"$1\" = try-model && test \"$3\" = '/folder/a model.gguf' && echo passed").kind, Kind::passed);
+}
+
+TEST_F(TrialProcess, AFaultRefusesTheFile) {
+  for (const std::string signal : {"ABRT", "SEGV", "FPE", "XCPU"}) {
+    const TrialOutcome outcome = run("echo its last words >&2; kill -" + signal + " $$");
+    EXPECT_EQ(outcome.kind, Kind::refused) << signal;
+    EXPECT_EQ(outcome.last_words, "its last words");
+    EXPECT_FALSE(outcome.reason.contains("/folder")) << outcome.reason;
+  }
+}
+
+TEST_F(TrialProcess, NothingFollowsFromAnEndThatSomebodyElseMakes) {
+  for (const std::string end : {"kill -KILL $$", "kill -TERM $$", "exit 127", "exit 0"}) {
+    EXPECT_EQ(run(end).kind, Kind::unknown) << end;
+  }
+  EXPECT_EQ(run("exec sleep 600", true).kind, Kind::unknown);
+  EXPECT_EQ(run_trial("/nonexistent", "x", [] { return false; }).kind, Kind::unknown);
+}
+
+TEST_F(TrialProcess, TalksAsMuchAsItLikes) {
+  EXPECT_EQ(run("i=0; while [ $i -lt 20000 ]; do echo a line of some length; i=$((i + 1)); done; echo passed").kind,
+            Kind::passed);
+}
+
+TEST_F(TrialProcess, IsForUmadAlone) {
+  EXPECT_EQ(run_trial_command({"try-model", "1", "x"}), 1);
+  EXPECT_EQ(run_trial_command({"try-model"}), 1);
+}
+
+}  // namespace
+}  // namespace uma::umad

@@ -1,0 +1,134 @@
+#include "llm/trial_load.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <fcntl.h>
+#include <format>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+#include <xxhash.h>
+
+#include "base/unique_fd.h"
+#include "llm/footprint.h"
+#include "llm/gguf_header.h"
+#include "llm/llama_model.h"
+
+namespace uma::llm {
+namespace {
+
+// Raised when a trial finds more than it did: what passed before is tried again.
+constexpr int kTrialVersion = 1;
+
+class Digest {
+ public:
+  Digest() { XXH3_128bits_reset(state_); }
+  ~Digest() { XXH3_freeState(state_); }
+  Digest(const Digest&) = delete;
+  Digest& operator=(const Digest&) = delete;
+  void add(const void* data, std::size_t bytes) { XXH3_128bits_update(state_, data, bytes); }
+  [[nodiscard]] std::string text() const {
+    const XXH128_hash_t digest = XXH3_128bits_digest(state_);
+    return std::format("{:016x}{:016x}", digest.high64, digest.low64);
+  }
+
+ private:
+  XXH3_state_t* state_ = XXH3_createState();
+};
+
+// The file's size, and what lies before its weights.
+Expected<Unit> add_head(const std::string& path, Digest& digest) {
+  const auto header = read_gguf_header(path);
+  if (!header) return std::unexpected(header.error());
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status{};
+  if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
+    return fail(ErrorCode::model_load, std::format("{}: it cannot be read", path));
+  }
+  digest.add(&status.st_size, sizeof(status.st_size));
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (std::uint64_t at = 0; at < header->data_offset;) {
+    const auto wanted = std::min<std::uint64_t>(buffer.size(), header->data_offset - at);
+    const ssize_t got = ::pread(file.get(), buffer.data(), wanted, static_cast<off_t>(at));
+    if (got <= 0) return fail(ErrorCode::model_load, std::format("{}: it cannot be read at byte {}", path, at));
+    digest.add(buffer.data(), static_cast<std::size_t>(got));
+    at += static_cast<std::uint64_t>(got);
+  }
+  return Unit{};
+}
+
+double cpu_s() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+struct Sample {
+  std::string_view name;
+  std::string_view pattern;  // repeated
+};
+constexpr std::array<Sample, 8> kSamples = {{{"digits", "0123456789"},
+                                             {"one letter", "a"},
+                                             {"letters", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"},
+                                             {"words", "Once upon a time, in 1984, there wasn't a model's file. "},
+                                             {"marks", "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"},
+                                             {"blanks", " \n\t  \r\n"},
+                                             {"wide characters", "\u4f60\u597d\U0001f600\u00e9\u0301\u0e44\u0e17\u0e22"},
+                                             {"bytes that are no text", "\xff\x80\xc3"}}};
+
+// The first piece is short, so that what would take for ever is found soon.
+Expected<Unit> try_tokenizer(const Vocab& vocab, const TrialLimits& limits) {
+  constexpr std::size_t kShortPart = 4;
+  for (const Sample& sample : kSamples) {
+    std::string text;
+    while (text.size() < limits.sample_bytes) text += sample.pattern;
+    for (const std::size_t part : {kShortPart, std::size_t{1}}) {
+      const std::size_t bytes = limits.sample_bytes / part;
+      const double began = cpu_s();
+      // That it refuses a text is its right.
+      [[maybe_unused]] const auto tokens = vocab.tokenize(std::string_view(text).substr(0, bytes), true);
+      const double taken = cpu_s() - began;
+      if (taken <= limits.sample_s_max / static_cast<double>(part)) continue;
+      return fail(ErrorCode::model_capability,
+                  std::format("its tokenizer takes {:.1f} s for {} bytes of {}, and may take {:.1f}", taken, bytes, sample.name,
+                              limits.sample_s_max / static_cast<double>(part)));
+    }
+  }
+  return Unit{};
+}
+
+}  // namespace
+
+Expected<std::string> trial_identity(const std::string& path) {
+  const auto header = read_model_header(path);
+  if (!header) return std::unexpected(header.error());
+  Digest digest;
+  const auto split = header->split_count > 1 ? parse_split_name(path) : std::nullopt;
+  for (std::int64_t i = 0; i < (split ? split->count : 1); ++i) {
+    if (auto added = add_head(split ? split->file(i) : path, digest); !added) return std::unexpected(added.error());
+  }
+  const std::string versions = std::format("{} trial {}", llama_version_text(), kTrialVersion);
+  digest.add(versions.data(), versions.size());
+  return digest.text();
+}
+
+Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits) {
+  auto model = load_llama_model(path, {.reads_weights = false});
+  if (!model) return model;
+  if (const auto tokenizer = try_tokenizer((*model)->vocab(), limits); !tokenizer) return std::unexpected(tokenizer.error());
+  ContextOptions context;
+  context.cells = 64;
+  context.sequences = 2;
+  context.ubatch_rows = 16;
+  if ((*model)->facts().capability == Capability::chat) {
+    if (const auto made = (*model)->new_context(context); !made) return std::unexpected(made.error());
+    return model;
+  }
+  if (const auto made = (*model)->new_embedding(embedding_options(context)); !made) return std::unexpected(made.error());
+  return model;
+}
+
+}  // namespace uma::llm

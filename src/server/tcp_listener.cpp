@@ -1,0 +1,48 @@
+#include "server/tcp_listener.h"
+
+#include <arpa/inet.h>
+#include <cerrno>
+#include <format>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <system_error>
+
+namespace uma::server {
+namespace {
+
+union TcpAddress {
+  sockaddr any;
+  sockaddr_in v4;
+  sockaddr_in6 v6;
+};
+
+}  // namespace
+
+Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t port, int backlog) {
+  TcpAddress where{};
+  socklen_t size = 0;
+  if (::inet_pton(AF_INET, address.c_str(), &where.v4.sin_addr) == 1) {
+    where.v4.sin_family = AF_INET;
+    where.v4.sin_port = htons(port);
+    size = sizeof(where.v4);
+  } else if (::inet_pton(AF_INET6, address.c_str(), &where.v6.sin6_addr) == 1) {
+    where.v6.sin6_family = AF_INET6;
+    where.v6.sin6_port = htons(port);
+    size = sizeof(where.v6);
+  } else {
+    return fail(ErrorCode::proto_field, std::format("http: {} is no address", address));
+  }
+  const auto fail_errno = [&] {
+    return fail(ErrorCode::io_short_write,
+                std::format("http: cannot listen on {} port {}: {}", address, port, std::generic_category().message(errno)));
+  };
+  UniqueFd fd(::socket(where.any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  constexpr int kOn = 1;
+  if (!fd.is_open() || ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof(kOn)) != 0 ||
+      ::bind(fd.get(), &where.any, size) != 0 || ::listen(fd.get(), backlog) != 0) {
+    return fail_errno();
+  }
+  return fd;
+}
+
+}  // namespace uma::server

@@ -1,0 +1,92 @@
+"""Model files as somebody with an editor makes them: metadata that is changed, removed or renamed, with the tensors as they were."""
+
+import struct
+
+_WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_U32, _STRING, _ARRAY = 4, 8, 9
+
+
+def _text(data, at):
+    size, = struct.unpack_from("<Q", data, at)
+    return data[at + 8:at + 8 + size].decode("utf-8", "surrogateescape"), at + 8 + size
+
+
+def _after(data, kind, at):
+    """Where a value ends."""
+    if kind == _STRING:
+        return _text(data, at)[1]
+    if kind != _ARRAY:
+        return at + _WIDTHS[kind]
+    items, count = struct.unpack_from("<IQ", data, at)
+    at += 12
+    if items != _STRING:
+        return at + count * _WIDTHS[items]
+    for _ in range(count):
+        at = _text(data, at)[1]
+    return at
+
+
+def _packed(text):
+    data = text.encode("utf-8", "surrogateescape")
+    return struct.pack("<Q", len(data)) + data
+
+
+class GgufFile:
+    """`pairs`: kind and bytes of each value by its key; `tensors`: name, sizes, type and bytes of each."""
+
+    def __init__(self, data):
+        magic, version, tensors_count, pairs_count = struct.unpack_from("<4sIQQ", data)
+        assert magic == b"GGUF" and version == 3
+        at = 24
+        self.pairs = {}
+        for _ in range(pairs_count):
+            key, at = _text(data, at)
+            kind, = struct.unpack_from("<I", data, at)
+            end = _after(data, kind, at + 4)
+            self.pairs[key] = (kind, data[at + 4:end])
+            at = end
+        infos = []
+        for _ in range(tensors_count):
+            name, at = _text(data, at)
+            dimensions, = struct.unpack_from("<I", data, at)
+            sizes = struct.unpack_from(f"<{dimensions}Q", data, at + 4)
+            kind, offset = struct.unpack_from("<IQ", data, at + 4 + 8 * dimensions)
+            infos.append((name, sizes, kind, offset))
+            at += 16 + 8 * dimensions
+        begin = (at + 31) // 32 * 32
+        ends = [info[3] for info in infos[1:]] + [len(data) - begin]
+        self.tensors = [(name, sizes, kind, data[begin + offset:begin + end]) for (name, sizes, kind, offset), end in zip(infos, ends)]
+
+    def set_text(self, key, value):
+        self.pairs[key] = (_STRING, _packed(value))
+
+    def set_number(self, key, value):
+        self.pairs[key] = (_U32, struct.pack("<I", value))
+
+    def set_texts(self, key, values):
+        self.pairs[key] = (_ARRAY, struct.pack("<IQ", _STRING, len(values)) + b"".join(map(_packed, values)))
+
+    def set_numbers(self, key, values, kind=5):
+        form = {5: "i", 6: "f"}[kind]
+        self.pairs[key] = (_ARRAY, struct.pack(f"<IQ{len(values)}{form}", kind, len(values), *values))
+
+    def rename_architecture(self, name):
+        """As a model of another kind with the same numbers."""
+        old = self.architecture
+        self.pairs = {name + key[len(old):] if key.startswith(old + ".") else key: value for key, value in self.pairs.items()}
+        self.set_text("general.architecture", name)
+
+    @property
+    def architecture(self):
+        return _text(self.pairs["general.architecture"][1], 0)[0]
+
+    def __bytes__(self):
+        head = struct.pack("<4sIQQ", b"GGUF", 3, len(self.tensors), len(self.pairs))
+        for key, (kind, value) in self.pairs.items():
+            head += _packed(key) + struct.pack("<I", kind) + value
+        offset = 0
+        for name, sizes, kind, data in self.tensors:
+            head += _packed(name) + struct.pack("<I", len(sizes)) + struct.pack(f"<{len(sizes)}Q", *sizes)
+            head += struct.pack("<IQ", kind, offset)
+            offset += len(data)
+        return head + bytes(-len(head) % 32) + b"".join(data for _, _, _, data in self.tensors)
