@@ -50,7 +50,9 @@ struct MetricsSnapshot {
   std::string model;
   double uptime_s = 0;
   std::int64_t sessions = 0;
-  std::int64_t requests_open = 0;  // received and not ended
+  std::int64_t requests_open = 0;      // received and not ended
+  std::uint64_t request_bytes = 0;     // that requests hold (limits.queue_bytes_max)
+  std::uint64_t kept_image_bytes = 0;  // files of sessions' images (vision.kept_bytes_max)
   std::uint64_t requests_total = 0;
   std::uint64_t requests_failed_total = 0;
   std::uint64_t requests_cancelled_total = 0;

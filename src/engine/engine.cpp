@@ -781,6 +781,8 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.uptime_s = to_ms(clock_.now() - started_at_) / 1000;
   snapshot.sessions = router_.sessions_count();
   snapshot.requests_open = router_.requests_open();
+  snapshot.request_bytes = memory_->bytes_used();
+  snapshot.kept_image_bytes = options_.vision.kept ? options_.vision.kept->bytes() : 0;
   snapshot.requests_total = last_request_.load();
   snapshot.requests_failed_total = router_.requests_refused();
   snapshot.rss_bytes = resident_bytes();

@@ -49,7 +49,7 @@ class GrammarBuilder {
     bool is_final = false;
   };
   static constexpr std::size_t kDraftsMax = 4 * Grammar::kStatesMax;
-  // Nodes and bytes of characters that are written out, also those that make no state: a tenth of a second at most.
+  // Nodes and bytes of characters that are written out, also those that make no state.
   static constexpr std::size_t kWorkMax = 4 * Grammar::kStepsMax;
   static constexpr std::uint32_t kNoIndex = UINT32_MAX;
 

@@ -9,7 +9,7 @@
 namespace uma::llm {
 
 // Whether all of them are finite. The library loads any: one that is not makes everything not finite that is computed beside
-// it. About 10 GB/s. Errors: E_RUNTIME_001 for one that is not finite, and for bytes of which this cannot be said.
+// it. Errors: E_RUNTIME_001 for one that is not finite, and for bytes of which this cannot be said.
 [[nodiscard]] Expected<Unit> check_state_values(std::span<const std::byte> state);
 
 }  // namespace uma::llm
