@@ -1,9 +1,11 @@
 // Chance as a value: SplitMix64 (Steele, Lea, Flood 2014), 8 bytes of state, the same numbers from the same seed everywhere.
-// Not for secrets. Not thread-safe: one owner each.
+// Its numbers give its state away: not for secrets. Not thread-safe: one owner each.
 #pragma once
 
 #include <cstdint>
-#include <random>
+#include <unistd.h>
+
+#include "base/check.h"
 
 namespace uma {
 
@@ -32,10 +34,11 @@ class Random {
   std::uint64_t state_;
 };
 
-// A seed from the operating system's entropy.
-inline std::uint64_t random_seed() {
-  std::random_device device;
-  return (static_cast<std::uint64_t>(device()) << 32) | device();
+// From the operating system: nobody can foretell it. For seeds, and for names that others must not guess. Thread-safe.
+inline std::uint64_t secure_u64() {
+  std::uint64_t value = 0;
+  UMA_CHECK(::getentropy(&value, sizeof value) == 0);
+  return value;
 }
 
 }  // namespace uma

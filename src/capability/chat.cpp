@@ -94,8 +94,7 @@ Expected<Unit> append_tokens_at_start(const ChatFormat& format, const jinja::Tex
 }
 
 std::string new_image_mark() {
-  Random random(random_seed());
-  return std::format("image{:016x}{:016x}", random.next_u64(), random.next_u64());
+  return std::format("image{:016x}{:016x}", secure_u64(), secure_u64());
 }
 
 // --- what the template makes of the past

@@ -104,7 +104,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                    : nullptr),
       memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests under way", "limits.queue_bytes_max")),
       router_({.limits = options_.limits,
-               .seed = random_seed(),
+               .seed = secure_u64(),
+               .ids = secure_u64,
                .fetcher = fetcher_.get(),
                .on_images_free =
                    [this](std::vector<std::string> ids) {

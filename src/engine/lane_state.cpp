@@ -18,6 +18,14 @@ constexpr double kKeepsMs = 2000;           // that a background sequence stays 
 constexpr double kComputeMsPerToken = 0.5;  // until the first prompt was measured
 constexpr double kRoomMs = 2000;            // that a request waits at most for a state to go to disk
 
+// What was reused is computed after all.
+void note_recomputed(Usage& usage) {
+  usage.recomputed_tokens += std::exchange(usage.reused_tokens, 0);
+  usage.tier = Tier::none;
+  usage.restore_ms = 0;
+  usage.reuse_reason = "refused";
+}
+
 }  // namespace
 
 std::size_t Lane::Arrival::pieces_wanted() const {
@@ -252,6 +260,7 @@ Lane::Sequence* Lane::choose_victim() {
 void Lane::swap_out(Sequence& sequence) {
   if (sequence.is_away) come_home(sequence);
   end_verification(sequence);
+  if (sequence.is_unsound) return begin_anew(sequence);  // what is in its slot must not be kept
   kv::ImagePtr kept;
   kv::StateId id = 0;
   if (sequence.arriving) {
@@ -328,15 +337,11 @@ void Lane::begin_anew(Sequence& sequence) {
             sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
             sequence.is_anew ? "nor are they computed anew, it ends" : "what it has cached is thrown away and computed again");
   clear_slot(sequence.slot);
-  Usage& usage = sequence.usage;
-  if (usage.reused_tokens > 0) {
+  if (Usage& usage = sequence.usage; usage.reused_tokens > 0) {
     const auto reused = static_cast<std::size_t>(usage.reused_tokens);
     const std::vector<Token> tokens(sequence.chain.begin(), sequence.chain.begin() + static_cast<std::ptrdiff_t>(reused));
     forget_beginning(tokens, asker_of(sequence));
-    usage.recomputed_tokens += std::exchange(usage.reused_tokens, 0);
-    usage.tier = Tier::none;
-    usage.restore_ms = 0;
-    usage.reuse_reason = "refused";
+    note_recomputed(usage);
   }
   if (sequence.is_anew) {
     return finish(sequence, FinishReason::error,
@@ -781,11 +786,7 @@ void Lane::refuse_arrival(Sequence& sequence, const Error& error) {
 // Nothing that was stored is used for it any more.
 void Lane::note_refused(Sequence& sequence) {
   sequence.is_refused = true;
-  if (sequence.in_batch) return;
-  sequence.usage.recomputed_tokens = std::exchange(sequence.usage.reused_tokens, 0) + sequence.usage.recomputed_tokens;
-  sequence.usage.tier = Tier::none;
-  sequence.usage.restore_ms = 0;
-  sequence.usage.reuse_reason = "refused";
+  if (!sequence.in_batch) note_recomputed(sequence.usage);
 }
 
 // All of it is in the slot. A prompt brings the logits of its first token with it.

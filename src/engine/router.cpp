@@ -74,7 +74,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
       models_(source, clock),
       random_(options_.seed),
       sessions_({.limits = options_.limits,
-                 .seed = random_.next_u64(),
+                 .random = options_.ids ? options_.ids : [this] { return random_.next_u64(); },
                  .record_bytes_max = options_.record_bytes_max,
                  .post = [this](Command command) { post(std::move(command)); },
                  .on_committed = [this](const kv::SessionRecord& record) { note_images(record.id, kv::image_extras(record)); },

@@ -55,9 +55,10 @@ class ImageFetcher;
 
 struct RouterOptions {
   Limits limits;
-  std::uint64_t seed = 0;                   // of session ids and of generations that bring none
-  std::size_t record_bytes_max = 2u << 20;  // of memory for what was said in sessions that nobody uses at the moment
-  ImageFetcher* fetcher = nullptr;          // outlives the router; null: no image is fetched from a URL
+  std::uint64_t seed = 0;                        // of generations that bring none
+  std::function<std::uint64_t()> ids = nullptr;  // what ids of sessions are made of; null: the same numbers as for the seeds
+  std::size_t record_bytes_max = 2u << 20;       // of memory for what was said in sessions that nobody uses at the moment
+  ImageFetcher* fetcher = nullptr;               // outlives the router; null: no image is fetched from a URL
   // No session has these images any more. Null: nobody needs to know.
   std::function<void(std::vector<std::string> ids)> on_images_free = nullptr;
 };

@@ -18,7 +18,7 @@ Error unknown_session(const std::string& session) {
 }
 
 SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, const Clock& clock)
-    : options_(std::move(options)), catalog_(catalog), clock_(clock), random_(options_.seed) {
+    : options_(std::move(options)), catalog_(catalog), clock_(clock) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
 }
 
@@ -88,7 +88,7 @@ void SessionTable::on_read(const SessionId& id, Expected<kv::RecordPtr> record) 
 SessionId SessionTable::new_id() {
   SessionId id;
   do {
-    id.value = std::format("{:016x}{:016x}", random_.next_u64(), random_.next_u64());
+    id.value = std::format("{:016x}{:016x}", options_.random(), options_.random());
   } while (sessions_.contains(id));
   return id;
 }

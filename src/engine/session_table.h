@@ -22,7 +22,6 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
-#include "base/random.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "core/limits.h"
@@ -67,8 +66,8 @@ struct Session {
 
 struct SessionTableOptions {
   Limits limits;
-  std::uint64_t seed = 0;            // of ids
-  std::size_t record_bytes_max = 0;  // of memory for what was said in sessions that nobody uses
+  std::function<std::uint64_t()> random;  // of ids
+  std::size_t record_bytes_max = 0;       // of memory for what was said in sessions that nobody uses
   // Brings what the catalog answers to the router's thread.
   std::function<void(std::move_only_function<void()>)> post;
   // A change of a session is in the catalog; before anybody hears of it.
@@ -154,7 +153,6 @@ class SessionTable {
   kv::Catalog& catalog_;
   const Clock& clock_;
 
-  Random random_;
   std::unordered_map<SessionId, Session> sessions_;
   std::list<Session::Resting> resting_;  // the last used one at the end
   std::size_t resting_bytes_ = 0;

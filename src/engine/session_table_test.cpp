@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "engine/router_test_support.h"
 #include "testing/sim_clock.h"
 
@@ -18,6 +19,7 @@ class SessionTableTest : public ::testing::Test {
     options.limits = limits;
     options.record_bytes_max = record_bytes_max;
     options.post = [this](std::move_only_function<void()> command) { posted_.push_back(std::move(command)); };
+    options.random = [this] { return random_.next_u64(); };
     options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended_.push_back(session.summary.id.value); };
     table_.emplace(std::move(options), catalog_, clock_);
@@ -59,6 +61,7 @@ class SessionTableTest : public ::testing::Test {
     return got;
   }
 
+  Random random_{1};
   testing::SimClock clock_;
   DiskCatalog catalog_;
   std::optional<SessionTable> table_;

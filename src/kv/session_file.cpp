@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <format>
 #include <limits>
 #include <string_view>
 
+#include "base/byte_reader.h"
 #include "base/check.h"
 #include "base/utf8.h"
 #include "kv/record_check.h"
 
 namespace uma::kv {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "the file is little-endian and is copied as it is");
 
 constexpr std::array<char, 8> kSessionMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
 constexpr std::size_t kLengthAt = kSessionMagic.size() + sizeof kSessionFileVersion;
@@ -42,52 +40,17 @@ void add_all(Bytes& out, std::span<const T> values) {
 }
 
 // What is not there reads as zeros, and is_short() says so from then on.
-class SessionReader {
- public:
-  explicit SessionReader(std::span<const std::byte> bytes) : left_(bytes) {}
-  std::span<const std::byte> take(std::size_t count) {
-    is_short_ = is_short_ || count > left_.size();
-    if (is_short_) return {};
-    const auto taken = left_.first(count);
-    left_ = left_.subspan(count);
-    return taken;
+std::vector<ChatMessage> take_messages(ByteReader& in, std::uint32_t count) {
+  std::vector<ChatMessage> messages;
+  for (std::uint32_t i = 0; i < count && !in.is_short(); ++i) {
+    const auto role = in.take_number<std::uint32_t>();
+    const auto content = in.take_number<std::uint32_t>();
+    const auto extra = in.take_number<std::uint32_t>();
+    // In braces they are taken in this order.
+    messages.push_back(ChatMessage{in.take_text(role), in.take_text(content), in.take_text(extra)});
   }
-  template <class Number>
-  Number take_number() {
-    Number number{};
-    const auto bytes = take(sizeof number);
-    if (!bytes.empty()) std::memcpy(&number, bytes.data(), sizeof number);
-    return number;
-  }
-  std::string take_text(std::size_t count) {
-    const auto bytes = take(count);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-  template <class T>
-  std::vector<T> take_all(std::size_t count) {
-    const auto bytes = take(count * sizeof(T));
-    std::vector<T> values(bytes.size() / sizeof(T));
-    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  std::vector<ChatMessage> take_messages(std::size_t count) {
-    std::vector<ChatMessage> messages;
-    for (std::size_t i = 0; i < count && !is_short_; ++i) {
-      const auto role = take_number<std::uint32_t>();
-      const auto content = take_number<std::uint32_t>();
-      const auto extra = take_number<std::uint32_t>();
-      // In braces they are taken in this order.
-      messages.push_back(ChatMessage{take_text(role), take_text(content), take_text(extra)});
-    }
-    return messages;
-  }
-  [[nodiscard]] bool is_short() const { return is_short_; }
-  [[nodiscard]] bool is_at_end() const { return left_.empty(); }
-
- private:
-  std::span<const std::byte> left_;
-  bool is_short_ = false;
-};
+  return messages;
+}
 
 }  // namespace
 
@@ -134,7 +97,7 @@ Bytes encode_session_file(const SessionFile& file) {
 }
 
 std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix) {
-  return SessionReader(prefix.subspan<kLengthAt>()).take_number<std::uint32_t>();
+  return ByteReader(prefix.subspan<kLengthAt>()).take_number<std::uint32_t>();
 }
 
 Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
@@ -142,7 +105,7 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
       !std::ranges::equal(bytes.first(kSessionMagic.size()), std::as_bytes(std::span(kSessionMagic)))) {
     return session_file_refused("it is none");
   }
-  SessionReader in(bytes.subspan(kSessionMagic.size()));
+  ByteReader in(bytes.subspan(kSessionMagic.size()));
   const auto version = in.take_number<std::uint32_t>();
   if (!in.is_short() && version != kSessionFileVersion) {
     return session_file_refused(
@@ -151,14 +114,14 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   const auto length = in.take_number<std::uint32_t>();
   if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes)
     return session_file_refused("it is truncated");
-  SessionReader end(bytes.last(kSessionChecksumBytes));
+  ByteReader end(bytes.last(kSessionChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
   const auto content = bytes.first(bytes.size() - kSessionChecksumBytes);
   if (length != bytes.size() || stored != hash_of(content)) {
     return session_file_refused("it is damaged or truncated, its checksum is wrong");
   }
 
-  in = SessionReader(content.subspan(kLengthAt + sizeof length));
+  in = ByteReader(content.subspan(kLengthAt + sizeof length));
   SessionFile file;
   SessionRecord& record = file.record;
   const auto mode = in.take_number<std::uint32_t>();
@@ -179,8 +142,8 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   record.turns = in.take_all<Turn>(turns);
   record.chain = in.take_all<Token>(tokens);
   record.pending = in.take_all<Token>(pending);
-  record.messages = in.take_messages(messages);
-  record.pending_messages = in.take_messages(pending_messages);
+  record.messages = take_messages(in, messages);
+  record.pending_messages = take_messages(in, pending_messages);
   if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths do not add up");
 
   if (mode > kModeMax) return session_file_refused("its mode or date is impossible");

@@ -25,11 +25,11 @@ std::unexpected<Error> catalog_io_failure(const std::string& path, int error_num
   return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// What went wrong and what to do about it.
+// What went wrong and what to do about it. Clients hear the file's name, and not where it is.
 std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
   std::string advice;
   if (error.is_io()) advice = ": check the disk";
-  if (error.is_full()) advice = std::format(": free some space in {}", std::filesystem::path(path).parent_path().string());
+  if (error.is_full()) advice = ": free some space on the disk of the data directory";
   if (error.is_busy()) advice = ": another process has it open; end that one, or give this umad a --data-dir of its own";
   if (error.is_damage()) advice = ": restart umad, which saves what can be read";
   return fail(ErrorCode::io_short_write, std::format("{}: {}{}", path, error.message, advice));
@@ -237,7 +237,7 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
 // --------------------------------------------------------------------------------------------------------------------
 
 SqliteCatalog::SqliteCatalog(std::string path, Database database)
-    : path_(std::move(path)), database_(std::move(database)), rows_(database_) {}
+    : path_(std::move(path)), name_(path_.substr(path_.rfind('/') + 1)), database_(std::move(database)), rows_(database_) {}
 
 Expected<std::unique_ptr<SqliteCatalog>> SqliteCatalog::open(const std::string& path) {
   auto lock = take_lock(path);
@@ -364,10 +364,10 @@ bool SqliteCatalog::step() {
     SqlExpected<Unit> kept = together;
     if (!together && changes_.size() > 1) kept = keep({&change, 1});
     if (!kept) problem = kept.error();
-    change.done(kept ? Expected<Unit>() : failure(path_, kept.error()));
+    change.done(kept ? Expected<Unit>() : failure(name_, kept.error()));
   }
   changes_.clear();
-  if (problem && !is_failing_) log_error("{}", failure(path_, *problem).error().message);
+  if (problem && !is_failing_) log_error("catalog {}", failure(path_, *problem).error().message);
   if (!problem && is_failing_) log_info("catalog {}: changes are kept again", path_);
   is_failing_ = problem.has_value();
   return true;
@@ -391,9 +391,9 @@ SqlExpected<Unit> SqliteCatalog::apply(const Change& change) {
 
 Expected<RecordPtr> SqliteCatalog::read_now(const SessionId& id) {
   auto stored = rows_.read(id);
-  if (!stored) return failure(path_, stored.error());
+  if (!stored) return failure(name_, stored.error());
   if (stored->record == nullptr || stored->is_damaged) {
-    return failure(path_, SqlError{SQLITE_CORRUPT, std::format("session {} cannot be read", id.value)});
+    return failure(name_, SqlError{SQLITE_CORRUPT, std::format("session {} cannot be read", id.value)});
   }
   return std::move(stored->record);
 }

@@ -70,6 +70,7 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] Expected<RecordPtr> read_now(const SessionId& id);
 
   const std::string path_;
+  const std::string name_;  // of the file, for clients
   UniqueFd lock_;  // set once, when the catalog is open; before database_, so that the file is closed before it is let go
   Database database_;
   RecordRows rows_;

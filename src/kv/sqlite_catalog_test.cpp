@@ -276,7 +276,8 @@ TEST_F(SqliteCatalogTest, WhatRotsWhileItIsOpenIsRefused) {
   const auto read_again = read("rotten");
   ASSERT_FALSE(read_again);
   EXPECT_EQ(read_again.error().code, ErrorCode::io_short_write);
-  EXPECT_EQ(read_again.error().message, path_ + ": session rotten cannot be read: restart umad, which saves what can be read");
+  EXPECT_EQ(read_again.error().message,
+            "catalog.db: session rotten cannot be read: restart umad, which saves what can be read");
 }
 
 TEST_F(SqliteCatalogTest, ForgetsWhatWasRemoved) {
@@ -773,7 +774,7 @@ TEST_F(SqliteCatalogTest, WhatCannotBeReadBackIsNotWritten) {
   record.turns[1].messages_begin = 3;
   const auto refused = commit(share(record));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message, path_ + ": session a cannot be kept: its turns do not fit its tokens or messages");
+  EXPECT_EQ(refused.error().message, "catalog.db: session a cannot be kept: its turns do not fit its tokens or messages");
   EXPECT_TRUE(open().empty());
 }
 
@@ -1032,7 +1033,7 @@ TEST_F(SqliteCatalogTest, WhatDoesNotFitFailsAloneAndTheRestIsKept) {
     EXPECT_TRUE(results[2]);
     ASSERT_FALSE(results[1]);
     EXPECT_EQ(results[1].error().code, ErrorCode::io_short_write);
-    EXPECT_EQ(results[1].error().message, path_ + ": disk I/O error (File too large): check the disk");
+    EXPECT_EQ(results[1].error().message, "catalog.db: disk I/O error (File too large): check the disk");
     EXPECT_EQ(catalog_->transactions_count(), 5) << "together, then each alone";
   }
   EXPECT_TRUE(commit(large)) << "once there is room it is kept";

@@ -3,37 +3,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/byte_reader.h"
+
 namespace uma::llm {
 namespace {
 
 // Numbers of ggml's types (ggml.h), which are the same in every version.
 enum class GgmlType : std::int32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
-
-class StateReader {
- public:
-  explicit StateReader(std::span<const std::byte> bytes) : left_(bytes) {}
-  // Nothing where less is left; then is_short().
-  std::span<const std::byte> take(std::uint64_t count) {
-    is_short_ = is_short_ || count > left_.size();
-    if (is_short_) return {};
-    const auto taken = left_.first(count);
-    left_ = left_.subspan(count);
-    return taken;
-  }
-  template <class Number>
-  Number take_number() {
-    Number number{};
-    const auto bytes = take(sizeof number);
-    if (!bytes.empty()) std::memcpy(&number, bytes.data(), sizeof number);
-    return number;
-  }
-  [[nodiscard]] bool is_short() const { return is_short_; }
-  [[nodiscard]] bool is_at_end() const { return left_.empty(); }
-
- private:
-  std::span<const std::byte> left_;
-  bool is_short_ = false;
-};
 
 // Whether no number has the exponent of infinities and NaN. `stride`: from one to the next, in bytes.
 template <class Bits>
@@ -85,7 +61,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state) {
   constexpr std::uint32_t kStreamsMax = 1024;
   constexpr std::uint32_t kLayersMax = 4096;
   constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // of a row: products stay within 64 bits
-  StateReader in(state);
+  ByteReader in(state);
   (void)in.take(2 * sizeof(std::uint32_t));  // a magic number and the sequence
   const auto streams = in.take_number<std::uint32_t>();
   if (streams > kStreamsMax) return cannot_be_checked();

@@ -80,6 +80,17 @@ engine::ModelUsage usage_of(std::span<const engine::ModelUsage> usages, const st
   return found == usages.end() ? engine::ModelUsage{.name = model} : *found;
 }
 
+// For who asked for the model: its files have names, where they are is nobody's business.
+std::string without_folders(std::string message, const RegisteredModel& model) {
+  for (const std::string& path : {model.path, model.projector_path, model.card.draft_model}) {
+    const std::string folder = path.substr(0, path.rfind('/') + 1);
+    for (std::size_t at = 0; !folder.empty() && (at = message.find(folder, at)) != std::string::npos;) {
+      message.erase(at, folder.size());
+    }
+  }
+  return message;
+}
+
 }  // namespace
 
 Expected<ModelPool::Need> ModelPool::foretell(const engine::LoadWorkersOptions& options) const {
@@ -270,7 +281,10 @@ void ModelPool::load(const std::string& model) {
     set_thread_name("uma-load");
     host_->on_load_progress(model, 0);
     auto loaded = load_now(model, *mine);
-    if (!loaded) log_warning("model   {}: {}", model, loaded.error().message);
+    if (!loaded) {
+      log_warning("model   {}: {}", model, loaded.error().message);
+      if (const auto found = registry()->find(model)) loaded.error().message = without_folders(loaded.error().message, **found);
+    }
     host_->on_loaded(model, std::move(loaded));
   });
 }

@@ -10,8 +10,7 @@
 namespace uma::server {
 
 std::string random_name() {
-  static Random random(random_seed());  // one thread
-  return std::format("{:016x}", random.next_u64());
+  return std::format("{:016x}", secure_u64());
 }
 
 std::string model_name(const Service& service, const std::string& asked) {

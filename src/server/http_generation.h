@@ -14,7 +14,7 @@
 
 namespace uma::server {
 
-// Names an answer among all of all time, well enough: 16 hexadecimal digits. The server's thread.
+// Names an answer among all of all time, well enough: 16 hexadecimal digits.
 [[nodiscard]] std::string random_name();
 
 // Of the one that answers.

@@ -46,10 +46,14 @@ void check(wire::CompletionKind kind, const GenerateRequest& request) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto kind = data[0] % 2 == 0 ? wire::CompletionKind::chat : wire::CompletionKind::text;
-  const auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
+  auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
   if (request) {
     UMA_CHECK(request->n >= 1 && request->n * request->prompts.size() <= wire::kAnswerChoicesMax);
-    for (const GenerateRequest& choice : request->choices()) check(kind, choice);
+    for (Input& prompt : request->prompts) {
+      GenerateRequest generate = request->generate;
+      generate.input = std::move(prompt);
+      check(kind, generate);
+    }
     return 0;
   }
   const wire::RejectedBody& rejected = request.error();

@@ -88,7 +88,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
   EXPECT_GT(total.cold_hits, seeds / 10);
   EXPECT_GT(total.shared, seeds / 10);
   EXPECT_GT(total.constrained, seeds);
-  EXPECT_GT(total.shifts, seeds / 5);
+  EXPECT_GT(total.shifts, seeds / 8);
   EXPECT_GT(total.moves, seeds / 25);
   EXPECT_GT(total.readings, seeds);
   EXPECT_GT(total.imports, seeds / 4);
