@@ -1422,6 +1422,26 @@ TEST_F(LaneTest, CellsThatAreNotFiniteAreComputedAnewAndSpoilNothing) {
   }
 }
 
+TEST_F(LaneTest, WhatIsNotFiniteIsNotKeptByOneThatMakesRoomInTheSameStep) {
+  make({.cells = 320, .sequences = 4, .unified = true});
+  Task stream = task(1, "a stream", 40);
+  stream.is_background = true;
+  post(std::move(stream));
+  while (sinks_[1]->tokens.size() < 5) step();
+  post(task(2, "a prompt beside it", 5));
+  // The stream's row is spoiled; then the prompt has no room, for which the stream has to go.
+  int calls = 0;
+  context_->fault = [&calls](std::span<const llm::BatchRow>) {
+    ++calls;
+    return calls == 1 ? testing::FakeFault::not_finite : calls == 2 ? testing::FakeFault::no_room : testing::FakeFault::none;
+  };
+  run();
+  EXPECT_GE(calls, 2);
+  EXPECT_EQ(lane_->stats().not_finite_total.value(), 1u) << "what was kept of it did not come back";
+  EXPECT_EQ(sinks_[1]->tokens, expected("a stream", 40));
+  EXPECT_EQ(sinks_[2]->tokens, expected("a prompt beside it", 5));
+}
+
 TEST_F(LaneTest, AModelWhoseNumbersAreNeverFiniteEndsRepliesWithAnError) {
   make({.cells = 640, .sequences = 4});
   context_->fault = [](std::span<const llm::BatchRow>) { return testing::FakeFault::not_finite; };
