@@ -339,6 +339,7 @@ TEST(ChatTemplate, TextsKeepTheirSource) {
   EXPECT_EQ(ranges("{{ messages[1].content.split(' ')[1] ~ '!' ~ messages[1].content[:2] }}"), (Ranges{{0, 3, 1}, {4, 6, 1}}));
   EXPECT_EQ(ranges("{{ messages[1].content | replace('ll', 'LL') | upper }}"), (Ranges{{0, 2, 1}, {4, 9, 1}}))
       << "what the template puts in is the template's";
+  EXPECT_EQ(ranges("{{ messages[1].content | replace('l', 'L') }}"), (Ranges{{0, 2, 1}, {4, 9, 1}})) << "no empty range";
   EXPECT_EQ(ranges("{% set x %}a{{ messages[2].content }}{% endset %}{% macro m(t) %}b{{ t }}{% endmacro %}{{ m(x) }}"),
             (Ranges{{2, 4, 2}}));
   EXPECT_EQ(ranges("{{ messages[2].content | tojson }}"), (Ranges{{0, 4, jinja::kOtherInput}})) << "quotes and all";

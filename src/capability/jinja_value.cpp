@@ -216,6 +216,7 @@ Text Text::input(std::string bytes, Source source) {
 }
 
 void Text::append(const Text& text, std::size_t begin, std::size_t end) {
+  if (begin == end) return;  // within a range it would leave an empty one
   const std::size_t offset = bytes_.size();
   bytes_.append(text.bytes_, begin, end - begin);
   auto range = std::ranges::upper_bound(text.inputs_, begin, {}, &SourceRange::end);
