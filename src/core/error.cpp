@@ -1,5 +1,9 @@
 #include "core/error.h"
 
+#include <format>
+
+#include "base/thrown.h"
+
 namespace uma {
 
 std::string_view code_name(ErrorCode code) {
@@ -42,6 +46,11 @@ std::string_view code_name(ErrorCode code) {
       break;
   }
   return "E_AUTH_001";
+}
+
+Error thrown_error(const std::source_location& place) {
+  return {ErrorCode::runtime_decode,
+          std::format("the daemon failed at this request, its log says where: {}", note_thrown(place))};
 }
 
 }  // namespace uma

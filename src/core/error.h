@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <expected>
+#include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace uma {
 
@@ -47,6 +49,19 @@ using Expected = std::expected<T, Error>;
 
 inline std::unexpected<Error> fail(ErrorCode code, std::string message) {
   return std::unexpected(Error{code, std::move(message)});
+}
+
+// Of the exception that is being handled, which is noted (base/thrown.h): what its request ends with. E_RUNTIME_001.
+[[nodiscard]] Error thrown_error(const std::source_location& place = std::source_location::current());
+
+// Runs a part of a request's work, which returns an Expected; what it throws is an error like any other.
+template <class Work>
+auto contain(Work&& work, const std::source_location& place = std::source_location::current()) -> decltype(work()) {
+  try {
+    return std::forward<Work>(work)();
+  } catch (...) {
+    return std::unexpected(thrown_error(place));
+  }
 }
 
 }  // namespace uma

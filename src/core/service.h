@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,13 +16,11 @@
 #include "core/ids.h"
 #include "core/image.h"
 #include "core/metrics_snapshot.h"
+#include "core/reply.h"
 #include "core/request.h"
 #include "core/session_info.h"
 
 namespace uma {
-
-template <class T>
-using Reply = std::move_only_function<void(Expected<T>)>;
 
 class Service {
  public:

@@ -62,11 +62,20 @@ StepOutcome EmbedLane::step() {
   // A cancel from here on ends the call. One that came before for another request ends it in vain, and it is made again.
   interrupt_.set(false);
   if (closed_.load()) interrupt_.set(true);
-  const auto computed = run_call(picked_);
-  if (!computed) {
-    run_one_by_one();
-  } else if (*computed) {
-    keep_outputs(picked_);
+  try {
+    const auto computed = run_call(picked_);
+    if (!computed) {
+      run_one_by_one();
+    } else if (*computed) {
+      keep_outputs(picked_);
+    }
+  } catch (...) {
+    const Error error = thrown_error();
+    for (const Picked& text : picked_) {
+      if (!text.job->asked.done) continue;
+      stats_->requests_failed_total.add();
+      end(*text.job, std::unexpected(error));
+    }
   }
   alone_id_.store(0);
   drop_ended();

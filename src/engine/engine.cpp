@@ -14,6 +14,7 @@
 #include "base/cpu_load.h"
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "base/thrown.h"
 #include "capability/message_images.h"
 #include "engine/image_fetcher.h"
 
@@ -294,7 +295,9 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
     if (loaded.vision) {
       options.encode = [vision = loaded.vision](const TenantId& tenant, const std::string& image,
                                                 std::move_only_function<void(Expected<EncodedPtr>)> then) {
-        vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+        vision->post(tenant, [vision, image, then = std::move(then)]() mutable {
+          then(contain([&] { return vision->encode(image); }));
+        });
       };
     }
     if (options.threads > 1) {
@@ -303,7 +306,8 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
     auto lane = std::make_unique<Lane>(
         std::move(options), std::move(worker.decode), std::move(worker.prefill), loaded.model->vocab(), clock_,
         [this](TaskResult result) {
-          router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+          const RequestId id = result.id;
+          router_.post(router_.of(id, [this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); }));
         });
     if (worker.draft) {
       lane->draft_with(std::make_unique<ModelDrafter>(std::move(worker.draft), loaded.model->vocab(), clock_));
@@ -544,17 +548,24 @@ Expected<RequestShare> Engine::hold(const TenantId& tenant, std::size_t bytes) {
   return share;
 }
 
-// The reply, with which the request's share ends; nothing where there is no room, which it then says.
+// The request's share; nothing where there is no room, which the reply then says.
 template <class T, class RequestT>
-std::optional<Reply<T>> Engine::holding(const TenantId& tenant, const RequestT& request, Reply<T> reply) {
+std::optional<RequestShare> Engine::hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply) {
   auto share = hold(tenant, memory_of(request));
-  if (share) {
-    return [share = std::move(*share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); };
-  }
+  if (share) return std::move(*share);
   router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
     router_.refuse(reply, std::move(error));
   });
   return std::nullopt;
+}
+
+// The reply, with which the request's share ends; nothing as above.
+template <class T, class RequestT>
+std::optional<Reply<T>> Engine::holding(const TenantId& tenant, const RequestT& request, Reply<T> reply) {
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return std::nullopt;
+  return Reply<T>(
+      [share = std::move(*share), reply = std::move(reply)](Expected<T> value) mutable { reply(std::move(value)); });
 }
 
 RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) {
@@ -565,41 +576,34 @@ RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector
     return id;
   }
   request.share = std::move(*share);
-  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sinks = std::move(sinks)]() mutable {
-    router_.generate(id, tenant, std::move(request), std::move(sinks));
-  });
+  router_.post(
+      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), sinks = std::move(sinks)]() mutable {
+        router_.generate(id, tenant, std::move(request), std::move(sinks));
+      }));
   return id;
 }
 
 RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
-  auto share = hold(tenant, memory_of(request));
-  if (!share) {
-    router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
-      router_.refuse(reply, std::move(error));
-    });
-    return id;
-  }
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return id;
   request.options.share = std::move(*share);
-  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    router_.embed(id, tenant, std::move(request), std::move(reply));
-  });
+  router_.post(
+      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+        router_.embed(id, tenant, std::move(request), std::move(reply));
+      }));
   return id;
 }
 
 RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankResult> reply) {
   const RequestId id{last_request_.fetch_add(1) + 1};
-  auto share = hold(tenant, memory_of(request));
-  if (!share) {
-    router_.post([this, reply = std::move(reply), error = std::move(share.error())]() mutable {
-      router_.refuse(reply, std::move(error));
-    });
-    return id;
-  }
+  auto share = hold_or_refuse(tenant, request, reply);
+  if (!share) return id;
   request.options.share = std::move(*share);
-  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    router_.rerank(id, tenant, std::move(request), std::move(reply));
-  });
+  router_.post(
+      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+        router_.rerank(id, tenant, std::move(request), std::move(reply));
+      }));
   return id;
 }
 
@@ -784,6 +788,7 @@ MetricsSnapshot Engine::metrics() const {
   snapshot.requests_open = router_.requests_open();
   snapshot.request_bytes = memory_->bytes_used();
   snapshot.kept_image_bytes = options_.vision.kept ? options_.vision.kept->bytes() : 0;
+  snapshot.exceptions_total = thrown_count();
   snapshot.requests_total = last_request_.load();
   snapshot.requests_failed_total = router_.requests_refused();
   snapshot.rss_bytes = resident_bytes();

@@ -150,6 +150,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
+  [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
+  template <class T, class RequestT>
   [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;

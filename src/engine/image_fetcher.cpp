@@ -28,6 +28,7 @@
 
 #include "base/log.h"
 #include "base/thread_name.h"
+#include "base/thrown.h"
 
 namespace uma::engine {
 namespace {
@@ -138,7 +139,7 @@ ImageFetcher::ImageFetcher(ImageUrlRules rules, std::uint64_t bytes_max)
   if (problem) log_warning("images: the system's certificates cannot be read: {}", problem.message());
   thread_ = std::thread([this] {
     set_thread_name("uma-fetch");
-    io_.run();
+    run_to_end(io_);
   });
 }
 

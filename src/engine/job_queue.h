@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mailbox.h"
+#include "base/thrown.h"
 #include "core/ids.h"
 
 namespace uma::engine {
@@ -23,7 +24,7 @@ class JobQueue {
   void close() { inbox_.close(); }
 
   // --- Owner thread.
-  // Runs the next job, without blocking. False: none waits.
+  // Runs the next job, without blocking; what it throws is noted. False: none waits.
   bool step() {
     inbox_.drain(taken_);
     for (Waiting& waiting : taken_) add(std::move(waiting.tenant), std::move(waiting.job));
@@ -38,7 +39,7 @@ class JobQueue {
     } else {
       turns_.push_back(found->first);
     }
-    job();
+    run_noting(job);
     return true;
   }
   // Waits for a job; false once closed and empty.

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thrown.h"
 #include "engine/lane_internal.h"
 #include "engine/state_transfer.h"
 #include "llm/image_tokens.h"
@@ -99,6 +100,18 @@ void Lane::cancel_all() {
 }
 
 StepOutcome Lane::step() {
+  try {
+    return tick();
+  } catch (...) {
+    // Nobody knows whose work it was.
+    const Error error = thrown_error();
+    for (const SequencePtr& sequence : sequences_) fail_thrown(*sequence, error);
+    remove_finished();
+    return {.did_work = true, .wake = kNever};
+  }
+}
+
+StepOutcome Lane::tick() {
   interrupt_.set(is_closed());
   take_commands();
   make_room_in_chains();
@@ -172,29 +185,51 @@ double Lane::prefill_turn_ms() const {
 
 void Lane::take_commands() {
   inbox_->drain(inbox_taken_);
-  for (LaneCommand& command : inbox_taken_) {
-    if (auto* started = std::get_if<StartCommand>(&command)) {
-      start(std::move(started->task));
-    } else if (const auto* cancelled = std::get_if<CancelCommand>(&command)) {
-      cancel(cancelled->id);
-    } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
-      forget(forgotten->session);
-    } else if (auto* saved = std::get_if<SaveCommand>(&command)) {
-      save(saved->session);
-      saved->then();
-    } else if (auto* report = std::get_if<PrefillReport>(&command)) {
-      take_report(std::move(*report));
-    } else if (const auto* encoded = std::get_if<EncodedReport>(&command)) {
-      take_encoded(*encoded);
-    } else {
-      take_fetched(std::move(std::get<FetchReport>(command)));
-    }
-  }
+  for (LaneCommand& command : inbox_taken_) run(command);
   inbox_taken_.clear();
   remove_finished();
 }
 
+void Lane::run(LaneCommand& command) {
+  if (auto* started = std::get_if<StartCommand>(&command)) {
+    start(std::move(started->task));
+  } else if (const auto* cancelled = std::get_if<CancelCommand>(&command)) {
+    cancel(cancelled->id);
+  } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
+    forget(forgotten->session);
+  } else if (auto* saved = std::get_if<SaveCommand>(&command)) {
+    run_noting([&] { save(saved->session); });
+    run_noting(saved->then);
+  } else if (auto* prefilled = std::get_if<PrefillReport>(&command)) {
+    const RequestId id = prefilled->id;
+    contain_in(id, [&] { take_report(std::move(*prefilled)); });
+  } else if (const auto* encoded = std::get_if<EncodedReport>(&command)) {
+    take_encoded(*encoded);
+  } else {
+    auto& fetched = std::get<FetchReport>(command);
+    const RequestId id = fetched.id;
+    contain_in(id, [&] { take_fetched(std::move(fetched)); });
+  }
+}
+
 void Lane::start(Task task) {
+  const RequestId id = task.id;
+  const SessionId session = task.session;
+  try {
+    add_sequence(std::move(task));
+  } catch (...) {
+    stats_.queue_depth.add(-1);
+    on_result_({.id = id,
+                .session = session,
+                .generated = {},
+                .reply = {},
+                .reply_extra = {},
+                .terminal = FailureEvent{thrown_error()},
+                .sink = nullptr});
+  }
+}
+
+void Lane::add_sequence(Task task) {
   UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
   UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
@@ -348,7 +383,9 @@ void Lane::admit(TimePoint now) {
     const Source source = choose_source(*next);
     if (source.is_on_disk() && !make_slot_ahead(*next)) break;
     if (begin_fetch(*next, source) || begin_to_wait(*next, source)) continue;
-    if (place(*next, source, now)) {
+    bool is_placed = true;
+    contain_in(*next, [&] { is_placed = place(*next, source, now); });
+    if (is_placed) {
       room_wanted_since_ = kNever;
       continue;
     }
@@ -995,7 +1032,7 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
   sequence.is_anew = false;
   stats_.logits_rows_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
-  push_token(sequence, choose_token(sequence, logits, drawn_guess), now);
+  contain_in(sequence, [&] { push_token(sequence, choose_token(sequence, logits, drawn_guess), now); });
 }
 
 Token Lane::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn_guess) {
@@ -1011,7 +1048,7 @@ void Lane::choose_first_token(Sequence& sequence, std::span<float> logits) {
   stats_.logits_rows_total.add();
   stats_.logits_copied_total.add();
   if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
-  push_token(sequence, choose_token(sequence, logits, -1), clock_.now());
+  contain_in(sequence, [&] { push_token(sequence, choose_token(sequence, logits, -1), clock_.now()); });
 }
 
 double Lane::default_tbt_ms() const {
@@ -1222,7 +1259,30 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
                                .parts = std::move(parts),
                                .logprobs = sequence.task.stream ? token_logprobs_ : std::move(sequence.logprobs_told)};
   }
+  sequence.has_result = true;
   on_result_(std::move(result));
+}
+
+// Its work has thrown: it ends, however far it was, and nothing of it is kept here.
+void Lane::fail_thrown(Sequence& sequence, const Error& error) {
+  run_noting([&] {
+    if (sequence.state == Sequence::State::running) clear_slot(sequence.slot);
+    if (sequence.state != Sequence::State::finished) finish(sequence, FinishReason::error, error);
+  });
+  if (sequence.has_result) return;
+  sequence.state = Sequence::State::finished;
+  on_result_({.id = sequence.task.id,
+              .session = sequence.task.session,
+              .generated = {},
+              .reply = {},
+              .reply_extra = {},
+              .terminal = EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error},
+              .sink = nullptr});
+}
+
+void Lane::fail_thrown(RequestId id, const Error& error) {
+  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == id; });
+  if (found != sequences_.end()) fail_thrown(**found, error);
 }
 
 // `rest` of the text becomes the rest of the content, `parts` what else is left to tell; where nothing was told all of it.

@@ -18,6 +18,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <tuple>
@@ -258,8 +259,11 @@ class Lane {
   struct Sequence;
   using SequencePtr = std::unique_ptr<Sequence>;
 
+  [[nodiscard]] StepOutcome tick();
   void take_commands();
+  void run(LaneCommand& command);
   void start(Task task);
+  void add_sequence(Task task);
   void cancel(RequestId id);
   void forget(const SessionId& session);
   void save(const SessionId& session);
@@ -380,6 +384,26 @@ class Lane {
   class Turn;
   [[nodiscard]] double prefill_turn_ms() const;
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
+  void fail_thrown(Sequence& sequence, const Error& error);
+  // Runs work for the sequence; what it throws ends that one and nothing else.
+  template <class Work>
+  void contain_in(Sequence& sequence, Work&& work, const std::source_location& at = std::source_location::current()) {
+    try {
+      std::forward<Work>(work)();
+    } catch (...) {
+      fail_thrown(sequence, thrown_error(at));
+    }
+  }
+  // Likewise for the request's, if it is still there.
+  template <class Work>
+  void contain_in(RequestId id, Work&& work, const std::source_location& at = std::source_location::current()) {
+    try {
+      std::forward<Work>(work)();
+    } catch (...) {
+      fail_thrown(id, thrown_error(at));
+    }
+  }
+  void fail_thrown(RequestId id, const Error& error);
   void remove_finished();
   void update_gauges();
   void publish_residents();

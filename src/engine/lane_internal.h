@@ -79,6 +79,7 @@ struct Lane::Sequence {
   bool is_away = false;      // its prompt is being computed in the prefill lane
   bool stays = false;        // it has been there in vain
   bool is_verified = false;  // what it reused is being computed anew
+  bool has_result = false;   // that was reported
   bool is_unsound = false;   // its logits were not finite: it leaves the context
   bool is_anew = false;      // for that reason all of it has been computed from its tokens, and no token came since
   std::optional<Arrival> arriving;

@@ -732,7 +732,7 @@ bool Lane::load_arrivals(TimePoint now) {
     if (!sequence->arriving || sequence->state != Sequence::State::running || (did_work && clock_.now() >= until)) continue;
     if (!sequence->arriving->is_complete()) {
       const Turn turn(*this, cores_.takes_turns());
-      load_arriving(*sequence, until);
+      contain_in(*sequence, [&] { load_arriving(*sequence, until); });
       did_work = true;
       if (someone_decodes) continue;
     }

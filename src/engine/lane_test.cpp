@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <new>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -28,6 +30,7 @@ class RecordingSink final : public EventSink {
   bool deliver(const Event& event) override {
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
       if (accepts_tokens == 0) return false;
+      if (throws_after-- == 0) throw std::runtime_error("its connection is broken");
       --accepts_tokens;
       tokens.push_back(token->token);
       text += token->text;
@@ -52,6 +55,7 @@ class RecordingSink final : public EventSink {
   bool accepts_shifts = true;
   int progress_events = 0;
   int accepts_tokens = 1'000'000;
+  int throws_after = -1;  // tokens; negative: never
 };
 
 // A lane on a FakeModel, driven by hand.
@@ -169,6 +173,41 @@ class LaneTest : public ::testing::Test {
   std::map<std::uint64_t, TaskResult> results_;
   std::map<std::uint64_t, std::shared_ptr<RecordingSink>> sinks_;
 };
+
+// --- What throws
+
+TEST_F(LaneTest, ASequenceThatThrowsEndsAndItsNeighbourSaysTheSame) {
+  make({});
+  post(task(1, "one"));
+  post(task(2, "two"));
+  sinks_[1]->throws_after = 3;
+  run();
+  EXPECT_EQ(sinks_[1]->tokens.size(), 3u);
+  const auto& ended = std::get<EosEvent>(results_.at(1).terminal);
+  EXPECT_EQ(ended.reason, FinishReason::error);
+  EXPECT_TRUE(ended.error->message.ends_with(": its connection is broken"));
+  EXPECT_EQ(sinks_[2]->tokens, expected("two"));
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+TEST_F(LaneTest, WhatThrowsInNobodysNameEndsAllThatTheLaneHas) {
+  LaneOptions options;
+  bool throws = true;
+  options.on_logits = [&](RequestId, std::span<const float>) {
+    if (throws) throw std::bad_alloc();
+  };
+  make({}, options);
+  for (std::uint64_t id = 1; id <= 6; ++id) post(task(id, "one"));
+  run();
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    EXPECT_EQ(std::get<FailureEvent>(results_.at(id).terminal).error.code, ErrorCode::runtime_decode);
+  }
+  throws = false;
+  post(task(7, "one"));
+  run();
+  EXPECT_EQ(sinks_[7]->tokens, expected("one"));
+  EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
 
 TEST_F(LaneTest, StreamsWhatTheModelSays) {
   make({});

@@ -52,7 +52,12 @@ StepOutcome PrefillLane::step() {
     return {.did_work = false, .wake = free_at};
   }
   Job& job = choose();
-  if (bring_in(job)) run_chunk(job);
+  try {
+    if (bring_in(job)) run_chunk(job);
+  } catch (...) {
+    const Error error = thrown_error();
+    if (std::ranges::contains(jobs_, &job, &std::unique_ptr<Job>::get)) fail_job(job, error);
+  }
   return {.did_work = true, .wake = kNever};
 }
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "base/thrown.h"
 #include "capability/message_images.h"
 #include "engine/image_fetcher.h"
 #include "llm/image_tokens.h"
@@ -88,7 +89,13 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
   for (const auto& [id, extras] : catalog.load_image_extras()) note_images(id, extras);
 }
 
-Router::~Router() = default;
+Router::~Router() {
+  // What is let go of answers and unlocks, and all of the router is there for that.
+  inbox_.close();
+  taken_.clear();
+  inbox_.drain(taken_);
+  taken_.clear();
+}
 
 std::unordered_set<SessionId> Router::session_ids() const {
   std::unordered_set<SessionId> ids;
@@ -99,7 +106,7 @@ std::unordered_set<SessionId> Router::session_ids() const {
 bool Router::step() {
   inbox_.drain(taken_);
   const bool any = !taken_.empty();
-  for (Command& command : taken_) command();
+  for (Command& command : taken_) run_noting(command);
   taken_.clear();
   if (clock_.now() >= next_expiry_) expire();
   sessions_.expire();
@@ -204,24 +211,24 @@ std::size_t Router::least_loaded_lane(const ServedModel& served) const {
   return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
 }
 
-// For a session that is locked: commits its next record, replies with what it has become and unlocks it.
-void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply) {
+// Commits the next record of a session, replies with what it has become and unlocks it.
+void Router::commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionInfo> reply) {
   const SessionId id = next.id;
   sessions_.commit(std::make_shared<const kv::SessionRecord>(std::move(next)), sessions_.find(id)->record,
-                   [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+                   [this, id, lock = std::move(lock), reply = std::move(reply)](Expected<Unit> done) mutable {
                      reply(done ? Expected<SessionInfo>(info_of(*sessions_.find(id))) : std::unexpected(done.error()));
-                     sessions_.unlock(id);
+                     lock.release();
                    });
 }
 
 // Likewise, with all that was said in it.
-void Router::commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply) {
+void Router::commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionDetail> reply) {
   const SessionId id = next.id;
   sessions_.commit(std::make_shared<const kv::SessionRecord>(std::move(next)), sessions_.find(id)->record,
-                   [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
+                   [this, id, lock = std::move(lock), reply = std::move(reply)](Expected<Unit> done) mutable {
                      const Session& changed = *sessions_.find(id);
                      reply(done ? Expected<SessionDetail>(detail_of(changed, *changed.record)) : std::unexpected(done.error()));
-                     sessions_.unlock(id);
+                     lock.release();
                    });
 }
 
@@ -295,16 +302,23 @@ void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId for
   auto record = std::make_shared<const kv::SessionRecord>(std::move(made));
   const SessionId id = record->id;
   Session& session = sessions_.add(record, lane, std::move(forked_from));
-  sessions_.lock(session);
+  SessionLock lock = sessions_.lock(session);
   sessions_.touch(session);
-  sessions_.commit(std::move(record), nullptr, [this, id, reply = std::move(reply)](Expected<Unit> done) mutable {
-    if (!done) {
-      sessions_.erase(id);
-      return reply(std::unexpected(done.error()));
-    }
-    reply(info_of(*sessions_.find(id)));
-    sessions_.unlock(id);
-  });
+  try {
+    sessions_.commit(std::move(record), nullptr,
+                     [this, id, lock = std::move(lock), reply = std::move(reply)](Expected<Unit> done) mutable {
+                       if (!done) {
+                         lock.forget();
+                         sessions_.erase(id);
+                         return reply(std::unexpected(done.error()));
+                       }
+                       reply(info_of(*sessions_.find(id)));
+                       lock.release();
+                     });
+  } catch (...) {
+    sessions_.erase(id);  // nothing else has it
+    throw;
+  }
 }
 
 void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
@@ -400,18 +414,19 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
                                                            input.bytes(), options_.limits.max_prompt_bytes)));
   }
   Session* session = sessions_.find(id);
-  sessions_.lock(*session);
+  SessionLock lock = sessions_.lock(*session);
   sessions_.touch(*session);
   const std::size_t bytes = input.bytes() + (chat ? chat->tools.size() : 0);
   preparer_.post(session->summary.tenant, bytes,
-                 [this, use = std::move(use), id, record = session->record, input = std::move(input), chat = std::move(chat),
-                  reply = std::move(reply)]() mutable {
+                 [this, use = std::move(use), id, lock = std::move(lock), record = session->record, input = std::move(input),
+                  chat = std::move(chat), reply = std::move(reply)]() mutable {
                    auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
-                   post([this, use = std::move(use), id, appended = std::move(appended), reply = std::move(reply)]() mutable {
+                   post([this, use = std::move(use), id, lock = std::move(lock), appended = std::move(appended),
+                         reply = std::move(reply)]() mutable {
                      const Session* target = sessions_.find(id);
                      const auto finish_with_error = [&](Error error) {
                        reply(std::unexpected(std::move(error)));
-                       sessions_.unlock(id);
+                       lock.release();
                      };
                      if (!appended) return finish_with_error(appended.error());
                      const std::size_t known = tokens_of(*target->record);
@@ -421,7 +436,7 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
                      if (auto within = sessions_.check_quota(appended->tenant, 0, added); !within)
                        return finish_with_error(within.error());
                      appended->last_used_s = clock_.unix_s();
-                     commit_and_reply(std::move(*appended), std::move(reply));
+                     commit_and_reply(std::move(lock), std::move(*appended), std::move(reply));
                    });
                  });
 }
@@ -488,9 +503,9 @@ void Router::rewind_session(const TenantId& tenant, const std::string& session, 
       return reply(fail(ErrorCode::proto_field,
                         std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)));
     }
-    sessions_.lock(target);
+    SessionLock lock = sessions_.lock(target);
     sessions_.touch(target);
-    commit_and_reply(rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
+    commit_and_reply(std::move(lock), rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
   });
 }
 
@@ -505,10 +520,10 @@ void Router::touch_session(const TenantId& tenant, const std::string& session, R
     Session& touched = **found;
     // The turn that runs will be committed, and with it the time.
     if (touched.running != RequestId{}) return reply(info_of(touched));
-    sessions_.lock(touched);
+    SessionLock lock = sessions_.lock(touched);
     kv::SessionRecord next = *touched.record;
     next.last_used_s = clock_.unix_s();
-    commit_and_reply(std::move(next), std::move(reply));
+    commit_and_reply(std::move(lock), std::move(next), std::move(reply));
   });
 }
 
@@ -565,10 +580,10 @@ void Router::set_metadata(const TenantId& tenant, const std::string& session, st
               });
           return;
         }
-        sessions_.lock(target);
+        SessionLock lock = sessions_.lock(target);
         kv::SessionRecord next = *target.record;
         next.metadata = std::move(metadata);
-        commit_and_reply(std::move(next), std::move(reply));
+        commit_and_reply(std::move(lock), std::move(next), std::move(reply));
       });
 }
 
@@ -598,21 +613,21 @@ void Router::remove_last_message(TenantId tenant, std::string session, MessagePo
 }
 
 void Router::remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply) {
-  sessions_.lock(session);
+  SessionLock lock = sessions_.lock(session);
   sessions_.touch(session);
   const kv::SessionRecord& record = *session.record;
   preparer_.post(
       record.tenant, text_bytes_of(record),
-      [this, use = std::move(use), record = session.record, without_turn = rewound(record, record.turns.size() - 1),
-       reply = std::move(reply)]() mutable {
+      [this, use = std::move(use), lock = std::move(lock), record = session.record,
+       without_turn = rewound(record, record.turns.size() - 1), reply = std::move(reply)]() mutable {
         auto next = without_last_message(*use->chat, *record, without_turn);
-        post([this, id = record->id, use = std::move(use), next = std::move(next), reply = std::move(reply)]() mutable {
+        post([this, use = std::move(use), lock = std::move(lock), next = std::move(next), reply = std::move(reply)]() mutable {
           if (!next) {
             reply(std::unexpected(next.error()));
-            return sessions_.unlock(id);
+            return lock.release();
           }
           next->last_used_s = clock_.unix_s();
-          commit_and_reply(std::move(*next), std::move(reply));
+          commit_and_reply(std::move(lock), std::move(*next), std::move(reply));
         });
       });
 }
@@ -668,10 +683,10 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
                      if (next.responses.empty()) return sessions_.end(target, std::move(reply));
                      next = rewound(next, static_cast<std::size_t>(next.responses.back()->turn - next.turns_dropped) + 1);
                    }
-                   sessions_.lock(target);
-                   commit_and_reply(std::move(next), [reply = std::move(reply)](Expected<SessionInfo> done) mutable {
-                     reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
-                   });
+                   commit_and_reply(sessions_.lock(target), std::move(next),
+                                    Reply<SessionInfo>([reply = std::move(reply)](Expected<SessionInfo> done) mutable {
+                                      reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
+                                    }));
                  });
 }
 
@@ -994,36 +1009,37 @@ void Router::read_images(RequestId id, const TenantId& tenant, GenerateRequest r
   if (auto fits = check_images(served, bytes); !fits) return refuse(id, fits.error());
   if (std::vector<std::string> urls = urls_of(request.input.images); options_.fetcher != nullptr && !urls.empty()) {
     const Open& open = requests_.at(id);
-    options_.fetcher->fetch(tenant, std::move(urls), deadline_of(open), open.end.get_token(),
-                            [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
-                              post([this, id, tenant, request = std::move(request), fetched = std::move(fetched)]() mutable {
-                                const auto found = requests_.find(id);
-                                if (found == requests_.end()) return;  // cancelled meanwhile
-                                const auto put = put_fetched(request.input.images, std::move(fetched));
-                                if (!put) return refuse(id, put.error());
-                                const auto& share = found->second.share;
-                                auto held = share ? share->grow(memory_of(request.input)) : Unit{};
-                                if (!held) return refuse(id, held.error());
-                                read_images(id, tenant, std::move(request));
-                              });
-                            });
+    options_.fetcher->fetch(
+        tenant, std::move(urls), deadline_of(open), open.end.get_token(),
+        of(id, [this, id, tenant, request = std::move(request)](Fetched fetched) mutable {
+          post(of(id, [this, id, tenant, request = std::move(request), fetched = std::move(fetched)]() mutable {
+            const auto found = requests_.find(id);
+            if (found == requests_.end()) return;  // cancelled meanwhile
+            const auto put = put_fetched(request.input.images, std::move(fetched));
+            if (!put) return refuse(id, put.error());
+            const auto& share = found->second.share;
+            auto held = share ? share->grow(memory_of(request.input)) : Unit{};
+            if (!held) return refuse(id, held.error());
+            read_images(id, tenant, std::move(request));
+          }));
+        }));
     return;
   }
   const std::stop_token end = requests_.at(id).end.get_token();
   Input input = std::exchange(request.input, {});
   served.vision->take_all(
       tenant, std::move(input), is_of_session, end,
-      [this, id, tenant, request = std::move(request)](Input with_images, TakenImages images,
-                                                       const Expected<Unit>& outcome) mutable {
+      of(id, [this, id, tenant, request = std::move(request)](Input with_images, TakenImages images,
+                                                              const Expected<Unit>& outcome) mutable {
         request.input = std::move(with_images);
-        post([this, id, tenant, request = std::move(request), images = std::move(images), outcome]() mutable {
+        post(of(id, [this, id, tenant, request = std::move(request), images = std::move(images), outcome]() mutable {
           const auto found = requests_.find(id);
           if (found == requests_.end()) return give_up_images(std::move(images));
           found->second.images = std::move(images);
           if (!outcome) return refuse(id, outcome.error());
           begin_generation(id, tenant, std::move(request));
-        });
-      });
+        }));
+      }));
 }
 
 // Likewise, then appends the input.
@@ -1083,6 +1099,26 @@ void Router::refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Err
 void Router::refuse(RequestId id, Error error) {
   requests_refused_.add();
   end_request(id, FailureEvent{std::move(error)});
+}
+
+// A step of the request has thrown. What a lane has ends there.
+void Router::abandon(RequestId id, const Error& error) {
+  if (const auto texts = texts_requests_.find(id); texts != texts_requests_.end() && texts->second.lane == nullptr) {
+    return refuse_texts(id, error);
+  }
+  const auto found = requests_.find(id);
+  if (found == requests_.end() || (found->second.lane != nullptr && !found->second.has_result)) return;
+  const SessionId session = found->second.session;
+  if (found->second.lane == nullptr) {
+    refuse(id, error);
+  } else {
+    end_request(id, EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
+  }
+  if (Session* left = sessions_.find(session); left != nullptr && left->running == RequestId{}) {
+    left->draft.reset();
+    if (left->is_new) sessions_.erase(session);
+    run_waiting_for_replies(session);
+  }
 }
 
 // No longer waits for a lane: it has one, or has ended.
@@ -1242,9 +1278,9 @@ void Router::generate(RequestId id, const TenantId& tenant, GenerateRequest requ
     next_expiry_ = std::min(next_expiry_, open.deadline);
   }
   const Wanted wanted{.request = id, .is_background = request.options.request_class == RequestClass::background};
-  ServedModels::Then then = [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
+  ServedModels::Then then = of(id, [this, id, tenant, request = std::move(request)](Expected<ModelUse> use) mutable {
     begin_with_model(id, tenant, std::move(request), std::move(use));
-  };
+  });
   if (session != nullptr) {
     with_model_of(tenant, session_name, std::move(then), wanted);
   } else {
@@ -1283,23 +1319,23 @@ void Router::begin_generation(RequestId id, const TenantId& tenant, GenerateRequ
 void Router::generate_one_shot(RequestId id, GenerateRequest request) {
   const Open& open = requests_.at(id);
   const std::size_t bytes = memory_of(request);
-  preparer_.post(
-      {open.flow.tenant}, bytes,
-      [this, id, use = open.use.again(), end = open.end.get_token(), now_s = clock_.unix_s(),
-       request = std::move(request)]() mutable {
-        if (end.stop_requested()) return;
-        kv::SessionRecord empty;
-        empty.created_s = now_s;
-        auto grammars = use->grammars->compile(*use->chat, request.options);
-        auto record = append_to_record(*use->chat, empty, request.input, &request.options.chat);
-        post([this, id, grammars = std::move(grammars), record = std::move(record), request = std::move(request)]() mutable {
-          if (!requests_.contains(id)) return;  // cancelled meanwhile
-          auto started = grammars ? Expected<Unit>(Unit{}) : std::unexpected(grammars.error());
-          if (started && !record) started = std::unexpected(record.error());
-          if (started) started = start_one_shot(id, std::move(*grammars), *record, request);
-          if (!started) refuse(id, started.error());
-        });
-      });
+  preparer_.post({open.flow.tenant}, bytes,
+                 of(id, [this, id, use = open.use.again(), end = open.end.get_token(), now_s = clock_.unix_s(),
+                         request = std::move(request)]() mutable {
+                   if (end.stop_requested()) return;
+                   kv::SessionRecord empty;
+                   empty.created_s = now_s;
+                   auto grammars = use->grammars->compile(*use->chat, request.options);
+                   auto record = append_to_record(*use->chat, empty, request.input, &request.options.chat);
+                   post(of(id, [this, id, grammars = std::move(grammars), record = std::move(record),
+                                request = std::move(request)]() mutable {
+                     if (!requests_.contains(id)) return;  // cancelled meanwhile
+                     auto started = grammars ? Expected<Unit>(Unit{}) : std::unexpected(grammars.error());
+                     if (started && !record) started = std::unexpected(record.error());
+                     if (started) started = start_one_shot(id, std::move(*grammars), *record, request);
+                     if (!started) refuse(id, started.error());
+                   }));
+                 }));
 }
 
 // Starts the generations of a prompt that is prepared.
@@ -1335,11 +1371,11 @@ void Router::generate_in_session(RequestId id, const TenantId& tenant, GenerateR
     requests_.at(id).session = used->summary.id;
   }
   const std::string name = request.session;
-  sessions_.with(tenant, name, [this, id, request = std::move(request)](Expected<Session*> found) {
-    if (!requests_.contains(id)) return;  // cancelled meanwhile
-    if (!found) return refuse(id, found.error());
-    generate_in(**found, id, request);
-  });
+  sessions_.with(tenant, name, of(id, [this, id, request = std::move(request)](Expected<Session*> found) {
+                   if (!requests_.contains(id)) return;  // cancelled meanwhile
+                   if (!found) return refuse(id, found.error());
+                   generate_in(**found, id, request);
+                 }));
 }
 
 void Router::generate_in(Session& session, RequestId id, const GenerateRequest& request) {
@@ -1355,19 +1391,18 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
-    sessions_.lock(session);
     preparer_.post(record.tenant, text_bytes_of(record),
-                   [this, id, session_id, request, chat = open.use->chat, last = session.record,
-                    without = rewound(record, record.turns.size() - 1)] {
-                     post([this, id, session_id, request,
-                           reopened = reopen_last_turn(*chat, *last, without, request.options.chat)]() mutable {
+                   of(id, [this, id, lock = sessions_.lock(session), request, chat = open.use->chat, last = session.record,
+                           without = rewound(record, record.turns.size() - 1)]() mutable {
+                     auto reopened = reopen_last_turn(*chat, *last, without, request.options.chat);
+                     post(of(id, [this, id, lock = std::move(lock), request, reopened = std::move(reopened)]() mutable {
                        if (!reopened || !requests_.contains(id)) {
                          if (requests_.contains(id)) refuse(id, reopened.error());
-                         return sessions_.unlock(session_id);
+                         return lock.release();
                        }
-                       commit_and_start(id, std::move(*reopened), request);
-                     });
-                   });
+                       commit_and_start(id, std::move(lock), std::move(*reopened), request);
+                     }));
+                   }));
     return;
   }
   const ChatOptions& chat = request.options.chat;
@@ -1379,53 +1414,54 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
   }
   if (request.input.empty() && !is_written_anew) return start_session_task(id, session, request);
   append_locked(open.use.again(), session_id, request.input, chat,
-                [this, id, session_id, request](Expected<SessionInfo> appended) {
+                of(id, [this, id, session_id, request](const Expected<SessionInfo>& appended) {
                   if (!requests_.contains(id)) return;  // cancelled meanwhile: the input stays appended, as pending
                   if (!appended) return refuse(id, appended.error());
                   start_session_task(id, *sessions_.find(session_id), request);
-                });
+                }));
 }
 
 // The session is locked meanwhile, and the request then goes before what has come to the session since.
 void Router::compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request) {
-  sessions_.lock(session);
   const Open& opened = requests_.at(id);
-  preparer_.post(session.summary.tenant, memory_of(request),
-                 [this, id, session_id = session.summary.id, use = opened.use.again(), end = opened.end.get_token(), request] {
-                   auto compiled =
-                       end.stop_requested() ? Expected<ReplyGrammars>() : use->grammars->compile(*use->chat, request.options);
-                   post([this, id, session_id, request, grammars = std::move(compiled)]() mutable {
-                     const auto open = requests_.find(id);  // none: cancelled meanwhile
-                     if (open != requests_.end() && !grammars) {
-                       refuse(id, grammars.error());
-                     } else if (open != requests_.end()) {
-                       open->second.grammars = std::move(*grammars);
-                       sessions_.put_first(session_id, [this, id, request](Expected<Session*> found) {
-                         if (!requests_.contains(id)) return;  // cancelled meanwhile
-                         if (!found) return refuse(id, found.error());
-                         generate_in(**found, id, request);
-                       });
-                     }
-                     sessions_.unlock(session_id);
-                   });
-                 });
+  preparer_.post(
+      session.summary.tenant, memory_of(request),
+      of(id, [this, id, session_id = session.summary.id, lock = sessions_.lock(session), use = opened.use.again(),
+              end = opened.end.get_token(), request]() mutable {
+        auto compiled = end.stop_requested() ? Expected<ReplyGrammars>() : use->grammars->compile(*use->chat, request.options);
+        post(of(id, [this, id, session_id, lock = std::move(lock), request, grammars = std::move(compiled)]() mutable {
+          const auto open = requests_.find(id);  // none: cancelled meanwhile
+          if (open != requests_.end() && !grammars) {
+            refuse(id, grammars.error());
+          } else if (open != requests_.end()) {
+            open->second.grammars = std::move(*grammars);
+            sessions_.put_first(session_id, of(id, [this, id, request](Expected<Session*> found) {
+                                  if (!requests_.contains(id)) return;  // cancelled meanwhile
+                                  if (!found) return refuse(id, found.error());
+                                  generate_in(**found, id, request);
+                                }));
+          }
+          lock.release();
+        }));
+      }));
 }
 
-// Commits the record of a locked session, then generates on it.
-void Router::commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request) {
+// Commits the record of the session, then generates on it.
+void Router::commit_and_start(RequestId id, SessionLock lock, kv::SessionRecord record, const GenerateRequest& request) {
   const SessionId session_id = record.id;
   const kv::RecordPtr before = sessions_.find(session_id)->record;
   auto next = std::make_shared<const kv::SessionRecord>(std::move(record));
-  sessions_.commit(std::move(next), before, [this, id, session_id, request](Expected<Unit> done) {
-    if (requests_.contains(id)) {
-      if (done) {
-        start_session_task(id, *sessions_.find(session_id), request);
-      } else {
-        refuse(id, done.error());
-      }
-    }
-    sessions_.unlock(session_id);
-  });
+  sessions_.commit(std::move(next), before,
+                   of(id, [this, id, session_id, lock = std::move(lock), request](const Expected<Unit>& done) mutable {
+                     if (requests_.contains(id)) {
+                       if (done) {
+                         start_session_task(id, *sessions_.find(session_id), request);
+                       } else {
+                         refuse(id, done.error());
+                       }
+                     }
+                     lock.release();
+                   }));
 }
 
 void Router::start_session_task(RequestId id, Session& session, const GenerateRequest& request) {
@@ -1496,13 +1532,14 @@ void Router::generate_response(RequestId id, const TenantId& tenant, GenerateReq
     return prepare_response(id, std::move(begin), std::move(origin), std::move(request));
   }
   const std::string name = request.session;
-  sessions_.with(tenant, name, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
-    if (!requests_.contains(id)) return;  // cancelled meanwhile
-    if (!found) {
-      return refuse(id, found.error().code == ErrorCode::session_unknown ? unknown_session_of(request) : found.error());
-    }
-    continue_with_response(id, tenant, **found, std::move(request));
-  });
+  sessions_.with(tenant, name, of(id, [this, id, tenant, request = std::move(request)](Expected<Session*> found) mutable {
+                   if (!requests_.contains(id)) return;  // cancelled meanwhile
+                   if (!found) {
+                     return refuse(
+                         id, found.error().code == ErrorCode::session_unknown ? unknown_session_of(request) : found.error());
+                   }
+                   continue_with_response(id, tenant, **found, std::move(request));
+                 }));
 }
 
 void Router::continue_with_response(RequestId id, const TenantId& tenant, Session& session, GenerateRequest request) {
@@ -1516,9 +1553,10 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
     if (auto may_wait = check_waiting(session.summary.id); !may_wait) return refuse(id, may_wait.error());
     open.deadline = deadline_of(open);
     next_expiry_ = std::min(next_expiry_, open.deadline);
-    waiting_for_reply_[session.summary.id].emplace_back(id, [this, id, tenant, request = std::move(request)]() mutable {
-      if (requests_.contains(id)) generate_response(id, tenant, std::move(request));
-    });
+    waiting_for_reply_[session.summary.id].emplace_back(id, of(id, [this, id, tenant, request = std::move(request)]() mutable {
+                                                          if (requests_.contains(id))
+                                                            generate_response(id, tenant, std::move(request));
+                                                        }));
     return;
   }
   const ResponsePtr continued = find_response(record, previous);
@@ -1553,33 +1591,33 @@ kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t tu
 
 // Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
 void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
-  if (!origin) sessions_.lock(*sessions_.find(record->id));
+  std::optional<SessionLock> lock;
+  if (!origin) lock = sessions_.lock(*sessions_.find(record->id));
   const Open& open = requests_.at(id);
   const std::size_t bytes = memory_of(request) + text_bytes_of(*record);
-  preparer_.post({open.flow.tenant}, bytes,
-                 [this, id, use = open.use.again(), end = open.end.get_token(), record = std::move(record),
-                  origin = std::move(origin), request = std::move(request)]() mutable {
-                   const bool is_wanted = !end.stop_requested();
-                   auto grammars = is_wanted ? use->grammars->compile(*use->chat, request.options, "text.format.schema")
-                                             : Expected<ReplyGrammars>();
-                   auto next = is_wanted
-                                   ? begin_response(*use->chat, *record, request.input, *request.response, request.options.chat)
-                                   : Expected<kv::SessionRecord>();
-                   post([this, id, record = std::move(record), origin = std::move(origin), grammars = std::move(grammars),
-                         next = std::move(next), request = std::move(request)]() mutable {
-                     const bool is_locked = !origin;
-                     const auto found = requests_.find(id);  // none: cancelled meanwhile
-                     if (found != requests_.end() && !grammars) {
-                       refuse(id, grammars.error());
-                     } else if (found != requests_.end()) {
-                       found->second.grammars = std::move(*grammars);
-                       const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
-                                                 : Expected<Unit>(std::unexpected(next.error()));
-                       if (!started) refuse(id, started.error());
-                     }
-                     if (is_locked) sessions_.unlock(record->id);
-                   });
-                 });
+  preparer_.post(
+      {open.flow.tenant}, bytes,
+      of(id, [this, id, lock = std::move(lock), use = open.use.again(), end = open.end.get_token(), record = std::move(record),
+              origin = std::move(origin), request = std::move(request)]() mutable {
+        const bool is_wanted = !end.stop_requested();
+        auto grammars =
+            is_wanted ? use->grammars->compile(*use->chat, request.options, "text.format.schema") : Expected<ReplyGrammars>();
+        auto next = is_wanted ? begin_response(*use->chat, *record, request.input, *request.response, request.options.chat)
+                              : Expected<kv::SessionRecord>();
+        post(of(id, [this, id, lock = std::move(lock), record = std::move(record), origin = std::move(origin),
+                     grammars = std::move(grammars), next = std::move(next), request = std::move(request)]() mutable {
+          const auto found = requests_.find(id);  // none: cancelled meanwhile
+          if (found != requests_.end() && !grammars) {
+            refuse(id, grammars.error());
+          } else if (found != requests_.end()) {
+            found->second.grammars = std::move(*grammars);
+            const auto started = next ? start_response(id, record, std::move(*next), std::move(origin), request)
+                                      : Expected<Unit>(std::unexpected(next.error()));
+            if (!started) refuse(id, started.error());
+          }
+          if (lock) lock->release();
+        }));
+      }));
 }
 
 Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
@@ -1621,7 +1659,7 @@ void Router::run_waiting_for_replies(const SessionId& id) {
   if (found == waiting_for_reply_.end()) return;
   std::vector<WaitingForReply> waiting = std::move(found->second);
   waiting_for_reply_.erase(found);
-  for (WaitingForReply& each : waiting) each.then();
+  for (WaitingForReply& each : waiting) run_noting(each.then);
 }
 
 // Whether one more may wait for the reply that is being made in the session.
@@ -1775,6 +1813,7 @@ kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const
 
 void Router::on_result(TaskResult result) {
   UMA_CHECK(requests_.contains(result.id));
+  requests_.at(result.id).has_result = true;
   Session* session = result.session.empty() ? nullptr : sessions_.find(result.session);
   const std::unique_ptr<ResponseDraft> draft = session == nullptr ? nullptr : std::move(session->draft);
   const bool is_new = session != nullptr && session->is_new;
@@ -1794,11 +1833,13 @@ void Router::on_result(TaskResult result) {
   }
 
   sessions_.touch(*session);
-  sessions_.lock(*session);
+  SessionLock lock = sessions_.lock(*session);
   auto next = std::make_shared<const kv::SessionRecord>(
       finished_record(draft ? *draft->record : *session->record, result, draft.get()));
+  const RequestId request = result.id;
   sessions_.commit(std::move(next), is_new ? nullptr : session->record,
-                   [this, id, is_new, is_response = draft != nullptr, result = std::move(result)](Expected<Unit> done) mutable {
+                   of(request, [this, id, lock = std::move(lock), is_new, is_response = draft != nullptr,
+                                result = std::move(result)](Expected<Unit> done) mutable {
                      if (!done) {
                        EosEvent eos_event = std::get<EosEvent>(std::move(result.terminal));
                        eos_event.reason = FinishReason::error;
@@ -1809,13 +1850,14 @@ void Router::on_result(TaskResult result) {
                      }
                      end_request(result.id, result.terminal);
                      if (is_new && !done) {
+                       lock.forget();
                        sessions_.erase(id);
                        return run_waiting_for_replies(id);
                      }
                      sessions_.find(id)->is_new = false;
                      run_waiting_for_replies(id);
-                     sessions_.unlock(id);
-                   });
+                     lock.release();
+                   }));
 }
 
 void Router::check_invariants() const {

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -113,6 +114,17 @@ class Router {
   void hold_background(const std::string& name, bool holds) { models_.hold_background(name, holds); }
   [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
   void on_result(TaskResult result);
+  // A step of a request, for any thread: what it throws ends the request, unless a lane has that.
+  template <class Step>
+  [[nodiscard]] auto of(RequestId id, Step step, const std::source_location& place = std::source_location::current()) {
+    return [this, id, step = std::move(step), place]<class... Args>(Args&&... args) mutable -> void {
+      try {
+        step(std::forward<Args>(args)...);
+      } catch (...) {
+        post([this, id, error = thrown_error(place)] { abandon(id, error); });
+      }
+    };
+  }
   // From now on new generations are refused.
   void drain() { draining_ = true; }
   // Ends every request that no lane has, as cancelled.
@@ -177,6 +189,7 @@ class Router {
     std::stop_source end;                   // of what is done for it elsewhere
     ModelUse use;                           // from when the model is there
     Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
+    bool has_result = false;                // of the lane, which has done with it
   };
   // What goes on when the reply of a session has ended.
   struct WaitingForReply {
@@ -200,8 +213,8 @@ class Router {
   [[nodiscard]] static Expected<Unit> check_record(const ServedModel& served, const kv::SessionRecord& record);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
   [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
-  void commit_and_reply(kv::SessionRecord next, Reply<SessionInfo> reply);
-  void commit_and_reply(kv::SessionRecord next, Reply<SessionDetail> reply);
+  void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionInfo> reply);
+  void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionDetail> reply);
   void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);
   void add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply);
 
@@ -241,7 +254,7 @@ class Router {
   void generate_in_session(RequestId id, const TenantId& tenant, GenerateRequest request);
   void generate_in(Session& session, RequestId id, const GenerateRequest& request);
   void compile_and_generate_in(Session& session, RequestId id, const GenerateRequest& request);
-  void commit_and_start(RequestId id, kv::SessionRecord record, const GenerateRequest& request);
+  void commit_and_start(RequestId id, SessionLock lock, kv::SessionRecord record, const GenerateRequest& request);
   void start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   [[nodiscard]] Expected<Unit> try_start_session_task(RequestId id, Session& session, const GenerateRequest& request);
   void generate_response(RequestId id, const TenantId& tenant, GenerateRequest request);
@@ -264,6 +277,7 @@ class Router {
   void set_sent(RequestId id);
   void end_request(RequestId id, const Event& terminal);
   void refuse(RequestId id, Error error);
+  void abandon(RequestId id, const Error& error);
   void note_open();
   [[nodiscard]] std::vector<RequestId> split(RequestId id);
   [[nodiscard]] static Expected<Unit> hold(const Open& open, std::size_t tokens);

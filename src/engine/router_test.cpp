@@ -7,10 +7,12 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
 #include "base/log.h"
+#include "base/thrown.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
@@ -69,9 +71,10 @@ class RouterTest : public ::testing::Test {
     for (std::size_t i = 0; i < lanes; ++i) {
       lanes_.push_back(std::make_unique<Lane>(LaneOptions{}, std::make_unique<FakeContext>(kRouterOptions), nullptr,
                                               model_->vocab(), clock_, [this](TaskResult result) {
-                                                router_->post([this, result = std::move(result)]() mutable {
+                                                const RequestId id = result.id;
+                                                router_->post(router_->of(id, [this, result = std::move(result)]() mutable {
                                                   router_->on_result(std::move(result));
-                                                });
+                                                }));
                                               }));
       made.push_back(lanes_.back().get());
     }
@@ -91,7 +94,7 @@ class RouterTest : public ::testing::Test {
   template <class T, class Call>
   Expected<T> ask(Call&& call) {
     std::vector<Expected<T>> values;
-    call(Reply<T>([&values](Expected<T> got) { values.push_back(std::move(got)); }));
+    router_->post([&] { call(Reply<T>([&values](Expected<T> got) { values.push_back(std::move(got)); })); });
     settle();
     EXPECT_EQ(values.size(), 1u);
     return std::move(values.at(0));
@@ -193,6 +196,62 @@ TEST_F(RouterTest, SessionsGoOnWhereTheyWere) {
   EXPECT_EQ(kept->chain.size(), 11u);
   EXPECT_TRUE(get("tale")->text.starts_with("once!"));
 }
+
+// --- What throws
+
+TEST_F(RouterTest, AStepThatThrowsEndsItsRequestAndNoOther) {
+  start();
+  auto thrown = std::make_shared<RouterSink>();
+  auto other = std::make_shared<RouterSink>();
+  for (const auto& sink : {thrown, other}) {
+    GenerateRequest request;
+    request.input.text = "x";
+    request.options.max_tokens = 3;
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+  }
+  preparer_.post(kTenant, 1, router_->of(RequestId{1}, [] { throw std::runtime_error("no more"); }));
+  settle();
+  ASSERT_TRUE(thrown->terminal);
+  const Error& error = std::get<FailureEvent>(*thrown->terminal).error;
+  EXPECT_EQ(error.code, ErrorCode::runtime_decode);
+  EXPECT_TRUE(error.message.ends_with(": no more")) << error.message;
+  EXPECT_FALSE(other->terminal);
+  load();
+  settle();
+  EXPECT_EQ(other->tokens.size(), 3u);
+  EXPECT_EQ(router_->requests_open(), 0);
+}
+
+TEST_F(RouterTest, AChangeThatThrowsIsRefusedAndItsSessionGoesOn) {
+  left_behind("a").pending = {'a'};
+  start();
+  load();
+  const std::uint64_t before = thrown_count();
+  disk_.throws = true;
+  EXPECT_EQ(append("a").error().code, ErrorCode::runtime_decode);
+  EXPECT_EQ(create(kTenant).error().code, ErrorCode::runtime_decode);
+  EXPECT_EQ(thrown_count(), before + 2);
+  disk_.throws = false;
+  EXPECT_EQ(list().size(), 1u);
+  EXPECT_TRUE(append("a"));
+}
+
+TEST_F(RouterTest, AReplyWhoseEndThrowsEndsWithAnError) {
+  left_behind("a").pending = {'a'};
+  start();
+  load();
+  disk_.throws = true;
+  const auto sink = generate("a", 3);
+  EXPECT_EQ(sink->tokens.size(), 3u);
+  ASSERT_TRUE(sink->terminal);
+  EXPECT_EQ(std::get<EosEvent>(*sink->terminal).reason, FinishReason::error);
+  disk_.throws = false;
+  const auto again = generate("a", 3);
+  EXPECT_EQ(again->tokens, sink->tokens) << "its input is pending again";
+  EXPECT_EQ(router_->requests_open(), 0);
+}
+
+// --- Generations
 
 TEST_F(RouterTest, GenerationsOfOnePromptShareItAndDifferInTheirSeeds) {
   start();

@@ -1,6 +1,7 @@
 // What the tests of the router and of its sessions share.
 #pragma once
 
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ class DiskCatalog final : public kv::Catalog {
     kept.read(id, std::move(on_read));
   }
   void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    if (throws) throw std::bad_alloc();
     if (is_full) return done(full());
     kept.commit(std::move(record), std::move(before), std::move(done));
   }
@@ -30,6 +32,7 @@ class DiskCatalog final : public kv::Catalog {
 
   kv::MemoryCatalog kept;
   bool is_full = false;
+  bool throws = false;
   bool can_read = true;
   int readings = 0;
 

@@ -54,12 +54,10 @@ void Router::open_texts(RequestId id, const TenantId& tenant, TextsRequest reque
   if (auto admitted = admit_texts(request); !admitted) return refuse_texts(id, admitted.error());
   if (const auto known = source_.resolve(name)) open.model = *known;
   const Wanted wanted{.request = id, .is_background = options.request_class == RequestClass::background};
-  models_.with(
-      name,
-      [this, id, request = std::move(request)](Expected<ModelUse> use) mutable {
-        prepare_texts(id, std::move(request), std::move(use));
-      },
-      wanted);
+  models_.with(name,
+               of(id, [this, id, request = std::move(request)](
+                          Expected<ModelUse> use) mutable { prepare_texts(id, std::move(request), std::move(use)); }),
+               wanted);
 }
 
 Expected<Unit> Router::admit_texts(const TextsRequest& request) const {
@@ -95,14 +93,14 @@ void Router::prepare_texts(RequestId id, TextsRequest request, Expected<ModelUse
   }
   const TenantId tenant{found->second.flow.tenant};
   const std::size_t bytes = std::visit([](const auto& asked) { return bytes_of(asked); }, request);
-  preparer_.post(tenant, bytes, [this, id, embedder = served.embedder, request = std::move(request)]() mutable {
-    auto texts = std::visit([&](const auto& asked) { return embedder->texts_of(asked); }, request);
-    post([this, id, request = std::move(request), texts = std::move(texts)]() mutable {
-      if (!texts_requests_.contains(id)) return;  // cancelled meanwhile
-      if (!texts) return refuse_texts(id, texts.error());
-      send_texts(id, std::move(request), std::move(*texts));
-    });
-  });
+  preparer_.post(tenant, bytes, of(id, [this, id, embedder = served.embedder, request = std::move(request)]() mutable {
+                   auto texts = std::visit([&](const auto& asked) { return embedder->texts_of(asked); }, request);
+                   post(of(id, [this, id, request = std::move(request), texts = std::move(texts)]() mutable {
+                     if (!texts_requests_.contains(id)) return;  // cancelled meanwhile
+                     if (!texts) return refuse_texts(id, texts.error());
+                     send_texts(id, std::move(request), std::move(*texts));
+                   }));
+                 }));
 }
 
 void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTexts texts) {
@@ -121,8 +119,11 @@ void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTex
                   const capability::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) {
     Expected<TextsResult> result = std::unexpected(outputs ? Error{} : outputs.error());
     if (outputs) {
-      result = std::visit(
-          [&](const auto& asked) -> Expected<TextsResult> { return embedder->result_of(asked, computed, *outputs); }, request);
+      result = contain([&] {
+        return std::visit(
+            [&](const auto& asked) -> Expected<TextsResult> { return embedder->result_of(asked, computed, *outputs); },
+            request);
+      });
     }
     if (result) std::visit([&](auto& made) { made.model = name; }, *result);
     post([this, id, result = std::move(result)]() mutable {

@@ -4,6 +4,7 @@
 #include <format>
 
 #include "base/check.h"
+#include "base/thrown.h"
 
 namespace uma::engine {
 namespace {
@@ -98,7 +99,7 @@ void ServedModels::stop_waiting(const std::string& name, RequestId request) {
 
 void ServedModels::refuse_waiting(const Error& error) {
   for (auto& [name, entry] : entries_) {
-    for (Waiting& next : std::exchange(entry.waiting, {})) next.then(std::unexpected(error));
+    for (Waiting& next : std::exchange(entry.waiting, {})) run_noting([&] { next.then(std::unexpected(error)); });
   }
 }
 
@@ -226,8 +227,10 @@ void ServedModels::answer_waiting(Entry& entry) {
     if (is_ready && entry.holds_background && next.wanted.is_background) {
       entry.waiting.push_back(std::move(next));
     } else {
-      next.then(is_ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses, next.wanted.is_background))
-                         : std::unexpected(*entry.error));
+      run_noting([&] {
+        next.then(is_ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses, next.wanted.is_background))
+                           : std::unexpected(*entry.error));
+      });
     }
   }
 }

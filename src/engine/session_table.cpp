@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thrown.h"
 
 namespace uma::engine {
 namespace {
@@ -59,10 +60,12 @@ void SessionTable::with(const TenantId& tenant, const std::string& name, Session
   Session* session = find(tenant, name);
   if (session == nullptr) return then(std::unexpected(unknown_session(name)));
   if (session->record == nullptr && !session->is_locked) {
-    lock(*session);
-    catalog_.read(session->summary.id, [this, id = session->summary.id](Expected<kv::RecordPtr> record) mutable {
-      options_.post([this, id = std::move(id), record = std::move(record)]() mutable { on_read(id, std::move(record)); });
-    });
+    catalog_.read(session->summary.id,
+                  [this, id = session->summary.id, held = lock(*session)](Expected<kv::RecordPtr> record) mutable {
+                    options_.post([this, id = std::move(id), record = std::move(record), held = std::move(held)]() mutable {
+                      on_read(id, std::move(record), std::move(held));
+                    });
+                  });
   }
   if (session->is_locked) {
     session->waiting.push_back(std::move(then));
@@ -71,15 +74,16 @@ void SessionTable::with(const TenantId& tenant, const std::string& name, Session
   }
 }
 
-void SessionTable::on_read(const SessionId& id, Expected<kv::RecordPtr> record) {
-  Session* session = find(id);
+void SessionTable::on_read(const SessionId& id, Expected<kv::RecordPtr> record, SessionLock held) {
+  Session& session = *find(id);
+  std::vector<Session::Then> refused;
   if (record) {
-    session->record = std::move(*record);
-    return unlock(id);
+    session.record = std::move(*record);
+  } else {
+    refused = std::exchange(session.waiting, {});
   }
-  session->is_locked = false;
-  for (Session::Then& next : std::exchange(session->waiting, {})) next(std::unexpected(record.error()));
-  end_when_idle(*session);
+  held.release();
+  for (Session::Then& next : refused) run_noting([&] { next(std::unexpected(record.error())); });
 }
 
 // --- New ones, and what they count
@@ -141,10 +145,25 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t ses
 // --- Changes
 // --------------------------------------------------------------------------------------------------------------------
 
-void SessionTable::lock(Session& session) {
+SessionLock::~SessionLock() {
+  if (table_ != nullptr) table_->unlock_later(std::move(id_));
+}
+
+void SessionLock::release() {
+  std::exchange(table_, nullptr)->unlock(id_);
+}
+
+SessionLock SessionTable::lock(Session& session) {
   UMA_CHECK(!session.is_locked);
   wake(session);
   session.is_locked = true;
+  return {*this, session.summary.id};
+}
+
+void SessionTable::unlock_later(SessionId id) {
+  options_.post([this, id = std::move(id)] {
+    if (const Session* session = find(id); session != nullptr && session->is_locked) unlock(id);
+  });
 }
 
 void SessionTable::unlock(const SessionId& id) {
@@ -156,7 +175,7 @@ void SessionTable::unlock(const SessionId& id) {
   while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
     Session::Then next = std::move(session->waiting.front());
     session->waiting.erase(session->waiting.begin());
-    next(session);
+    run_noting([&] { next(session); });
   }
   rest(*session);
 }
@@ -241,16 +260,18 @@ void SessionTable::end_when_idle(Session& session) {
 
 // Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
 void SessionTable::remove(Session& session) {
-  lock(session);
   const SessionId id = session.summary.id;
-  catalog_.remove(id, [this, id](Expected<Unit> done) {
-    options_.post([this, id, done = std::move(done)] {
-      if (done) return erase(id);
+  catalog_.remove(id, [this, id, held = lock(session)](Expected<Unit> done) mutable {
+    options_.post([this, id, done = std::move(done), held = std::move(held)]() mutable {
+      if (done) {
+        held.forget();
+        return erase(id);
+      }
       Session& kept = *find(id);
       for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
       if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
       next_expiry_ = std::min(next_expiry_, kept.expires);
-      unlock(id);
+      held.release();
     });
   });
 }
@@ -266,7 +287,8 @@ void SessionTable::erase(const SessionId& id) {
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   options_.on_ended(session);
   for (Reply<Unit>& reply : session.ends) reply(Unit{});
-  for (Session::Then& next : session.waiting) next(std::unexpected(unknown_session(session.summary.id.value)));
+  for (Session::Then& next : session.waiting)
+    run_noting([&] { next(std::unexpected(unknown_session(session.summary.id.value))); });
 }
 
 void SessionTable::refuse_ends(const Error& error) {

@@ -76,6 +76,31 @@ struct SessionTableOptions {
   std::function<void(const Session&)> on_ended;
 };
 
+class SessionTable;
+
+// A session's lock (SessionTable::lock). Whoever lets go of it without release() has thrown: the session is unlocked then by a
+// command of its own.
+class SessionLock {
+ public:
+  SessionLock(SessionTable& table, SessionId id) : table_(&table), id_(std::move(id)) {}
+  SessionLock(SessionLock&& other) noexcept : table_(std::exchange(other.table_, nullptr)), id_(std::move(other.id_)) {}
+  SessionLock& operator=(SessionLock&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(id_, other.id_);
+    return *this;
+  }
+  ~SessionLock();
+
+  // Unlocks it, and runs what has waited for that.
+  void release();
+  // It is gone, and its lock with it.
+  void forget() { table_ = nullptr; }
+
+ private:
+  SessionTable* table_;  // null: it is not locked by this any more
+  SessionId id_;
+};
+
 class SessionTable {
  public:
   // Begins with the sessions that the catalog has kept, which outlives the table, as the clock does.
@@ -105,8 +130,7 @@ class SessionTable {
   Session& add(kv::RecordPtr record, std::size_t lane, SessionId forked_from);
 
   // What comes to a locked session waits.
-  void lock(Session& session);
-  void unlock(const SessionId& id);
+  [[nodiscard]] SessionLock lock(Session& session);
   // `then` goes before what waits for the locked session.
   void put_first(const SessionId& id, Session::Then then);
   // Commits `record` in the place of `before` (null: there is nothing in the catalog), then runs `then`. REQUIRES: its session
@@ -136,6 +160,8 @@ class SessionTable {
   void check_invariants() const;
 
  private:
+  friend class SessionLock;
+
   // What a tenant keeps, with what is being committed.
   struct Account {
     std::size_t sessions = 0;
@@ -144,7 +170,9 @@ class SessionTable {
 
   void adopt(kv::SessionSummary summary);
   void count(const kv::SessionSummary& summary, bool has_come);
-  void on_read(const SessionId& id, Expected<kv::RecordPtr> record);
+  void unlock(const SessionId& id);
+  void unlock_later(SessionId id);
+  void on_read(const SessionId& id, Expected<kv::RecordPtr> record, SessionLock lock);
   void rest(Session& session);
   void wake(Session& session);
   void remove(Session& session);

@@ -1,5 +1,8 @@
 #include "engine/session_table.h"
 
+#include <new>
+#include <optional>
+
 #include <gtest/gtest.h>
 
 #include "base/log.h"
@@ -46,11 +49,11 @@ class SessionTableTest : public ::testing::Test {
   void add(kv::SessionRecord made) {
     const SessionId id = made.id;
     const auto shared = std::make_shared<const kv::SessionRecord>(std::move(made));
-    table_->lock(table_->add(shared, 0, {}));
+    SessionLock lock = table_->lock(table_->add(shared, 0, {}));
     table_->touch(*table_->find(id));
-    table_->commit(shared, nullptr, [this, id](Expected<Unit> done) {
+    table_->commit(shared, nullptr, [lock = std::move(lock)](const Expected<Unit>& done) mutable {
       EXPECT_TRUE(done);
-      table_->unlock(id);
+      lock.release();
     });
     work();
   }
@@ -86,20 +89,38 @@ TEST_F(SessionTableTest, ASessionIsFoundByItsIdAndItsNameByItsOwnTenantOnly) {
 TEST_F(SessionTableTest, WhatComesToALockedSessionWaitsInItsOrder) {
   make();
   add(record("s"));
-  table_->lock(*table_->find(SessionId{"s"}));
+  std::optional<SessionLock> lock = table_->lock(*table_->find(SessionId{"s"}));
   std::string order;
   for (const char c : {'a', 'b'}) {
     table_->with(kTenant, "s", [&order, c](Expected<Session*> found) { order += found ? c : '-'; });
   }
   table_->put_first(SessionId{"s"}, [&](Expected<Session*> found) {
     order += 'f';
-    table_->lock(**found);
+    lock = table_->lock(**found);
   });
   EXPECT_EQ(order, "");
-  table_->unlock(SessionId{"s"});
+  lock->release();
   EXPECT_EQ(order, "f") << "it has locked the session again";
-  table_->unlock(SessionId{"s"});
+  lock->release();
   EXPECT_EQ(order, "fab");
+}
+
+TEST_F(SessionTableTest, ALockThatIsLetGoUnlocksTheSessionByACommandOfItsOwn) {
+  make();
+  add(record("s"));
+  int used = 0;
+  {
+    const SessionLock lock = table_->lock(*table_->find(SessionId{"s"}));
+    table_->with(kTenant, "s", [&](const Expected<Session*>&) {
+      ++used;
+      throw std::bad_alloc();
+    });
+    table_->with(kTenant, "s", [&](const Expected<Session*>&) { ++used; });
+  }
+  EXPECT_EQ(used, 0);
+  work();
+  EXPECT_EQ(used, 2) << "one that throws keeps no other waiting";
+  EXPECT_FALSE(table_->find(SessionId{"s"})->is_locked);
 }
 
 TEST_F(SessionTableTest, RecordsNobodyUsesLeaveMemoryAndAreReadAgain) {
@@ -135,12 +156,12 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   EXPECT_TRUE(table_->check_quota(TenantId{"b"}, 1, 100));
 
   Session& session = *table_->find(SessionId{"s"});
-  table_->lock(session);
+  SessionLock lock = table_->lock(session);
   catalog_.is_full = true;
   bool failed = false;
-  table_->commit(std::make_shared<const kv::SessionRecord>(record("s", 90)), session.record, [&](Expected<Unit> done) {
+  table_->commit(std::make_shared<const kv::SessionRecord>(record("s", 90)), session.record, [&](const Expected<Unit>& done) {
     failed = !done;
-    table_->unlock(SessionId{"s"});
+    lock.release();
   });
   EXPECT_FALSE(table_->check_quota(kTenant, 0, 11));
   work();

@@ -136,8 +136,8 @@ void Vision::take_next(std::shared_ptr<Taking> taking) {
   }
   if (end.stop_requested()) return finish(fail(ErrorCode::limit_wait, "the request has ended"));
   InputImage& given = input.images[index];
-  auto image = take(given.source);
-  auto use = image && keeps ? keep(tenant, **image) : KeptImages::Use();
+  auto image = contain([&] { return take(given.source); });
+  auto use = image && keeps ? contain([&] { return keep(tenant, **image); }) : KeptImages::Use();
   if (!image || !use) {
     Error error = image ? use.error() : image.error();
     if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);
@@ -221,8 +221,10 @@ void Vision::embed_next(std::shared_ptr<Embedding> embedding) {
   const std::size_t index = vectors.size();
   const ImageSource source{.kind = images[index].kind, .text = std::exchange(images[index].text, {})};
   stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
-  const auto image = take(source);
-  const auto encoded = image ? encode((*image)->id) : std::unexpected(image.error());
+  const auto encoded = contain([&]() -> Expected<EncodedPtr> {
+    const auto image = take(source);
+    return image ? encode((*image)->id) : std::unexpected(image.error());
+  });
   if (!encoded) {
     const Error& error = encoded.error();
     return end(fail(error.code, images.size() == 1 ? error.message : std::format("images[{}]: {}", index, error.message)));

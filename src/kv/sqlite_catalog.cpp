@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thrown.h"
 #include "kv/catalog_schema.h"
 
 namespace uma::kv {
@@ -353,7 +354,7 @@ bool SqliteCatalog::step() {
       changes_.push_back(std::move(*change));
     } else {
       auto& reading = std::get<Reading>(call);
-      reading.on_read(read_now(reading.id));
+      run_noting([&] { reading.on_read(contain([&] { return read_now(reading.id); })); });
     }
   }
   taken_.clear();
@@ -364,7 +365,7 @@ bool SqliteCatalog::step() {
     SqlExpected<Unit> kept = together;
     if (!together && changes_.size() > 1) kept = keep({&change, 1});
     if (!kept) problem = kept.error();
-    change.done(kept ? Expected<Unit>() : failure(name_, kept.error()));
+    run_noting([&] { change.done(kept ? Expected<Unit>() : failure(name_, kept.error())); });
   }
   changes_.clear();
   if (problem && !is_failing_) log_error("catalog {}", failure(path_, *problem).error().message);
@@ -377,8 +378,12 @@ bool SqliteCatalog::step() {
 SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
   ++transactions_count_;
   auto done = database_.run("BEGIN IMMEDIATE");
-  for (const Change& change : changes) {
-    if (done) done = apply(change);
+  try {
+    for (const Change& change : changes) {
+      if (done) done = apply(change);
+    }
+  } catch (...) {
+    done = std::unexpected(SqlError{SQLITE_INTERNAL, note_thrown()});
   }
   if (done) done = database_.run("COMMIT");
   if (!done) database_.roll_back();

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thrown.h"
 
 namespace uma::kv {
 namespace {
@@ -555,10 +556,10 @@ void StateStore::drop_from_disk(StateId id) {
 bool StateStore::step() {
   inbox_.drain(taken_);
   const bool any = !taken_.empty();
-  for (Job& job : taken_) run(std::move(job));
+  for (Job& job : taken_) run_noting([&] { run(std::move(job)); });
   taken_.clear();
-  if (clock_.now() >= maintenance_at_) maintain();
-  if (clock_.now() >= preparation_.next) prepare();
+  if (clock_.now() >= maintenance_at_) run_noting([this] { maintain(); });
+  if (clock_.now() >= preparation_.next) run_noting([this] { prepare(); });
   for (Job& job : std::exchange(waiting_reads_, {})) read(std::move(job));
   return any;
 }
@@ -690,7 +691,7 @@ void StateStore::write(StateId id) {
     used = entry.last_used;
   }
   const TimePoint began = clock_.now();
-  auto written = cold_->write(owner, *image);
+  auto written = contain([&] { return cold_->write(owner, *image); });
   stats_.write.record_ms(to_ms(clock_.now() - began));
   image.reset();  // its memory goes with the entry's
 
@@ -755,7 +756,7 @@ Expected<ImagePtr> StateStore::read(StateId id, ByteBudget::Share room) {
     owner = entry.owner;
   }
   const TimePoint began = clock_.now();
-  auto image = cold_->read(file, owner, pool_);
+  auto image = contain([&] { return cold_->read(file, owner, pool_); });
   const double ms = to_ms(clock_.now() - began);
   if (image) cold_->touch(file);
 

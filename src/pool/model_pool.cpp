@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "base/thread_name.h"
+#include "base/thrown.h"
 #include "llm/footprint.h"
 
 namespace uma::pool {
@@ -49,7 +50,7 @@ Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOpt
   std::thread([&] {
     set_thread_name("uma-load");
     yield_to_others(kLoadNiceness);
-    loaded = engine::load_workers(options, on_progress);
+    loaded = contain([&] { return engine::load_workers(options, on_progress); });
   }).join();
   return loaded;
 }
@@ -280,7 +281,7 @@ void ModelPool::load(const std::string& model) {
   load->thread = std::thread([this, model, mine = load.get()] {
     set_thread_name("uma-load");
     host_->on_load_progress(model, 0);
-    auto loaded = load_now(model, *mine);
+    auto loaded = contain([&] { return load_now(model, *mine); });
     if (!loaded) {
       log_warning("model   {}: {}", model, loaded.error().message);
       if (const auto found = registry()->find(model)) loaded.error().message = without_folders(loaded.error().message, **found);
@@ -530,7 +531,7 @@ void ModelPool::grow(const std::string& model) {
   load->thread =
       std::thread([this, model, options = std::move(*options), held = std::move(*held), mine = load.get()]() mutable {
         set_thread_name("uma-load");
-        add_worker(model, options, std::move(held), *mine);
+        run_noting([&] { add_worker(model, options, std::move(held), *mine); });
       });
 }
 
@@ -731,19 +732,18 @@ void ModelPool::run_maintenance() {
     }
     for (const std::string& model : queued) {
       const MutexLock relief(relief_mutex_);
-      grow(model);
+      run_noting([&] { grow(model); });
     }
     for (UnloadRequest& request : requests) {
       const MutexLock relief(relief_mutex_);
-      keep_warm(request.model);
-      if (unload_now(request.model, false)) {
-        request.reply(Unit{});
-      } else {
-        request.reply(fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", request.model)));
-      }
+      request.reply(contain([&]() -> Expected<Unit> {
+        keep_warm(request.model);
+        if (unload_now(request.model, false)) return Unit{};
+        return fail(ErrorCode::session_busy, std::format("model \"{}\" is in use, or not loaded", request.model));
+      }));
     }
     if (clock_.now() >= next) {
-      maintain();
+      run_noting([this] { maintain(); });
       next = clock_.now() + options_.maintenance;
     }
   }

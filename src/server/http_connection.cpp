@@ -20,12 +20,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thrown.h"
 #include "core/limits.h"
 #include "server/http_generation.h"
 #include "server/http_routes.h"
 #include "server/http_rules.h"
 #include "server/outbox.h"
-#include "server/within.h"
 #include "wire/openai_codec.h"
 
 namespace uma::server {
@@ -34,7 +34,6 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
-using asio::experimental::awaitable_operators::operator||;  // NOLINT(misc-unused-using-decls): generate() uses it
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
@@ -140,8 +139,10 @@ void HttpConnection::start(Socket socket, HttpPeer peer, HttpState& server) {
   asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
     try {
       if (problem) std::rethrow_exception(problem);
-    } catch (const std::exception& what) {  // out of memory, or cancelled while it waited
+    } catch (const boost::system::system_error& what) {  // cancelled while it waited
       log_debug("an HTTP connection ended: {}", what.what());
+    } catch (...) {
+      note_thrown();
     }
     connection->close();
   });
@@ -453,11 +454,8 @@ Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations
                                      false);
   }
   drop_body();
-  auto first = co_await (caught(run_generations(std::move(generations), request, session_field)) || watch_client());
-  if (first.index() != 0) co_return false;
-  auto goes_on = std::get<0>(first);
-  if (!goes_on) std::rethrow_exception(goes_on.error());
-  co_return *goes_on;
+  const auto goes_on = co_await until_gone(run_generations(std::move(generations), request, session_field));
+  co_return goes_on.value_or(false);
 }
 
 Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,

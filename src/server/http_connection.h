@@ -39,6 +39,7 @@
 #include "server/http_rules.h"
 #include "server/http_server.h"
 #include "server/server_state.h"
+#include "server/within.h"
 #include "wire/json_body.h"
 
 namespace uma::server {
@@ -107,6 +108,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   void charge(std::int64_t tokens);
   // Returns when the client is gone: it has closed the connection, or its sending side.
   Awaitable<void> watch_client();
+  // What the operation returns; nothing where the client left first.
+  template <class T>
+  Awaitable<std::optional<T>> until_gone(Awaitable<T> operation);
 
   // Answers with generations, whole or as a stream; they all are one or the other. Where one of them fails all do.
   // `session_field` is the field that named their session, if any.
@@ -235,10 +239,18 @@ boost::asio::awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT st
 
 template <class T, class StartT>
 boost::asio::awaitable<std::optional<Expected<T>>> HttpConnection::ask_until_gone(StartT start) {
+  auto answer = co_await until_gone(ask<T>(std::move(start)));
+  co_return answer ? std::move(*answer) : std::nullopt;
+}
+
+template <class T>
+boost::asio::awaitable<std::optional<T>> HttpConnection::until_gone(boost::asio::awaitable<T> operation) {
   using boost::asio::experimental::awaitable_operators::operator||;
-  auto first = co_await (ask<T>(std::move(start)) || watch_client());
-  if (first.index() == 0) co_return std::get<0>(std::move(first));
-  co_return std::nullopt;
+  auto first = co_await (caught(std::move(operation)) || watch_client());
+  if (first.index() != 0) co_return std::nullopt;
+  auto outcome = std::get<0>(std::move(first));
+  if (!outcome) std::rethrow_exception(outcome.error());
+  co_return std::move(*outcome);
 }
 
 template <class T, class JsonT>

@@ -24,6 +24,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_name.h"
+#include "base/thrown.h"
 #include "server/http_connection.h"
 #include "server/http_peer.h"
 #include "server/peer_user.h"
@@ -130,11 +131,11 @@ class HttpServer::Impl {
   }
 
   void run() {
-    if (acceptor_.is_open()) asio::co_spawn(io_, accept_clients(), asio::detached);
+    if (acceptor_.is_open()) accept_on();
     if (local_) local_->start();
     thread_ = std::thread([this] {
       set_thread_name("uma-http");
-      io_.run();
+      run_to_end(io_);
     });
   }
 
@@ -167,6 +168,15 @@ class HttpServer::Impl {
   [[nodiscard]] std::size_t connections_count() const { return static_cast<std::size_t>(state_.connections_count.value()); }
 
  private:
+  // Whatever one client's arrival has thrown, others are accepted.
+  void accept_on() {
+    asio::co_spawn(io_, accept_clients(), [this](const std::exception_ptr& problem) {
+      if (!problem) return;
+      run_noting([&] { std::rethrow_exception(problem); });
+      accept_on();
+    });
+  }
+
   void drain() {
     state_.draining = true;
     error_code ignored;

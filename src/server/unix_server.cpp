@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/thread_name.h"
+#include "base/thrown.h"
 #include "server/connection.h"
 #include "server/flush_queue.h"
 #include "server/server_state.h"
@@ -60,7 +61,7 @@ class UnixServer::Impl {
     if (idle_timeout_ > Duration::zero()) sweep_later();
     thread_ = std::thread([this] {
       set_thread_name("uma-io");
-      io_.run();
+      run_to_end(io_);
     });
   }
 

@@ -242,6 +242,7 @@ void append_metrics_object(std::string& out, const MetricsSnapshot& metrics) {
   object.field("requests_open", metrics.requests_open);
   object.field("request_bytes", metrics.request_bytes);
   object.field("kept_image_bytes", metrics.kept_image_bytes);
+  object.field("exceptions_total", metrics.exceptions_total);
   object.field("requests_total", metrics.requests_total);
   object.field("requests_failed_total", metrics.requests_failed_total);
   object.field("requests_cancelled_total", metrics.requests_cancelled_total);

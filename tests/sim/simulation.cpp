@@ -401,12 +401,15 @@ Simulation::~Simulation() = default;
 void Simulation::crash_and_start_again() {
   ++outcome_.crashes;
   count_lanes();
+  ++life_;
   catalog_.crash(random_.next_below(catalog_.waiting_count() + 1));
-  router_.reset();
   lanes_.clear();
   contexts_.clear();
   files_ = std::move(cold_->files);
+  // What they let go of still answers and unlocks.
+  preparer_.reset();
   store_.reset();
+  router_.reset();
   for (const auto& sink : sinks_) sink->ended = true;  // nobody will ever hear how
   for (const auto& sink : response_sinks_) sink->ended = true;
   replies_owed_ = 0;
@@ -597,9 +600,10 @@ void Simulation::check_session_texts() {
 template <class T>
 Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> then) {
   ++replies_owed_;
-  return [this, then = std::move(then), called = false](Expected<T> value) mutable {
+  return [this, then = std::move(then), life = life_, called = false](Expected<T> value) mutable {
     UMA_CHECK(!called);
     called = true;
+    if (life != life_) return;  // who has asked is gone with the last one
     --replies_owed_;
     then(std::move(value));
   };

@@ -162,6 +162,7 @@ class Simulation {
   std::uint64_t last_request_ = 0;
   std::uint64_t texts_made_ = 0;
   std::int64_t replies_owed_ = 0;
+  int life_ = 0;  // of the daemon, by crashes
   std::vector<std::shared_ptr<Sink>> sinks_;
   std::vector<std::shared_ptr<ResponseSink>> response_sinks_;
   std::map<std::string, KnownSession> known_;

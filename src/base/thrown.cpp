@@ -1,0 +1,47 @@
+#include "base/thrown.h"
+
+#include <array>
+#include <exception>
+#include <pthread.h>
+#include <string_view>
+#include <typeinfo>
+
+#include "base/log.h"
+#include "base/metrics.h"
+
+namespace uma {
+namespace {
+
+Counter& thrown() {
+  static Counter counter;
+  return counter;
+}
+
+std::string what_is_handled() {
+  try {
+    throw;
+  } catch (const std::exception& problem) {
+    return problem.what();
+  } catch (...) {
+    return "something unknown";
+  }
+}
+
+}  // namespace
+
+std::string note_thrown(const std::source_location& place) {
+  thrown().add();
+  std::string what = what_is_handled();
+  std::array<char, 16> thread{};
+  (void)::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
+  std::string_view file = place.file_name();
+  file.remove_prefix(file.rfind('/') + 1);  // none: npos + 1 is 0
+  log_error("{}: an exception came to {}:{}: {}", thread.data(), file, place.line(), what);
+  return what;
+}
+
+std::uint64_t thrown_count() {
+  return thrown().value();
+}
+
+}  // namespace uma

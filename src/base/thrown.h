@@ -1,0 +1,42 @@
+// Exceptions that nobody expected: memory that is not there, mistakes of libraries, and ours. The loop of every thread notes
+// what reaches it and goes on; the request whose work it was ends with an error (docs/decisions/0046).
+#pragma once
+
+#include <cstdint>
+#include <source_location>
+#include <string>
+#include <utility>
+
+namespace uma {
+
+// Of the exception that is being handled: says in the log what it is, on which thread, and what was to be done; counts it.
+// Returns what it says.
+std::string note_thrown(const std::source_location& place = std::source_location::current());
+
+// Since the start of the process.
+[[nodiscard]] std::uint64_t thrown_count();
+
+// Runs the work. What it throws is noted, and that was it.
+template <class Work>
+void run_noting(Work&& work, const std::source_location& place = std::source_location::current()) {
+  try {
+    std::forward<Work>(work)();
+  } catch (...) {
+    note_thrown(place);
+  }
+}
+
+// Runs what an event loop (asio::io_context) has to do until it stops.
+template <class Loop>
+void run_to_end(Loop& loop, const std::source_location& place = std::source_location::current()) {
+  for (bool has_ended = false; !has_ended;) {
+    run_noting(
+        [&] {
+          loop.run();
+          has_ended = true;
+        },
+        place);
+  }
+}
+
+}  // namespace uma

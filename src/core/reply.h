@@ -1,0 +1,41 @@
+// Who waits for an answer, and gets exactly one: whoever lets go of a reply without an answer has answered with an error. So an
+// exception, or a queue that is closed, leaves nobody waiting.
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include "base/check.h"
+#include "core/error.h"
+
+namespace uma {
+
+template <class T>
+class Reply {
+ public:
+  Reply() = default;  // nobody waits
+  template <std::invocable<Expected<T>> Call>
+    requires(!std::same_as<std::remove_cvref_t<Call>, Reply>)
+  Reply(Call call) : call_(std::move(call)) {}  // NOLINT(google-explicit-constructor): whoever can be called can wait
+  Reply(Reply&& other) noexcept : call_(std::exchange(other.call_, nullptr)) {}
+  Reply& operator=(Reply&& other) noexcept {
+    std::swap(call_, other.call_);
+    return *this;
+  }
+  ~Reply() {
+    if (call_) (*this)(fail(ErrorCode::runtime_decode, "the daemon let go of this request before it was done"));
+  }
+
+  // Once. REQUIRES: somebody waits.
+  void operator()(Expected<T> value) {
+    UMA_CHECK(call_);
+    std::exchange(call_, nullptr)(std::move(value));
+  }
+
+ private:
+  std::move_only_function<void(Expected<T>)> call_;
+};
+
+}  // namespace uma
