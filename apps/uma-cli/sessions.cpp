@@ -158,6 +158,14 @@ std::string session_text(const json::object& session, std::int64_t now_s) {
 Result<void> print_sessions(Client& client, Output& output, bool as_json) {
   auto answer = client.call({{"type", "list_sessions"}}, "sessions");
   if (!answer) return std::unexpected(answer.error());
+  while (bool_field(*answer, "has_more")) {
+    json::array& listed = answer->at("sessions").as_array();
+    const std::string last(text_field(listed.back().as_object(), "session_id"));
+    auto next = client.call({{"type", "list_sessions"}, {"after", last}}, "sessions");
+    if (!next) return std::unexpected(next.error());
+    for (json::value& session : next->at("sessions").as_array()) listed.push_back(std::move(session));
+    (*answer)["has_more"] = next->at("has_more");
+  }
   if (as_json) return print(output, json::serialize(*answer) + '\n');
   return print(output, session_table(array_field(*answer, "sessions"), unix_time_s()));
 }

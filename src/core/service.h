@@ -54,7 +54,8 @@ class Service {
   // Marks the session as used now, so that its TTL starts again.
   virtual void touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) = 0;
   virtual void get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) = 0;
-  virtual void list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) = 0;
+  // Errors: E_SESSION_001 where `after` is none.
+  virtual void list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) = 0;
   // What is kept with the session in the place of CreateSessionRequest::metadata.
   virtual void set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) = 0;
   // Takes out the message that a conversation ends with, once no reply is being made in the session: one that waits, or else

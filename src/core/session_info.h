@@ -53,6 +53,18 @@ struct SessionDetail {
   std::string metadata;                       // CreateSessionRequest::metadata, or what it became
 };
 
+// Of a tenant's sessions, those made first at the beginning.
+struct SessionListRequest {
+  static constexpr std::int32_t kLimitMax = 10'000;  // about 3 MB as JSON, and the time of a tick on the threads that all share
+  std::string after{};                               // name or id of the session before the first; empty: from the beginning
+  std::int32_t limit = kLimitMax;
+};
+
+struct SessionList {
+  std::vector<SessionInfo> sessions;
+  bool has_more = false;  // behind the last of these
+};
+
 struct ResponseDetail {
   SessionDetail session;  // up to the response: its last message is the reply
   ResponsePtr response;   // shared with the session's record

@@ -725,9 +725,9 @@ void Engine::unload_model(std::string model, Reply<Unit> reply) {
   });
 }
 
-void Engine::list_sessions(TenantId tenant, Reply<std::vector<SessionInfo>> reply) {
-  router_.post([this, tenant = std::move(tenant), reply = std::move(reply)]() mutable {
-    router_.list_sessions(tenant, std::move(reply));
+void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.list_sessions(tenant, request, std::move(reply));
   });
 }
 

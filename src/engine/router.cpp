@@ -196,19 +196,13 @@ Expected<Unit> Router::check_record(const ServedModel& served, const kv::Session
                           record.name.empty() ? record.id.value : record.name, record.model));
 }
 
-std::size_t Router::least_loaded_lane(const ServedModel& served) const {
-  if (served.lanes.size() == 1) return 0;
-  std::vector<std::size_t> load(served.lanes.size(), 0);
-  for (const auto& [id, open] : requests_) {
-    const auto lane = std::ranges::find(served.lanes, open.lane);
-    if (lane == served.lanes.end()) continue;
-    // A running request outweighs every idle session.
-    load[static_cast<std::size_t>(lane - served.lanes.begin())] += sessions_.size() + 1;
-  }
-  sessions_.for_each([&](const Session& session) {
-    if (session.summary.model == served.name) ++load[session.lane];
-  });
-  return static_cast<std::size_t>(std::ranges::min_element(load) - load.begin());
+// The one with the fewest requests; of those alike, with the fewest idle sessions in its slots.
+std::size_t Router::least_loaded_lane(const ServedModel& served) {
+  const auto load = [](const Lane* lane) {
+    const LaneStats& stats = lane->stats();
+    return std::pair(stats.queue_depth.value() + stats.sequences_active.value(), stats.hot_sessions.value());
+  };
+  return static_cast<std::size_t>(std::ranges::min_element(served.lanes, {}, load) - served.lanes.begin());
 }
 
 // Commits the next record of a session, replies with what it has become and unlocks it.
@@ -690,15 +684,16 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
                  });
 }
 
-void Router::list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply) {
-  std::vector<SessionInfo> sessions;
-  sessions_.for_each([&](const Session& session) {
-    if (session.summary.tenant == tenant) sessions.push_back(info_of(session));
+void Router::list_sessions(const TenantId& tenant, const SessionListRequest& request, Reply<SessionList> reply) {
+  const Session* after = request.after.empty() ? nullptr : sessions_.find(tenant, request.after);
+  if (after == nullptr && !request.after.empty()) return reply(std::unexpected(unknown_session(request.after)));
+  SessionList list;
+  list.has_more = sessions_.for_each_of(tenant, after, [&](const Session& session) {
+    if (std::ssize(list.sessions) == request.limit) return false;
+    list.sessions.push_back(info_of(session));
+    return true;
   });
-  std::ranges::sort(sessions, [](const SessionInfo& a, const SessionInfo& b) {
-    return std::tie(a.created_s, a.id) < std::tie(b.created_s, b.id);
-  });
-  reply(std::move(sessions));
+  reply(std::move(list));
 }
 
 void Router::export_session(const TenantId& tenant, const std::string& session, bool with_kv, Reply<ExportedSession> reply) {

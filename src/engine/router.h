@@ -150,7 +150,7 @@ class Router {
   void rewind_session(const TenantId& tenant, const std::string& session, std::int32_t turn, Reply<SessionInfo> reply);
   void touch_session(const TenantId& tenant, const std::string& session, Reply<SessionInfo> reply);
   void get_session(const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
-  void list_sessions(const TenantId& tenant, Reply<std::vector<SessionInfo>> reply);
+  void list_sessions(const TenantId& tenant, const SessionListRequest& request, Reply<SessionList> reply);
   void set_metadata(const TenantId& tenant, const std::string& session, std::string metadata, Reply<SessionDetail> reply);
   void remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply);
   void get_response(const TenantId& tenant, const std::string& session, const std::string& response,
@@ -212,7 +212,7 @@ class Router {
   [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] static Expected<Unit> check_record(const ServedModel& served, const kv::SessionRecord& record);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
-  [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
+  [[nodiscard]] static std::size_t least_loaded_lane(const ServedModel& served);
   void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionInfo> reply);
   void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionDetail> reply);
   void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);

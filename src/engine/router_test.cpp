@@ -101,7 +101,7 @@ class RouterTest : public ::testing::Test {
   }
   std::vector<SessionInfo> list() {
     std::vector<SessionInfo> sessions;
-    router_->list_sessions(kTenant, [&](const Expected<std::vector<SessionInfo>>& all) { sessions = all.value(); });
+    router_->list_sessions(kTenant, {}, [&](const Expected<SessionList>& all) { sessions = all.value().sessions; });
     return sessions;
   }
   Expected<SessionDetail> get(const std::string& session) {
@@ -249,6 +249,32 @@ TEST_F(RouterTest, AReplyWhoseEndThrowsEndsWithAnError) {
   const auto again = generate("a", 3);
   EXPECT_EQ(again->tokens, sink->tokens) << "its input is pending again";
   EXPECT_EQ(router_->requests_open(), 0);
+}
+
+// --- Lists
+
+TEST_F(RouterTest, ListsComeInPagesOldestFirst) {
+  for (int i = 0; i < 5; ++i) left_behind(std::format("s{}", i)).created_s = 5 - i;
+  left_behind("foreign").tenant = TenantId{"other"};
+  start();
+  const auto page = [&](SessionListRequest request) {
+    return ask<SessionList>([&](auto reply) { router_->list_sessions(kTenant, request, std::move(reply)); });
+  };
+  const auto ids_of = [](const SessionList& list) {
+    std::string ids;
+    for (const SessionInfo& session : list.sessions) ids += session.id.value + " ";
+    return ids;
+  };
+  const auto first = page({.limit = 3});
+  EXPECT_EQ(ids_of(*first), "s4 s3 s2 ");
+  EXPECT_TRUE(first->has_more);
+  const auto rest = page({.after = "s2", .limit = 3});
+  EXPECT_EQ(ids_of(*rest), "s1 s0 ");
+  EXPECT_FALSE(rest->has_more);
+  EXPECT_FALSE(page({.limit = 5})->has_more);
+  EXPECT_EQ(page({.after = "foreign"}).error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(end("s3"));
+  EXPECT_EQ(ids_of(*page({})), "s4 s2 s1 s0 ");
 }
 
 // --- Generations

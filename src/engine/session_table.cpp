@@ -33,7 +33,8 @@ void SessionTable::adopt(kv::SessionSummary summary) {
     next_expiry_ = std::min(next_expiry_, session.expires);
   }
   session.summary = std::move(summary);
-  count(session.summary, true);
+  accounts_[session.summary.tenant].made.insert(&session);
+  count_tokens(session.summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
 }
 
@@ -105,19 +106,17 @@ Session& SessionTable::add(kv::RecordPtr record, std::size_t lane, SessionId for
   session.forked_from = std::move(forked_from);
   const kv::SessionSummary& summary = session.summary;
   if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
-  count(summary, true);
+  accounts_[summary.tenant].made.insert(&session);
+  count_tokens(summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
   return session;
 }
 
-// Of the account of its tenant.
-void SessionTable::count(const kv::SessionSummary& summary, bool has_come) {
-  const auto found = accounts_.try_emplace(summary.tenant).first;
-  Account& account = found->second;
+// REQUIRES: the session is in the account of its tenant.
+void SessionTable::count_tokens(const kv::SessionSummary& summary, bool has_come) {
+  Account& account = accounts_.at(summary.tenant);
   const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
-  account.sessions = has_come ? account.sessions + 1 : account.sessions - 1;
   account.tokens = has_come ? account.tokens + tokens : account.tokens - tokens;
-  if (account.sessions == 0) accounts_.erase(found);
 }
 
 Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
@@ -127,17 +126,18 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t ses
                 std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size()));
   }
   const auto found = accounts_.find(tenant);
-  const Account account = found == accounts_.end() ? Account() : found->second;
-  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && account.sessions + sessions_added > limits.tenant_sessions_max) {
+  const std::size_t sessions = found == accounts_.end() ? 0 : found->second.made.size();
+  const std::size_t tokens = found == accounts_.end() ? 0 : found->second.tokens;
+  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && sessions + sessions_added > limits.tenant_sessions_max) {
     return fail(ErrorCode::limit_quota,
-                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", account.sessions));
+                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", sessions));
   }
-  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && account.tokens + tokens_added > limits.tenant_tokens_max) {
+  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && tokens + tokens_added > limits.tenant_tokens_max) {
     return fail(
         ErrorCode::limit_quota,
         std::format("your sessions keep {} tokens, {} more are beyond limits.tenant_tokens_max, which is {}: end or rewind "
                     "some",
-                    account.tokens, tokens_added, limits.tenant_tokens_max));
+                    tokens, tokens_added, limits.tenant_tokens_max));
   }
   return Unit{};
 }
@@ -186,8 +186,8 @@ void SessionTable::put_first(const SessionId& id, Session::Then then) {
 }
 
 void SessionTable::commit(kv::RecordPtr record, kv::RecordPtr before, std::move_only_function<void(Expected<Unit>)> then) {
-  count(find(record->id)->summary, false);
-  count(kv::summary_of(*record), true);
+  count_tokens(find(record->id)->summary, false);
+  count_tokens(kv::summary_of(*record), true);
   catalog_.commit(record, std::move(before), [this, record, then = std::move(then)](Expected<Unit> done) mutable {
     options_.post([this, record = std::move(record), done = std::move(done), then = std::move(then)]() mutable {
       Session& session = *find(record->id);
@@ -196,8 +196,8 @@ void SessionTable::commit(kv::RecordPtr record, kv::RecordPtr before, std::move_
         options_.on_committed(*record);
         session.record = std::move(record);
       } else {
-        count(kv::summary_of(*record), false);
-        count(session.summary, true);
+        count_tokens(kv::summary_of(*record), false);
+        count_tokens(session.summary, true);
       }
       then(std::move(done));
     });
@@ -280,8 +280,11 @@ void SessionTable::erase(const SessionId& id) {
   const auto found = sessions_.find(id);
   UMA_CHECK(found != sessions_.end());
   wake(found->second);
+  const auto account = accounts_.find(found->second.summary.tenant);
+  count_tokens(found->second.summary, false);
+  UMA_CHECK(account->second.made.erase(&found->second) == 1);
+  if (account->second.made.empty()) accounts_.erase(account);
   Session session = std::move(found->second);
-  count(session.summary, false);
   if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
   sessions_.erase(found);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
@@ -320,7 +323,7 @@ void SessionTable::expire() {
 
 void SessionTable::check_invariants() const {
   std::size_t counted = 0;
-  for (const auto& [tenant, account] : accounts_) counted += account.sessions;
+  for (const auto& [tenant, account] : accounts_) counted += account.made.size();
   UMA_CHECK(counted == sessions_.size());
   std::size_t resting_bytes = 0;
   for (const auto& [id, session] : sessions_) {

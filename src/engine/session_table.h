@@ -15,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -123,6 +125,18 @@ class SessionTable {
     for (const auto& [id, session] : sessions_) visit(session);
   }
 
+  // Visits the tenant's sessions, those made first at the beginning, behind `after` (null: from the first one), until visit()
+  // returns false. Returns whether it did.
+  bool for_each_of(const TenantId& tenant, const Session* after, auto&& visit) const {
+    const auto found = accounts_.find(tenant);
+    if (found == accounts_.end()) return false;
+    const auto& made = found->second.made;
+    for (auto session = after == nullptr ? made.begin() : made.upper_bound(after); session != made.end(); ++session) {
+      if (!visit(**session)) return true;
+    }
+    return false;
+  }
+
   [[nodiscard]] SessionId new_id();
   // Errors: E_LIMIT_002, E_LIMIT_005: so many sessions or tokens more are too many.
   [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
@@ -162,14 +176,19 @@ class SessionTable {
  private:
   friend class SessionLock;
 
-  // What a tenant keeps, with what is being committed.
+  struct IsOlder {
+    bool operator()(const Session* a, const Session* b) const {
+      return std::tie(a->summary.created_s, a->summary.id) < std::tie(b->summary.created_s, b->summary.id);
+    }
+  };
+  // What a tenant keeps.
   struct Account {
-    std::size_t sessions = 0;
-    std::size_t tokens = 0;
+    std::set<const Session*, IsOlder> made;
+    std::size_t tokens = 0;  // with those that are being committed
   };
 
   void adopt(kv::SessionSummary summary);
-  void count(const kv::SessionSummary& summary, bool has_come);
+  void count_tokens(const kv::SessionSummary& summary, bool has_come);
   void unlock(const SessionId& id);
   void unlock_later(SessionId id);
   void on_read(const SessionId& id, Expected<kv::RecordPtr> record, SessionLock lock);

@@ -104,7 +104,7 @@ void ClientRequests::finish(const std::vector<std::string>& ids) {
 }
 
 void ClientRequests::end_input() {
-  const auto import = std::ranges::find_if(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); });
+  const auto import = import_that_comes();
   if (import == in_flight_.end()) return;
   const std::string id = import->first;
   in_flight_.erase(import);
@@ -195,8 +195,8 @@ void ClientRequests::run(const std::string& id, wire::GetSessionRequest request)
   service_.get_session(tenant_, std::move(request.session), reply_to<SessionDetail>(id, wire::append_session_detail));
 }
 
-void ClientRequests::run(const std::string& id, wire::ListSessionsRequest) {
-  service_.list_sessions(tenant_, reply_to<std::vector<SessionInfo>>(id, wire::append_sessions));
+void ClientRequests::run(const std::string& id, SessionListRequest request) {
+  service_.list_sessions(tenant_, std::move(request), reply_to<SessionList>(id, wire::append_sessions));
 }
 
 void ClientRequests::run(const std::string& id, wire::ExportSessionRequest request) {
@@ -214,7 +214,7 @@ void ClientRequests::run(const std::string& id, wire::ExportSessionRequest reque
 }
 
 void ClientRequests::run(const std::string& id, wire::ImportSessionRequest request) {
-  if (std::ranges::any_of(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); })) {
+  if (awaits_file()) {
     return answer_error(id,
                         {ErrorCode::limit_wait, "another import is coming on this connection: send its file to the end first"});
   }

@@ -1,6 +1,7 @@
 // The requests of one client: from the bytes of a frame to a call of core::Service, and which of them still run.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -37,6 +38,8 @@ class ClientRequests {
   void cancel_all();
 
   [[nodiscard]] bool empty() const { return in_flight_.empty(); }
+  // The rest of a file that is imported has to come.
+  [[nodiscard]] bool awaits_file() const { return import_that_comes() != in_flight_.end(); }
 
  private:
   class StreamSink;
@@ -50,6 +53,11 @@ class ClientRequests {
     std::optional<Import> import;         // whose file is still coming; at most one
   };
 
+  using InFlights = std::unordered_map<std::string, InFlight>;
+  [[nodiscard]] InFlights::const_iterator import_that_comes() const {
+    return std::ranges::find_if(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); });
+  }
+
   // One function per type of request; `id` is the client's.
   void run(const std::string& id, GenerateRequest request);
   void run(const std::string& id, EmbedImagesRequest request);
@@ -61,7 +69,7 @@ class ClientRequests {
   void run(const std::string& id, wire::RewindSessionRequest request);
   void run(const std::string& id, wire::TouchRequest request);
   void run(const std::string& id, wire::GetSessionRequest request);
-  void run(const std::string& id, wire::ListSessionsRequest request);
+  void run(const std::string& id, SessionListRequest request);
   void run(const std::string& id, wire::ExportSessionRequest request);
   void run(const std::string& id, wire::ImportSessionRequest request);
   void run(const std::string& id, wire::ImportDataRequest request);
@@ -83,7 +91,7 @@ class ClientRequests {
   const std::uint64_t client_;  // a number of its own among all connections
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<ByteBudget> imports_;
-  std::unordered_map<std::string, InFlight> in_flight_;  // by the client's id
+  InFlights in_flight_;  // by the client's id
 };
 
 }  // namespace uma::server

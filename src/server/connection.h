@@ -36,8 +36,11 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
   void flush() override;
   // Cancels what runs and closes the socket. Later calls do nothing.
   void close();
-  // True when nothing is in flight and no byte moved since `time`.
-  [[nodiscard]] bool is_idle_since(TimePoint time) const { return requests_->empty() && last_byte_at_ <= time; }
+  // True when no byte moved since `time`, and none moves before the client does something: nothing is in flight, the rest of a
+  // file has to come from it, or it has to read.
+  [[nodiscard]] bool is_idle_since(TimePoint time) const {
+    return last_byte_at_ <= time && (requests_->empty() || requests_->awaits_file() || outbox_->bytes_unsent() > 0);
+  }
 
  private:
   Connection(Socket socket, ServerState& server);

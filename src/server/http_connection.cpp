@@ -333,7 +333,7 @@ Awaitable<bool> HttpConnection::serve_request() {
     parse_problem_ = http::error::body_limit;
     if (parser.content_length().value_or(0) > body_bytes_max_) co_return co_await refuse_unread(ReadEnd::malformed);
   }
-  if (match.route->method == http::verb::post) refusal = check_limits();
+  if (current_.caller && !is_watching()) refusal = check_limits();
   if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   if (!parser.is_done()) {
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
@@ -402,14 +402,18 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
                   "are not)"}};
 }
 
+// Who asks for these looks after the daemon.
+bool HttpConnection::is_watching() const {
+  return current_.path == "/health" || current_.path == "/ready" || current_.path == "/metrics";
+}
+
 std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& parser) {
   const auto& head = parser.get();
   if (needs_no_key()) {
     current_.caller = server_.own_account;
     return std::nullopt;
   }
-  const bool is_open = current_.path == "/health" || current_.path == "/ready" ||
-                       (current_.path == "/metrics" && server_.options.serves_metrics_without_key);
+  const bool is_open = is_watching() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
   if (server_.keys.empty()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
@@ -501,10 +505,9 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
     }
     if (failed != nullptr && !has_begun && bytes.empty()) {
       const Error error = *failed->failure();
-      const int status = http_status(error.code);
       const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
-      co_return co_await respond_error(status, error, keep_alive, is_session ? session_field : error.field,
-                                       status == 503 ? "Retry-After: 1\r\n" : "");
+      co_return co_await respond_error(http_status(error.code), error, keep_alive, is_session ? session_field : error.field,
+                                       retry_header(error.code));
     }
     const bool is_last = failed != nullptr || have_all_ended;
     if (bytes.empty() && !is_last) {

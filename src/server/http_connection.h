@@ -181,6 +181,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);
   std::optional<Refusal> check_key(const Parser& parser);
+  [[nodiscard]] bool is_watching() const;
   std::optional<Refusal> check_limits();
   void log_access();
 
@@ -263,8 +264,7 @@ boost::asio::awaitable<bool> HttpConnection::respond_with(std::optional<Expected
     co_return co_await respond(200, kJson, std::move(*body), request.keep_alive);
   }
   const Error& error = value->error();
-  const int status = http_status(error.code);
-  co_return co_await respond_error(status, error, request.keep_alive, "", status == 503 ? "Retry-After: 1\r\n" : "");
+  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, "", retry_header(error.code));
 }
 
 }  // namespace uma::server

@@ -11,6 +11,12 @@ namespace uma::server {
 
 // The status of an answer that carries this error (docs/PROTOCOL.md).
 [[nodiscard]] int http_status(ErrorCode code);
+// The header that says when to try again, with its end; empty where that would change nothing. A model that could not be loaded
+// is tried anew after 5 s.
+[[nodiscard]] constexpr std::string_view retry_header(ErrorCode code) {
+  if (code == ErrorCode::model_load) return "Retry-After: 5\r\n";
+  return code == ErrorCode::limit_wait ? "Retry-After: 1\r\n" : "";
+}
 
 // Whether `authority` (a Host header: a name or an address, perhaps with a port) means this machine: localhost, 127.0.0.0/8 or
 // [::1]. A page of another site that has its name point to this machine (DNS rebinding) still sends that name.

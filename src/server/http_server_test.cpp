@@ -65,7 +65,9 @@ class HttpClient {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     }
   }
-  void get(const std::string& path) { send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"); }
+  void get(const std::string& path, const std::string& header = "") {
+    send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n");
+  }
   void post(const std::string& path, const std::string& body, const std::string& header = "") {
     send("POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + header + "Content-Length: " + std::to_string(body.size()) +
          "\r\n\r\n" + body);
@@ -619,6 +621,30 @@ TEST_F(HttpServerTest, LimitsTheRequestsOfAKey) {
   EXPECT_EQ(second.status, 429);
   EXPECT_THAT(second.head, HasSubstr("Retry-After: "));
   EXPECT_THAT(second.body, HasSubstr(R"("type":"rate_limit_error")"));
+  HttpClient two = client();
+  two.get("/v1/sessions", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(two.answer().status, 429);
+  HttpClient three = client();
+  three.get("/metrics", "Authorization: Bearer secret\r\n");
+  EXPECT_EQ(three.answer().status, 200) << "who looks after the daemon takes none of them";
+}
+
+TEST_F(HttpServerTest, ListsSessionsInPages) {
+  start();
+  HttpClient one = client();
+  const auto get = [&](const std::string& query) {
+    one.get("/v1/sessions" + query);
+    return one.answer();
+  };
+  EXPECT_THAT(get("").body, HasSubstr(R"("has_more":false)"));
+  const Answer page = get("?after=a%20tale&limit=1");
+  EXPECT_THAT(page.body, HasSubstr(R"("name":"behind a tale")"));
+  EXPECT_THAT(page.body, HasSubstr(R"("has_more":true)"));
+  for (const char* limit : {"0", "10001", "-1", "x", "99999999999999999999"}) {
+    const Answer refused = get("?limit=" + std::string(limit));
+    EXPECT_EQ(refused.status, 400) << limit;
+    EXPECT_THAT(refused.body, HasSubstr(R"("param":"limit")"));
+  }
 }
 
 EmbedResult two_numbers() {

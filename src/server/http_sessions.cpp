@@ -1,4 +1,5 @@
 // /v1/sessions: the operations that the Unix socket has too (docs/PROTOCOL.md), with its objects as answers.
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +29,22 @@ std::expected<BodyT, wire::RejectedBody> decode(std::string_view type, const Htt
   return std::get<BodyT>(std::move(*body));
 }
 
+// ?after=…&limit=…
+std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_view query) {
+  const std::string after = wire::query_value(query, "after");
+  const std::string limit = wire::query_value(query, "limit");
+  const bool is_number = limit.size() <= 9 && std::ranges::all_of(limit, [](char c) { return c >= '0' && c <= '9'; });
+  std::string body;
+  wire::ObjectWriter object(body);
+  if (!after.empty()) object.field("after", after);
+  if (!limit.empty() && is_number) object.field("limit", std::stoi(limit));
+  if (!is_number) object.field("limit", limit);
+  object.close();
+  auto decoded = wire::decode_session_request("list_sessions", "", body);
+  if (!decoded) return std::unexpected(std::move(decoded.error()));
+  return std::get<SessionListRequest>(std::move(*decoded));
+}
+
 }  // namespace
 
 Answer handlers::create_session(HttpConnection& connection, const HttpRequest& request) {
@@ -40,8 +57,10 @@ Answer handlers::create_session(HttpConnection& connection, const HttpRequest& r
 }
 
 Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& request) {
-  auto sessions = co_await connection.ask<std::vector<SessionInfo>>([&](Reply<std::vector<SessionInfo>> reply) {
-    connection.service().list_sessions(connection.tenant(), std::move(reply));
+  auto call = decode_list(request.query);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto sessions = co_await connection.ask<SessionList>([&](Reply<SessionList> reply) {
+    connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
   });
   co_return co_await connection.respond_with(std::move(sessions), request,
                                              [](const auto& all) { return wire::sessions_json(all); });

@@ -121,8 +121,9 @@ class FakeService final : public Service {
     detail.text = std::string(1'000'000, 'x');
     reply(detail);
   }
-  void list_sessions(TenantId, Reply<std::vector<SessionInfo>> reply) override {
-    reply(std::vector<SessionInfo>{session_named("one")});
+  void list_sessions(TenantId, SessionListRequest request, Reply<SessionList> reply) override {
+    reply(SessionList{.sessions = {session_named(request.after.empty() ? "one" : "behind " + request.after)},
+                      .has_more = request.limit == 1});
   }
   void set_metadata(TenantId, std::string session, std::string metadata, Reply<SessionDetail> reply) override {
     SessionDetail detail;

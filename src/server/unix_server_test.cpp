@@ -404,6 +404,22 @@ TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
   EXPECT_TRUE(client.has_ended());
 }
 
+TEST_F(UnixServerTest, AFileWhoseClientStopsHoldsNoMemory) {
+  constexpr std::size_t kMax = 3'000'000;
+  start({.limits = {.transfer_bytes_max = kMax}, .idle_timeout = milliseconds(20)});
+  TestClient sends(path());
+  sends.send_json(R"({"id":"i","type":"import_session"})");
+  sends.send_json(data_frame("d", 700'000, false));
+  TestClient reads(path());
+  reads.send_json(R"({"id":"e","type":"export_session","session_id":"tale","kv":true})");
+  EXPECT_EQ(reads.receive_field("event"), "data");
+  EXPECT_FALSE(service_.exported().expired());
+  EXPECT_EQ(sends.receive_field("event"), "ack");
+  EXPECT_TRUE(sends.has_ended());
+  EXPECT_TRUE(server_->wait_idle(kPatience)) << "nothing is under way for either";
+  EXPECT_TRUE(service_.exported().expired());
+}
+
 TEST_F(UnixServerTest, AClientThatVanishesCancelsWhatItRan) {
   start();
   TestClient client(path());

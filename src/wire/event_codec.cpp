@@ -176,13 +176,14 @@ void write_imported_fields(ObjectWriter& object, const ImportedSession& session)
   object.field("kv", imported_kv_name(session.kv));
 }
 
-void write_sessions(ObjectWriter& parent, std::string_view name, std::span<const SessionInfo> sessions) {
+void write_sessions(ObjectWriter& parent, std::string_view name, const SessionList& list) {
   std::string& out = parent.begin(name);
-  append_json_array(out, sessions, [&](const SessionInfo& session) {
+  append_json_array(out, list.sessions, [&](const SessionInfo& session) {
     ObjectWriter object(out);
     write_session_fields(object, session);
     object.close();
   });
+  parent.field("has_more", list.has_more);
 }
 
 template <class WriteT>
@@ -459,8 +460,8 @@ void append_session_detail(std::string& out, const FrameHead& head, const Sessio
   append_reply(out, head, "session", [&](ObjectWriter& object) { write_detail_fields(object, session); });
 }
 
-void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions) {
-  append_reply(out, head, "sessions", [&](ObjectWriter& reply) { write_sessions(reply, "sessions", sessions); });
+void append_sessions(std::string& out, const FrameHead& head, const SessionList& list) {
+  append_reply(out, head, "sessions", [&](ObjectWriter& reply) { write_sessions(reply, "sessions", list); });
 }
 
 void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part) {
@@ -514,10 +515,10 @@ std::string session_json(const ImportedSession& session) {
   return object_json([&](ObjectWriter& object) { write_imported_fields(object, session); });
 }
 
-std::string sessions_json(std::span<const SessionInfo> sessions) {
+std::string sessions_json(const SessionList& list) {
   return object_json([&](ObjectWriter& object) {
     object.field("object", "list");
-    write_sessions(object, "data", sessions);
+    write_sessions(object, "data", list);
   });
 }
 

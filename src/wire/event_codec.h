@@ -41,7 +41,7 @@ void append_cancel_ack(std::string& out, const FrameHead& head, bool cancelled);
 void append_session_ack(std::string& out, const FrameHead& head, const SessionInfo& session);
 void append_session(std::string& out, const FrameHead& head, const SessionInfo& session);
 void append_session_detail(std::string& out, const FrameHead& head, const SessionDetail& session);
-void append_sessions(std::string& out, const FrameHead& head, std::span<const SessionInfo> sessions);
+void append_sessions(std::string& out, const FrameHead& head, const SessionList& list);
 // A part of an exported file.
 void append_data(std::string& out, const FrameHead& head, std::span<const std::byte> part);
 // After its parts: what the file is of.
@@ -57,7 +57,7 @@ void append_pong(std::string& out, const FrameHead& head);
 [[nodiscard]] std::string session_json(const SessionInfo& session);
 [[nodiscard]] std::string session_json(const SessionDetail& session);
 [[nodiscard]] std::string session_json(const ImportedSession& session);
-[[nodiscard]] std::string sessions_json(std::span<const SessionInfo> sessions);
+[[nodiscard]] std::string sessions_json(const SessionList& list);
 
 // The usage object alone, without a frame.
 void append_usage(std::string& out, const Usage& usage);

@@ -165,9 +165,9 @@ TEST(EventCodec, SessionRepliesCarryTheSession) {
   append_session_ack(bytes, FrameHead("r1"), sample_session());
   EXPECT_EQ(json::value(parse_frame(bytes)), json::parse(R"({"id":"r1","event":"ack",)" + fields + "}"));
   bytes.clear();
-  append_sessions(bytes, FrameHead("r1"), std::vector<SessionInfo>{sample_session(), sample_session()});
+  append_sessions(bytes, FrameHead("r1"), SessionList{.sessions = {sample_session(), sample_session()}, .has_more = true});
   EXPECT_EQ(json::value(parse_frame(bytes)),
-            json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" + fields + "},{" + fields + "}]}"));
+            json::parse(R"({"id":"r1","event":"sessions","sessions":[{)" + fields + "},{" + fields + R"(}],"has_more":true})"));
 }
 
 TEST(EventCodec, SessionDetailShowsMessagesOrText) {

@@ -65,7 +65,6 @@ struct UnloadModelRequest {
   std::string model;
 };
 
-struct ListSessionsRequest {};
 struct ModelsRequest {};
 struct MetricsRequest {};
 struct PingRequest {};
@@ -73,7 +72,7 @@ struct PingRequest {};
 // generate, generate_stream and regenerate are all a core GenerateRequest.
 using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
-                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, ListSessionsRequest,
+                 ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, SessionListRequest,
                  ExportSessionRequest, ImportSessionRequest, ImportDataRequest, EmbeddingCall, RerankCall, LoadModelRequest,
                  UnloadModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
 

@@ -173,6 +173,13 @@ RequestBody decode_get_session(FieldReader& fields) {
   return GetSessionRequest{session_field(fields)};
 }
 
+RequestBody decode_list_sessions(FieldReader& fields) {
+  SessionListRequest request;
+  request.after = fields.text("after").value_or("");
+  request.limit = static_cast<std::int32_t>(fields.integer("limit", 1, SessionListRequest::kLimitMax).value_or(request.limit));
+  return request;
+}
+
 RequestBody decode_export_session(FieldReader& fields) {
   ExportSessionRequest request{.session = session_field(fields)};
   request.with_kv = fields.boolean("kv").value_or(false);
@@ -242,7 +249,7 @@ constexpr std::array<TypeDecoder, 24> kDecoders = {{
     {"rewind_session", decode_rewind_session},
     {"touch", decode_touch},
     {"get_session", decode_get_session},
-    {"list_sessions", decode_plain<ListSessionsRequest>},
+    {"list_sessions", decode_list_sessions},
     {"export_session", decode_export_session},
     {"import_session", decode_import_session},
     {"import_data", decode_import_data},

@@ -505,7 +505,10 @@ TEST(DecodeRequest, SessionCommandsReadTheirFields) {
 }
 
 TEST(DecodeRequest, PlainTypesNeedNothingElse) {
-  decode<ListSessionsRequest>(R"("type":"list_sessions")");
+  EXPECT_EQ(decode<SessionListRequest>(R"("type":"list_sessions")").limit, 10'000);
+  const auto page = decode<SessionListRequest>(R"("type":"list_sessions","after":"s","limit":2)");
+  EXPECT_EQ(page.after, "s");
+  EXPECT_EQ(page.limit, 2);
   decode<ModelsRequest>(R"("type":"models")");
   decode<MetricsRequest>(R"("type":"metrics")");
   decode<PingRequest>(R"("type":"ping")");

@@ -33,6 +33,20 @@ class Sessions(uma.DaemonTest):
         self.assert_error(self.client.session(session), "E_SESSION_001")
         self.assertNotIn(session, [entry["session_id"] for entry in self.client.call(type="list_sessions")["sessions"]])
 
+    def test_a_list_comes_in_pages(self):
+        made = [self.client.create_session(mode="text") for _ in range(3)]
+        listed, after = [], {}
+        while True:
+            page = self.client.call(type="list_sessions", limit=1, **after)
+            listed += [entry["session_id"] for entry in page["sessions"]]
+            if not page["has_more"]:
+                break
+            after = {"after": listed[-1]}
+        self.assertEqual(sorted(made), sorted(session for session in listed if session in made))
+        self.assertEqual(len(set(listed)), len(listed))
+        self.assert_error(self.client.call(type="list_sessions", after="nobody"), "E_SESSION_001")
+        self.assert_error(self.client.call(type="list_sessions", limit=0), "E_PROTO_003")
+
     def test_a_second_turn_reuses_what_was_computed(self):
         session = self.text_session("one two three " * 20)
         first = self.client.generate_stream(session, **OPTIONS)

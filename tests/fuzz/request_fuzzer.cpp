@@ -165,7 +165,9 @@ void check(const wire::RerankCall& call) {
   for (const std::string& document : call.rerank.documents) check_text(document);
 }
 
-void check(const wire::ListSessionsRequest&) {}
+void check(const SessionListRequest& request) {
+  UMA_CHECK(request.limit >= 1 && request.limit <= SessionListRequest::kLimitMax);
+}
 void check(const wire::ExportSessionRequest& request) {
   check_session(request.session);
 }

@@ -421,9 +421,9 @@ void Simulation::crash_and_start_again() {
   // Every session that a client was told of is there, and its own tenant's.
   for (const TenantId& tenant : kTenants) {
     router_->list_sessions(
-        tenant, expect_reply<std::vector<SessionInfo>>([this, tenant](const Expected<std::vector<SessionInfo>>& all) {
+        tenant, {}, expect_reply<SessionList>([this, tenant](const Expected<SessionList>& all) {
           for (const auto& [id, session] : known_) {
-            UMA_CHECK(std::ranges::contains(*all, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
+            UMA_CHECK(std::ranges::contains(all->sessions, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
           }
         }));
   }
