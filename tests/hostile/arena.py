@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import attackers
 import surface
@@ -52,6 +53,7 @@ class Arena:
         # A tight file of the daemon's own settings: nothing of the environment counts, HTTP's address of uma.py neither.
         self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
         self.is_supervised = is_supervised
+        self.descriptors_idle = 1 << 20  # that the daemon has without clients
 
     def __enter__(self):
         try:
@@ -90,6 +92,10 @@ class Arena:
             for kind in ("embed", "rerank", "embed_image"):
                 answer = client.call(type=kind, **surface.FRAMES[kind][0])
                 assert answer["event"] != "error", answer
+        self.request("GET", "/v1/models")  # the kernel is asked whose the connection is, from a descriptor that is kept
+        for _ in range(30):  # the connections of this function are closed by and by
+            self.descriptors_idle = min(self.descriptors_idle, self.descriptors())
+            time.sleep(0.01)
 
     @contextlib.contextmanager
     def victims(self, *kinds):
@@ -145,10 +151,13 @@ class Arena:
         """The accounts that must be empty when nobody asks for anything, as far as they are not."""
         metrics = self.metrics()
         names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions")
-        return {name: metrics[name] for name in names if metrics[name] != 0}
+        left = {name: metrics[name] for name in names if metrics[name] != 0}
+        if (descriptors := self.descriptors()) > self.descriptors_idle:
+            left["descriptors"] = descriptors - self.descriptors_idle
+        return left
 
     def wait_empty(self):
-        """Waits until every account is empty. Raises where one never is."""
+        """Waits until every account is empty, and no descriptor is open that was not before. Raises where that never happens."""
         self.end_all_sessions()
         left = {}
 

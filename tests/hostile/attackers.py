@@ -183,14 +183,16 @@ class Refused(Exception):
 
 
 class Attacker:
-    """One hostile client: a connection of each kind, and sessions of its own. Used by one thread."""
+    """One hostile client: a connection of each kind, and sessions of its own. Used by one thread. `patience_s`: how long it may
+    leave the daemon waiting, or wait for it, in one step."""
 
     SLOW_S = 0.05  # between two bytes of a slow client
 
-    def __init__(self, target, account, seed):
+    def __init__(self, target, account, seed, patience_s=0.2):
         self.target = target
         self.account = account
         self.seed = seed
+        self.patience_s = patience_s
         self.rng = random.Random(seed)
         self.mutator = mutations.Mutator(self.rng)
         self.socket = None
@@ -205,7 +207,7 @@ class Attacker:
             self.http_slow_writer: 1, self.http_slow_reader: 1, self.http_pipelining: 1, self.http_import: 4, self.http_image: 3,
             self.frame_field: 30, self.frame_valid: 4, self.frame_framing: 4, self.frame_early_close: 4, self.frame_slow_writer: 1,
             self.frame_slow_reader: 1, self.frame_many_in_flight: 1, self.frame_import: 4, self.frame_half_import: 1, self.frame_image: 3,
-            self.costly: 2, self.crowd: 1,
+            self.costly: 2, self.crowd: 1, self.stall: 1,
         }
         self.attacks = list(attacks)
         self.weights = list(attacks.values())
@@ -251,11 +253,13 @@ class Attacker:
 
     def make_things(self):
         """Sessions, a response and files that requests can name."""
+        if self.rng.random() < 0.3:
+            self.clear()
         client = self.client()
-        for name in ("session", "conversation"):
-            if name in self.things:
-                client.call(type="end_session", session_id=self.things[name].removeprefix("conv_"))
-        self.things = {"session": client.create_session(mode="text")}
+        answer = client.call(type="create_session", mode="text")
+        if check_event(answer, b"") and answer["event"] == "error":
+            return self.clear()
+        self.things = {"session": answer["session_id"]}
         client.generate("the cat", session_id=self.things["session"], max_tokens=70, ignore_eos=True)
         status, conversation = self.ask("POST", "/v1/conversations", {})
         if status == 200:
@@ -271,6 +275,16 @@ class Attacker:
             status, file = self.ask("GET", "/v1/sessions/" + self.things.get("kept", "none") + "/export", None)
             if status == 200:
                 self.files.append(file)
+        return None
+
+    def clear(self):
+        """Ends the sessions of both tenants, those of other attackers too: there is a quota."""
+        for session in self.client().call(type="list_sessions")["sessions"]:
+            self.client().call(type="end_session", session_id=session["session_id"])
+        status, sessions = self.ask("GET", "/v1/sessions", None)
+        for session in sessions["data"] if status == 200 else ():
+            self.ask("DELETE", "/v1/sessions/" + session["session_id"], None)
+        self.things = {}
 
     def filled(self, text):
         """A path or a body with the names of what exists, now and then of what is another tenant's or nobody's."""
@@ -596,7 +610,7 @@ class Attacker:
             for _ in range(4):
                 client.start(type="generate", prompt="the cat", max_tokens=250, ignore_eos=True, logprobs=5)
             client.start(type="list_sessions")
-            time.sleep(self.SLOW_S * 4)
+            time.sleep(self.patience_s)
 
     def frame_many_in_flight(self):
         """More requests than a connection may have; each has an answer."""
@@ -645,6 +659,7 @@ class Attacker:
             self.send_import(client, self.rng.choice(self.files) * self.rng.choice((1, 20)), is_whole=False)
             if self.rng.random() < 0.5:
                 client.receive()
+            time.sleep(self.patience_s / 2)
 
     def frame_image(self):
         kind, body = self.rng.choice((("embed_image", {"images": [{"data": self.picture()} for _ in range(self.rng.choice((1, 4)))]}),
@@ -675,6 +690,22 @@ class Attacker:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}
             self.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
 
+    def stall(self):
+        """A header or a body that stops: the rest never comes."""
+        body = b'{"prompt": "the cat", "max_tokens": 2}'
+        data = self.sent = self.request_bytes("POST", "/v1/completions", body)
+        with self.open_tcp() as connection:
+            connection.sendall(data[:self.rng.choice((5, 40, len(data) - len(body), len(data) - 1))])
+            connection.settimeout(self.patience_s)
+            try:
+                status, headers, answer = self.read_answer(connection, "POST")
+            except TimeoutError:
+                return
+        self.account.saw(status)
+        if status != 408:
+            raise Fault(f"status {status} of a request that never came")
+        check_answer(status, headers, answer, data)
+
     def crowd(self):
         """Connections that say nothing, or half of something; one attacker at a time, so that the bound for clients without a key is not reached."""
         if not self.target.crowd.acquire(blocking=False):
@@ -690,9 +721,10 @@ class Attacker:
             self.target.crowd.release()
 
 
-def attack(target, account, seed, attackers, steps=None, until=None, kind=Attacker):
-    """Lets so many attackers loose at the same time."""
-    threads = [threading.Thread(target=kind(target, account, f"{seed}/{number}").run, args=(steps, until), daemon=True) for number in range(attackers)]
+def attack(target, account, seed, attackers, steps=None, until=None, patience_s=0.2):
+    """Lets so many attackers loose at the same time; returns their threads."""
+    threads = [threading.Thread(target=Attacker(target, account, f"{seed}/{number}", patience_s).run, args=(steps, until), daemon=True)
+               for number in range(attackers)]
     for thread in threads:
         thread.start()
     return threads

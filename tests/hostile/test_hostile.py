@@ -56,13 +56,11 @@ class Hostile(unittest.TestCase):
     def setUp(self):
         self.account = attackers.Account()
         self.arena.wait_empty()
-        self.descriptors = self.arena.descriptors()
 
     def tearDown(self):
         self.assertTrue(self.arena.daemon.is_running(), self.arena.daemon.log()[-8000:])
         self.assertEqual([], self.account.faults[:5])
         self.arena.wait_empty()
-        uma.until(lambda: self.arena.descriptors() <= self.descriptors, f"{self.descriptors} descriptors as before")
 
     def attacker(self, seed=SEED):
         made = attackers.Attacker(self.arena.target(), self.account, seed)
