@@ -1,5 +1,5 @@
-"""The daemon that is attacked: a model whose text is known, with a projector, beside one that embeds and one that ranks; limits low enough to be reached;
-a key for attackers, and one for victims."""
+"""The daemon that is attacked: a model whose text is known, with a projector, beside one that embeds and one that ranks; limits low enough
+to be reached; a key for attackers, and one for victims."""
 
 import contextlib
 import http.client
@@ -50,7 +50,6 @@ class Arena:
                            "access_log": str(self.folder / "access.log")}}
         flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--n-ctx", 8192, "--slots", 4, "--threads", 1)
         kind = SupervisedDaemon if is_supervised else uma.Daemon
-        # A tight file of the daemon's own settings: nothing of the environment counts, HTTP's address of uma.py neither.
         self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
         self.is_supervised = is_supervised
         self.descriptors_idle = 1 << 20  # that the daemon has without clients

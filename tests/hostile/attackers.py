@@ -1,5 +1,5 @@
-"""Clients that know the protocols and break them, each step by a seed of its own. What the daemon answers must be well-formed, with a documented
-code; what it must not do is kept in the Account as a fault."""
+"""Clients that know the protocols and break them, each step by a seed of its own. What the daemon must not do (judge.py) is kept in the Account
+as a fault."""
 
 import base64
 import collections
@@ -14,29 +14,12 @@ import threading
 import time
 
 import mutations
-import openai_shapes
 import pictures
 import surface
 import uma
+from judge import Fault, check_answer, check_event
 
 FRAME_BYTES_MAX = 16 << 20  # where a model reads images
-# Statuses of HTTP and the codes that may come with each (docs/PROTOCOL.md); "" is an error without a code.
-PROTO = {"E_PROTO_001", "E_PROTO_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005"}
-STATUSES = {
-    400: PROTO | {"E_LIMIT_001", "E_LIMIT_004", "E_MODEL_003"}, 401: {"E_AUTH_001"}, 403: {"E_AUTH_001", "E_PROTO_003"},
-    404: {"E_MODEL_001", "E_SESSION_001", "E_PROTO_004", "E_PROTO_003"}, 405: PROTO, 408: PROTO | {"E_LIMIT_003"}, 409: {"E_SESSION_002"},
-    413: PROTO, 415: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
-}
-CODES = {code for codes in STATUSES.values() for code in codes}
-CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
-ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "pong"}
-REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
-# With one of these a reply may come to where no token can follow, which is E_RUNTIME_001.
-CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
-
-
-class Fault(Exception):
-    """The daemon did what it must not do."""
 
 
 class Account:
@@ -77,87 +60,6 @@ class Target:
         self.crowd = threading.Lock()  # who opens very many connections
 
 
-def is_json(headers):
-    return (headers.get("Content-Type") or "").startswith("application/json")
-
-
-def check_error(error, sent, status=None):
-    """An error object of HTTP."""
-    if reason := openai_shapes.mismatch({"error": error}, openai_shapes.ERROR):
-        raise Fault(f"an error of another shape: {reason}")
-    check_code(error["code"], sent, error["message"], STATUSES.get(status, CODES))
-
-
-def check_code(code, sent, message, allowed):
-    if code == "E_RUNTIME_001" and any(word in sent for word in CONSTRAINTS):
-        return
-    if code not in allowed:
-        raise Fault(f"code {code}: {message}")
-
-
-def check_answer(status, headers, body, sent):
-    """A whole answer of HTTP. Returns its object, if it is one. Raises a Fault."""
-    kind = headers.get("Content-Type") or ""
-    if not headers.get("x-request-id"):
-        raise Fault(f"status {status} without x-request-id")
-    if status == 200 and kind.startswith("text/event-stream"):
-        return check_stream(body.decode(), sent)
-    if status == 200 and not is_json(headers):
-        if not body and not sent.startswith(b"HEAD "):
-            raise Fault(f"an empty {kind}")
-        return None
-    if status == 204 or sent.startswith(b"HEAD ") and not body:
-        return None
-    if not is_json(headers):
-        raise Fault(f"status {status} with {kind or 'no type'}: {body[:200]}")
-    value = json.loads(body.decode())
-    if status == 200:
-        shape = openai_shapes.of(value)
-        if shape not in (None, openai_shapes.MODELS) and "deleted" not in value and (reason := openai_shapes.mismatch(value, shape)):
-            raise Fault(f"an answer of another shape: {reason}")
-        return value
-    if status == 503 and set(value) >= {"status", "requests_open"}:
-        return value  # of /health
-    may_be_internal = status == 500 and value.get("error", {}).get("code") == "E_RUNTIME_001"
-    if status not in STATUSES and not may_be_internal:
-        raise Fault(f"status {status}: {body[:300]}")
-    check_error(value.get("error"), sent, status)
-    return value
-
-
-def check_stream(text, sent):
-    """Server-sent events, whole: each an object, the last one of the kind that ends it."""
-    blocks = text.split("\n\n")
-    if blocks[-1] != "":
-        raise Fault(f"a stream that is cut off: {text[-200:]!r}")
-    last = None
-    for block in blocks[:-1]:
-        data = "".join(line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: "))
-        if not data:
-            continue  # a comment
-        last = data if data == "[DONE]" else json.loads(data)
-        if isinstance(last, dict):
-            if last.get("error") and "object" not in last and "type" not in last:
-                check_error(last["error"], sent)
-            elif last.get("object") in ("chat.completion.chunk", "text_completion"):
-                if reason := openai_shapes.mismatch(last, openai_shapes.of(last)):
-                    raise Fault(f"an event of another shape: {reason}")
-    is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ("response.completed", "response.incomplete", "response.failed")
-    if not is_end:
-        raise Fault(f"a stream without an end: {text[-300:]!r}")
-
-
-def check_event(event, sent):
-    """An answer of the socket, and whether it is the last one of its request."""
-    if event.get("event") not in CONTINUES | ENDS:
-        raise Fault(f"an unknown event: {str(event)[:300]}")
-    if event["event"] == "error" or event.get("reason") == "error":
-        check_code(event.get("code"), sent, event.get("message"), CODES)
-    if event["event"] == "eos" and event.get("reason") not in REASONS:
-        raise Fault(f"an unknown reason: {str(event)[:300]}")
-    return event["event"] in ENDS
-
-
 class Shared:
     """One stream of bytes for http.client's parsers of several answers, none of which closes it."""
 
@@ -195,6 +97,7 @@ class Attacker:
         self.patience_s = patience_s
         self.rng = random.Random(seed)
         self.mutator = mutations.Mutator(self.rng)
+        self.epoch = target.epoch  # of the daemon that the connections are to
         self.socket = None
         self.connection = None
         self.held = []  # connections that do nothing
@@ -226,6 +129,9 @@ class Attacker:
         self.rng.seed(f"{self.seed}/{number}")
         attack = self.rng.choices(self.attacks, self.weights)[0]
         epoch = self.target.epoch
+        if epoch != self.epoch:  # connections to a daemon that is no more
+            self.leave()
+            self.epoch = epoch
         self.sent = b""
         try:
             if number % 40 == 0 or not self.things:
@@ -265,10 +171,12 @@ class Attacker:
         if status == 200:
             self.things["conversation"] = conversation["id"]
             content = [{"type": "input_image", "image_url": surface.IMAGE_PART["image_url"]["url"]}, {"type": "input_text", "text": "what"}]
-            status, made = self.ask("POST", "/v1/responses", {"conversation": conversation["id"], "max_output_tokens": 4, "uma": {"ignore_eos": True},
-                                                               "input": [{"role": "user", "content": content if self.rng.random() < 0.5 else "hi"}]})
+            message = {"role": "user", "content": content if self.rng.random() < 0.5 else "hi"}
+            status, made = self.ask("POST", "/v1/responses", {"conversation": conversation["id"], "input": [message], "max_output_tokens": 4,
+                                                               "uma": {"ignore_eos": True}})
             if status == 200:
-                self.things |= {"kept": conversation["id"].removeprefix("conv_"), "response": made["id"], "item": made["output"][-1]["id"] if made["output"] else "msg_x"}
+                item = made["output"][-1]["id"] if made["output"] else "msg_x"
+                self.things |= {"kept": conversation["id"].removeprefix("conv_"), "response": made["id"], "item": item}
         if not self.files:
             reply = client.finish(client.start(type="export_session", session_id=self.things["session"], kv=True))
             self.files.append(b"".join(base64.b64decode(event["data"]) for event in reply.events[:-1]))
@@ -376,11 +284,14 @@ class Attacker:
         path = self.path_of(route).encode()
         kind = self.rng.randrange(6)
         if kind == 0:
-            path = re.sub(rb"[\w-]{20,}", lambda _: self.rng.choice((b"x" * 129, b"%00", b"%ff%fe", b"%", b"%zz", b"..", b"%2e%2e", b"a%2fb", b"0" * 32)), path)
+            names = (b"x" * 129, b"%00", b"%ff%fe", b"%", b"%zz", b"..", b"%2e%2e", b"a%2fb", b"0" * 32)
+            path = re.sub(rb"[\w-]{20,}", lambda _: self.rng.choice(names), path)
         elif kind == 1:
-            path += self.rng.choice((b"/", b"//", b"/x", b"?", b"?limit=101&after=%00", b"?limit=-1", b"?limit=1e9", b"?order=x", b"?kv=maybe", b"?name=%ff"))
+            path += self.rng.choice((b"/", b"//", b"/x", b"?", b"?limit=101&after=%00", b"?limit=-1", b"?limit=1e9", b"?order=x",
+                                     b"?kv=maybe", b"?name=%ff"))
         elif kind == 2:
-            path = self.rng.choice((b"/", b"*", b"//", b"/v1", b"/v1/" + b"x" * 8000, b"/%2e%2e/etc/passwd", b"http://localhost/v1/models", b"/v1/models#x"))
+            path = self.rng.choice((b"/", b"*", b"//", b"/v1", b"/v1/" + b"x" * 8000, b"/%2e%2e/etc/passwd", b"http://localhost/v1/models",
+                                    b"/v1/models#x"))
         elif kind == 3:
             path = bytes(byte for byte in self.mutator.flipped(path, 3) if 32 < byte < 127) or b"/"
         method = self.rng.choice(("GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "PATCH")) if kind > 3 else route.method
@@ -417,17 +328,20 @@ class Attacker:
 
     def http_header(self):
         rng = self.rng
-        lines = [rng.choice(("GET /v1/models HTTP/1.1", "GET /v1/models HTTP/1.0", "GET /v1/models", "get /v1/models HTTP/1.1", "GET  /v1/models HTTP/1.1",
-                             "GET /v1/models HTTP/2.0", "GET /v1/models HTTP/1.1 x", "PRI * HTTP/2.0", "\x16\x03\x01\x02\x00\x01", ""))]
+        lines = [rng.choice(("GET /v1/models HTTP/1.1", "GET /v1/models HTTP/1.0", "GET /v1/models", "get /v1/models HTTP/1.1",
+                             "GET  /v1/models HTTP/1.1", "GET /v1/models HTTP/2.0", "GET /v1/models HTTP/1.1 x", "PRI * HTTP/2.0",
+                             "\x16\x03\x01\x02\x00\x01", ""))]
         lines += rng.choices((
             "Host: localhost", "Host: evil.example", "Host:", "Host: localhost\r\nHost: localhost", f"Authorization: Bearer {self.target.key}",
-            "Authorization: Bearer wrong", "Authorization: Basic eDp4", "Authorization: Bearer " + "x" * 5000, "Origin: http://evil.example", "X: " + "y" * 20_000,
-            "A" * 20_000, "\r\n".join(f"X-{i}: y" for i in range(2000)), "x-request-id: a\tb", "x-request-id: " + "z" * 200, "Bad Header: x", ": x",
-            "X: \x00", "X: \xff", " folded", "Expect: 100-continue", "Expect: something", "Connection: upgrade\r\nUpgrade: websocket", "Content-Encoding: gzip",
+            "Authorization: Bearer wrong", "Authorization: Basic eDp4", "Authorization: Bearer " + "x" * 5000, "Origin: http://evil.example",
+            "X: " + "y" * 20_000, "A" * 20_000, "\r\n".join(f"X-{i}: y" for i in range(2000)), "x-request-id: a\tb",
+            "x-request-id: " + "z" * 200, "Bad Header: x", ": x", "X: \x00", "X: \xff", " folded", "Expect: 100-continue", "Expect: something", "Connection: upgrade\r\nUpgrade: websocket",
+            "Content-Encoding: gzip",
             "Content-Length: 0", "Content-Length: -1", "Content-Length: 18446744073709551616", "Content-Length: 5", "Transfer-Encoding: chunked",
-            "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Content-Length: 1\r\nContent-Length: 2", "TE: trailers", "Connection: close"),
-            k=rng.randrange(6))
-        self.http_raw("\r\n".join(lines).encode("latin-1") + rng.choice((b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b"")) + rng.randbytes(rng.choice((0, 5))))
+            "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: identity", "Content-Length: 1\r\nContent-Length: 2", "TE: trailers",
+            "Connection: close"), k=rng.randrange(6))
+        end = rng.choice((b"\r\n\r\n", b"\r\n\r\n", b"\n\n", b"\r\n", b""))
+        self.http_raw("\r\n".join(lines).encode("latin-1") + end + rng.randbytes(rng.choice((0, 5))))
 
     def http_framing(self):
         """Bodies of another length than their header says, and chunks of all kinds."""
@@ -438,9 +352,9 @@ class Attacker:
             length = rng.choice((len(body) + 1, len(body) - 1, 0, 2**31, 2**63, 17 << 20, 1 << 20))
             data = self.head("POST", path, f"Content-Length: {length}") + body
         else:
-            chunks = b"".join(rng.choice((b"%x\r\n%s\r\n" % (len(body), body), b"0\r\n\r\n", b"5\r\nab\r\n", b"-1\r\n", b"fffffffffffffffff\r\n", b"7fffffffffffffff\r\n",
-                                          b"1;" + b"x" * 9000 + b"\r\nx\r\n", b"zz\r\n", b"1\nx\n", b"0\r\nX: y\r\n\r\n", b"\r\n", rng.randbytes(20)))
-                              for _ in range(rng.randrange(1, 5)))
+            kinds = (b"%x\r\n%s\r\n" % (len(body), body), b"0\r\n\r\n", b"5\r\nab\r\n", b"-1\r\n", b"fffffffffffffffff\r\n", b"7fffffffffffffff\r\n",
+                     b"1;" + b"x" * 9000 + b"\r\nx\r\n", b"zz\r\n", b"1\nx\n", b"0\r\nX: y\r\n\r\n", b"\r\n", rng.randbytes(20))
+            chunks = b"".join(rng.choices(kinds, k=rng.randrange(1, 5)))
             data = self.head("POST", path, "Transfer-Encoding: chunked") + chunks
         self.http_raw(data)
 
@@ -569,9 +483,9 @@ class Attacker:
         """Bytes that are no frames, or not yet."""
         rng = self.rng
         whole = uma.frame({"id": "x", "type": "ping"})
-        data = rng.choice((struct.pack("<I", 0), struct.pack("<I", 0xFFFFFFFF), struct.pack("<I", FRAME_BYTES_MAX + 1) + b"{", whole[:rng.randrange(len(whole))],
-                           rng.randbytes(300), self.mutator.flipped(whole), b"GET / HTTP/1.1\r\n\r\n", whole * 300, struct.pack("<I", 2) + b"{}" * 2000,
-                           struct.pack("<I", FRAME_BYTES_MAX) + b" " * 100_000))
+        data = rng.choice((struct.pack("<I", 0), struct.pack("<I", 0xFFFFFFFF), struct.pack("<I", FRAME_BYTES_MAX + 1) + b"{",
+                           whole[:rng.randrange(len(whole))], rng.randbytes(300), self.mutator.flipped(whole), b"GET / HTTP/1.1\r\n\r\n",
+                           whole * 300, struct.pack("<I", 2) + b"{}" * 2000, struct.pack("<I", FRAME_BYTES_MAX) + b" " * 100_000))
         self.sent = data
         with uma.Client(self.target.socket_path) as client:
             try:
@@ -586,7 +500,8 @@ class Attacker:
 
     def frame_early_close(self):
         rng = self.rng
-        frames = b"".join(uma.frame(self.frame_of("generate", {"prompt": "the cat", "max_tokens": 200, "ignore_eos": True})) for _ in range(rng.choice((1, 1, 8))))
+        body = {"prompt": "the cat", "max_tokens": 200, "ignore_eos": True}
+        frames = b"".join(uma.frame(self.frame_of("generate", body)) for _ in range(rng.choice((1, 1, 8))))
         self.sent = frames
         with uma.Client(self.target.socket_path) as client:
             if rng.random() < 0.4:
@@ -630,7 +545,8 @@ class Attacker:
             part = 100_000
         for begin in range(0, max(1, len(file)), part):
             is_last = is_whole and begin + part >= len(file)
-            client.send({"id": f"d{begin}", "type": "import_data", "target": "open", "data": base64.b64encode(file[begin:begin + part]).decode(), "last": is_last})
+            data = base64.b64encode(file[begin:begin + part]).decode()
+            client.send({"id": f"d{begin}", "type": "import_data", "target": "open", "data": data, "last": is_last})
         return -(-max(1, len(file)) // part)
 
     def frame_import(self):
@@ -680,7 +596,8 @@ class Attacker:
                              {"type": "object", "required": names, "properties": {name: {} for name in names[:50]}},
                              {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/n"}}] * 50}}},
                              {"type": "string", "pattern": "^" + "(a?){30}" * 10 + "$", "maxLength": 4000},
-                             {"properties": {name: {"type": "array", "maxItems": 1024, "items": {"maxLength": 4096, "type": "string"}} for name in names[:40]}}))
+                             {"properties": dict.fromkeys(names[:40], {"type": "array", "maxItems": 1024,
+                                                                       "items": {"maxLength": 4096, "type": "string"}})}))
         body = {"prompt": "x", "max_tokens": 4, "n": rng.choice((1, 8)), "temperature": 1, "top_p": 0.9}
         if rng.random() < 0.5:
             body["grammar"] = grammar

@@ -1,5 +1,5 @@
-"""Breaks valid requests: values of the wrong type and around the limits, missing, double and unknown fields, damaged text and files. Pure functions
-of the chance they are given."""
+"""Breaks valid requests: values of the wrong type and around the limits, missing, double and unknown fields, damaged text and files. Pure
+functions of the chance they are given."""
 
 import copy
 import json
@@ -11,7 +11,8 @@ import surface
 
 # Values as JSON's text, because some of them are none.
 WRONG = [
-    b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"1e1", b"1e999", b"-1e999", b"1e-400", b"NaN", b"Infinity", b"-Infinity", b"1e308", b"00", b"+1",
+    b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"1e1", b"1e999", b"-1e999", b"1e-400", b"NaN", b"Infinity", b"-Infinity",
+    b"1e308", b"00", b"+1",
     b"2147483647", b"2147483648", b"4294967296", b"9223372036854775807", b"9223372036854775808", b"18446744073709551615",
     b"18446744073709551616", b"-9223372036854775809", b"1" * 400, b"0." + b"3" * 5000,
     b'""', b'"x"', b'" "', b'"\\u0000"', b'"a\\u0000b"', b'"\\ud800"', b'"\\udc00\\ud800"', b'"\\ud83d\\ude00"', b'"\\x"', b'"\x01"',
@@ -20,7 +21,8 @@ WRONG = [
     b"[]", b"{}", b"[null]", b"[[]]", b'[""]', b'["x", 1]', b"[1e999]", b'{"": null}', b'{"a": {"a": {}}}', b'{"type": "function"}', b'{"type": 7}',
     b"[" + b"0," * 20_000 + b"0]", b"[" + b'"x",' * 5000 + b'"x"]', b"[" + b"{}," * 5000 + b"{}]",
     b"{" + b",".join(b'"k%d":0' % i for i in range(5000)) + b"}", b'{"a":1,"a":2}',
-    *(b"[" * depth + b"]" * depth for depth in (29, 30, 31, 32, 33, 1000)), *(b'{"a":' * depth + b"0" + b"}" * depth for depth in (30, 31, 32, 33, 1000)),
+    *(b"[" * depth + b"]" * depth for depth in (29, 30, 31, 32, 33, 1000)),
+    *(b'{"a":' * depth + b"0" + b"}" * depth for depth in (30, 31, 32, 33, 1000)),
     b"[" * 100_000, b'{"a":' * 10_000,
 ]
 
@@ -155,5 +157,6 @@ class Mutator:
                     data = struct.pack(">II", rng.choice((0, 1, 32, 16_384, 16_385, 2**31)), rng.choice((1, 32, 8192))) + self.flipped(data, 2)[8:]
                 else:
                     data = self.flipped(data, 4)
-            made += struct.pack(">I", rng.choice((len(data), len(data), len(data), 0, 2**31))) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+            length = rng.choice((len(data), len(data), len(data), 0, 2**31))
+            made += struct.pack(">I", length) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         return made

@@ -58,8 +58,8 @@ class Memory(threading.Thread):
                 file.flush()
 
     def chart(self):
-        return svg_chart.time_line("Memory of umad under attack", "minutes", "RSS, MiB", [(s / 60, rss / arena.MIB) for s, rss in self.samples],
-                                   [s / 60 for s in self.kills], "killed")
+        return svg_chart.time_line("Memory of umad under attack", "minutes", "RSS, MiB",
+                                   [(s / 60, rss / arena.MIB) for s, rss in self.samples], [s / 60 for s in self.kills], "killed")
 
 
 def kill_now_and_then(ground, target, memory, rng, until, problems):
@@ -141,12 +141,13 @@ def tell(account, memory, heard, start_rss, end_rss):
     print(f"  answers: {dict(account.answers.most_common())}")
     for kind, victim in heard.items():
         gaps, first = victim["gaps_ms"], victim["first_ms"]
-        print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} broken off, {victim['waited']} refused for now, {len(victim['wrong'])} wrong; "
-              f"worst gap {max(gaps, default=0):.0f} ms (of a stream: median {percentile(gaps, 0.5):.0f}, 99th percentile {percentile(gaps, 0.99):.0f}), "
-              f"first piece after {max(first, default=0):.0f} ms at most (median {percentile(first, 0.5):.0f})")
+        print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} broken off, {victim['waited']} refused for now, "
+              f"{len(victim['wrong'])} wrong; worst gap {max(gaps, default=0):.0f} ms (of a stream: median {percentile(gaps, 0.5):.0f}, "
+              f"99th percentile {percentile(gaps, 0.99):.0f}), first piece after {max(first, default=0):.0f} ms at most "
+              f"(median {percentile(first, 0.5):.0f})")
     top = max(rss for _, rss in memory.samples)
-    print(f"  {len(memory.kills)} kills; RSS {start_rss / arena.MIB:.0f} MiB at the start, {top / arena.MIB:.0f} at most, {end_rss / arena.MIB:.0f} at the end",
-          flush=True)
+    print(f"  {len(memory.kills)} kills; RSS {start_rss / arena.MIB:.0f} MiB at the start, {top / arena.MIB:.0f} at most, "
+          f"{end_rss / arena.MIB:.0f} at the end", flush=True)
 
 
 def oracle(seed, minutes, seconds, verify):
@@ -173,7 +174,8 @@ def main():
     parser.add_argument("--seed", type=int, help="of all chance, for a repetition (default: by the clock)")
     parser.add_argument("--only", choices=("attackers", "oracle"), help="one part, for the whole time")
     parser.add_argument("--no-kills", action="store_true", help="leave the attacked daemon alive")
-    parser.add_argument("--folder", type=pathlib.Path, default=uma.ROOT / "build" / "soak", help="for memory.csv, memory.svg and umad.log (default build/soak)")
+    parser.add_argument("--folder", type=pathlib.Path, default=uma.ROOT / "build" / "soak",
+                        help="for memory.csv, memory.svg and umad.log (default build/soak)")
     parser.add_argument("--seconds", type=float, default=20, help="of the oracle's load with the same settings (default 20)")
     parser.add_argument("--no-verify", action="store_true", help="leave scheduler.verify off in the oracle's daemons")
     options = parser.parse_args()

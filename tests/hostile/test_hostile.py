@@ -6,8 +6,9 @@ import re
 import socket
 import unittest
 
-import attackers
 import arena
+import attackers
+import judge
 import surface
 import uma
 
@@ -73,7 +74,9 @@ class Hostile(unittest.TestCase):
         for route in surface.ROUTES:
             with self.subTest(route=route):
                 attacker.make_things()
-                body = attacker.files[0] if route.body == "<file>" else None if route.body is None else attacker.filled(json.dumps(route.body).encode())
+                body = None if route.body is None else attacker.filled(json.dumps(route.body).encode())
+                if route.body == "<file>":
+                    body = attacker.files[0]
                 status, answer = attacker.exchange(route.method, attacker.path_of(route), body)
                 self.assertEqual(200, status, answer)
         for kind, (body, _) in surface.FRAMES.items():
@@ -88,7 +91,7 @@ class Hostile(unittest.TestCase):
                 attacker.frame_exchange(attacker.filled(json.dumps(attacker.frame_of(kind, body)).encode()).replace(b"<import>", b"open"))
                 self.assertEqual(before, self.account.answers["E_PROTO_003"])
                 attacker.leave()
-        self.assertEqual(set(), set(self.account.answers) - {200} - attackers.ENDS, "no codes")
+        self.assertEqual(set(), set(self.account.answers) - {200} - judge.ENDS, "no codes")
 
     def test_attackers_beside_victims(self):
         with self.arena.victims("stream", "chat", "agent", "embeds") as undisturbed:
@@ -104,7 +107,8 @@ class Hostile(unittest.TestCase):
         for kind, victim in heard.items():
             quiet = undisturbed[kind]
             print(f"\n  {kind}: {victim['replies']} replies, worst gap {max(victim['gaps_ms'], default=0):.0f} ms, first token after "
-                  f"{max(victim['first_ms']):.0f} ms at most; undisturbed {max(quiet['gaps_ms'], default=0):.0f} and {max(quiet['first_ms']):.0f} ms", end="")
+                  f"{max(victim['first_ms']):.0f} ms at most; undisturbed {max(quiet['gaps_ms'], default=0):.0f} and "
+                  f"{max(quiet['first_ms']):.0f} ms", end="")
             self.assertEqual([], victim["wrong"])
             self.assertEqual(0, victim["breaks"])
             self.assertGreater(victim["replies"], 0)

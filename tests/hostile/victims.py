@@ -200,7 +200,8 @@ class Stream(Victim):
 
 
 class Chat(Victim):
-    """Conversations that the daemon keeps: after a crash every turn that was acknowledged is there, and the one that was not is there whole or not at all."""
+    """Conversations that the daemon keeps: after a crash every turn that was acknowledged is there, and the one that was not is there whole
+    or not at all."""
 
     TURNS = 6
 
