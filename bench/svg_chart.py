@@ -101,6 +101,34 @@ def bar_chart(title, names, groups, highlighted):
     return _document(top + rows * row_height, title, parts)
 
 
+def time_line(title, x_label, y_label, points, marks=(), mark_name=""):
+    """A line through points (x, y) from 0 on both axes; `marks`: places on the x axis with a dashed vertical line each, all of one name."""
+    height, left, right, top, bottom = 320, 76, 20, 62, 52
+    if not points:
+        raise ValueError("a chart of no points")
+    x_ticks = linear_ticks(max(x for x, _ in points), 8)
+    y_ticks = linear_ticks(max(y for _, y in points), 5)
+
+    def place_x(x):
+        return round(left + x / x_ticks[-1] * (WIDTH - left - right), 1)
+
+    def place_y(y):
+        return round(height - bottom - y / y_ticks[-1] * (height - top - bottom), 1)
+
+    parts = []
+    for tick in y_ticks:
+        parts += [_line(left, place_y(tick), WIDTH - right, place_y(tick), "grid"), _text(left - 8, place_y(tick) + 4, f"{tick:,g}", "end")]
+    parts += [_text(place_x(tick), height - bottom + 18, f"{tick:,g}", "middle") for tick in x_ticks]
+    parts += [_text((left + WIDTH - right) / 2, height - 12, x_label, "middle"),
+              _text(22, (top + height - bottom) / 2, y_label, "middle", rotate=True)]
+    parts += [_line(place_x(x), top - 8, place_x(x), height - bottom, "mark") for x in marks]
+    if marks:
+        parts.append(_text(place_x(marks[0]) + 6, top - 4, mark_name))
+    line = " ".join(f"{place_x(x):g},{place_y(y):g}" for x, y in points)
+    parts.append(f'<polyline class="a" style="fill: none" stroke-width="1.5" points="{line}"/>')
+    return _document(height, title, parts)
+
+
 def log_points(title, x_label, y_label, series, mark=None):
     """Points (x, y) of one or two named series over each other, y on a logarithmic scale (only y > 0 is drawn); `mark`: (x, text)
     of a vertical line."""

@@ -92,5 +92,18 @@ class Points(unittest.TestCase):
             svg_chart.log_points("t", "x", "y", {"one": [(0, 0)]})
 
 
+class TimeLine(unittest.TestCase):
+    def test_draws_every_point_and_every_mark(self):
+        root = parse(svg_chart.time_line("t", "x (s)", "y (MiB)", [(0, 1), (1, 3), (2, 2)], [0.5, 1.5], "killed"))
+        self.assertEqual(3, len(next(root.iter(f"{SVG}polyline")).get("points").split()))
+        self.assertEqual(2, sum(line.get("class") == "mark" for line in root.iter(f"{SVG}line")))
+        for text in ("t", "x (s)", "y (MiB)", "killed"):
+            self.assertIn(text, texts(root))
+
+    def test_no_points_are_no_chart(self):
+        with self.assertRaises(ValueError):
+            svg_chart.time_line("t", "x", "y", [])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -104,17 +104,18 @@ Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std:
                    ? std::make_unique<ImageFetcher>(options_.vision.urls, options_.limits.queue_bytes_max)
                    : nullptr),
       memory_(std::make_shared<TenantBudget>(options_.limits.queue_bytes_max, "requests under way", "limits.queue_bytes_max")),
-      router_({.limits = options_.limits,
-               .seed = secure_u64(),
-               .ids = secure_u64,
-               .fetcher = fetcher_.get(),
-               .on_images_free =
-                   [this](std::vector<std::string> ids) {
-                     if (const auto& kept = options_.vision.kept) {
-                       store_.run_later([kept, ids = std::move(ids)] { kept->remove(ids); });
-                     }
-                   }},
-              *source_, *catalog_, store_, preparer_, clock) {
+      router_(
+          {.limits = options_.limits,
+           .seed = secure_u64(),
+           .ids = secure_u64,
+           .fetcher = fetcher_.get(),
+           .on_images_free =
+               [this](std::vector<std::string> ids, std::function<bool(const std::string& id)> is_used) {
+                 if (const auto& kept = options_.vision.kept) {
+                   store_.run_later([kept, ids = std::move(ids), is_used = std::move(is_used)] { kept->remove(ids, is_used); });
+                 }
+               }},
+          *source_, *catalog_, store_, preparer_, clock) {
   if (options_.vision.kept) options_.vision.kept->remove_others(router_.image_ids());
 }
 

@@ -1,4 +1,5 @@
-// Which images sessions have, so that the file of one that none has any more can go. The router's thread.
+// Which images sessions have, so that the file of one that none has any more can go. Changed by the router's thread; is_used()
+// is for any thread.
 #pragma once
 
 #include <string>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "core/ids.h"
 
 namespace uma::engine {
@@ -15,6 +17,7 @@ class ImageReferences {
  public:
   // From now on the session has these. Returns those of its former ones that no session has any more.
   [[nodiscard]] std::vector<std::string> set(const SessionId& session, std::unordered_set<std::string> images) {
+    const MutexLock lock(mutex_);
     for (const std::string& image : images) ++sessions_[image];
     std::vector<std::string> free;
     for (const std::string& image : std::exchange(images_[session], std::move(images))) {
@@ -26,17 +29,25 @@ class ImageReferences {
     if (images_.at(session).empty()) images_.erase(session);
     return free;
   }
-  [[nodiscard]] bool has_any(const SessionId& session) const { return images_.contains(session); }
-  [[nodiscard]] bool is_used(const std::string& image) const { return sessions_.contains(image); }
+  [[nodiscard]] bool has_any(const SessionId& session) const {
+    const MutexLock lock(mutex_);
+    return images_.contains(session);
+  }
+  [[nodiscard]] bool is_used(const std::string& image) const {
+    const MutexLock lock(mutex_);
+    return sessions_.contains(image);
+  }
   [[nodiscard]] std::unordered_set<std::string> all() const {
+    const MutexLock lock(mutex_);
     std::unordered_set<std::string> used;
     for (const auto& [image, count] : sessions_) used.insert(image);
     return used;
   }
 
  private:
-  std::unordered_map<SessionId, std::unordered_set<std::string>> images_;  // of sessions that have some
-  std::unordered_map<std::string, std::size_t> sessions_;                  // that have the image, how many
+  mutable Mutex mutex_;
+  std::unordered_map<SessionId, std::unordered_set<std::string>> images_ GUARDED_BY(mutex_);  // of sessions that have some
+  std::unordered_map<std::string, std::size_t> sessions_ GUARDED_BY(mutex_);                  // that have the image, how many
 };
 
 }  // namespace uma::engine

@@ -68,7 +68,7 @@ class Images : public ::testing::TestWithParam<bool> {
     model_ = std::make_shared<FakeModel>(options_);
     kept_ = std::make_shared<KeptImages>(folder_.string(), 1 << 20);
     RouterOptions router;
-    router.on_images_free = [this](const std::vector<std::string>& ids) { kept_->remove(ids); };
+    router.on_images_free = [this](const std::vector<std::string>& ids, const auto& is_used) { kept_->remove(ids, is_used); };
     router_ = std::make_unique<Router>(router, source_, catalog_, *store_, preparer_, clock_);
     vision_ = std::make_shared<Vision>(std::make_unique<testing::FakeProjector>(),
                                        VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_}, clock_);

@@ -131,11 +131,13 @@ void KeptImages::remove_locked(const std::string& id) {
   entries_.erase(id);
 }
 
-void KeptImages::remove(std::span<const std::string> ids) {
+void KeptImages::remove(std::span<const std::string> ids, const std::function<bool(const std::string& id)>& is_used) {
   const MutexLock lock(mutex_);
   for (const std::string& id : ids) {
     const auto found = entries_.find(id);
-    if (found != entries_.end() && found->second.use.expired()) remove_locked(id);
+    // A request that kept it again has let its use go only after its session had it.
+    if (found == entries_.end() || !found->second.use.expired() || (is_used && is_used(id))) continue;
+    remove_locked(id);
   }
 }
 

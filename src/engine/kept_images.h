@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,8 +36,8 @@ class KeptImages {
   [[nodiscard]] Expected<Bytes> read(const std::string& id) const;
   // Its file's length; nothing where it is not kept.
   [[nodiscard]] std::optional<std::uint64_t> size_of(const std::string& id) const;
-  // Removes those of them that nobody uses.
-  void remove(std::span<const std::string> ids);
+  // Removes those of them that nobody uses, and that no session has again by now: `is_used` is asked with a lock held.
+  void remove(std::span<const std::string> ids, const std::function<bool(const std::string& id)>& is_used = nullptr);
   // Removes all but these.
   void remove_others(const std::unordered_set<std::string>& wanted);
   [[nodiscard]] std::uint64_t bytes() const { return budget_->bytes_used(); }

@@ -5,11 +5,13 @@
 #include <fstream>
 #include <string>
 #include <unistd.h>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/log.h"
 #include "base/sha256.h"
+#include "engine/image_references.h"
 
 namespace uma::engine {
 namespace {
@@ -66,6 +68,21 @@ TEST_F(KeptImagesTest, AreThereInALaterLife) {
   EXPECT_TRUE(has(images, "another"));
   EXPECT_EQ(images.bytes(), 7u);
   EXPECT_EQ(files(), 1);
+}
+
+// The removal waited while another session got the image, and the request that brought it ended.
+TEST_F(KeptImagesTest, StayWhereASessionHasThemAgain) {
+  KeptImages images(folder_.string(), 1000);
+  auto first = keep(images, "a picture");
+  *first = nullptr;
+  ImageReferences references;
+  EXPECT_TRUE(references.set(SessionId{"s"}, {id_of("a picture")}).empty());
+  const auto is_used = [&](const std::string& id) { return references.is_used(id); };
+  images.remove(std::array{id_of("a picture")}, is_used);
+  EXPECT_TRUE(has(images, "a picture"));
+  EXPECT_EQ(references.set(SessionId{"s"}, {}), std::vector{id_of("a picture")});
+  images.remove(std::array{id_of("a picture")}, is_used);
+  EXPECT_FALSE(has(images, "a picture"));
 }
 
 TEST_F(KeptImagesTest, AreRemovedWhenNobodyUsesThem) {

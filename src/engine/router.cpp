@@ -909,12 +909,12 @@ ImportedKv Router::keep_imported(const SessionId& id, Expected<kv::StateImage> i
 
 // The session has the images of these messages now, and no others.
 void Router::note_images(const SessionId& session, const std::vector<std::string>& extras) {
-  if (extras.empty() && !images_.has_any(session)) return;
+  if (extras.empty() && !images_->has_any(session)) return;
   std::unordered_set<std::string> ids;
   for (const std::string& extra : extras) {
     for (std::string& id : capability::image_ids(extra)) ids.insert(std::move(id));
   }
-  give_up_images(images_.set(session, std::move(ids)));
+  give_up_images(images_->set(session, std::move(ids)));
 }
 
 // The reply, until which the images are kept.
@@ -936,8 +936,9 @@ void Router::give_up_images(TakenImages taken) {
 
 // Those that no session has need not be kept any more.
 void Router::give_up_images(std::vector<std::string> ids) {
-  std::erase_if(ids, [this](const std::string& id) { return images_.is_used(id); });
-  if (!ids.empty() && options_.on_images_free) options_.on_images_free(std::move(ids));
+  std::erase_if(ids, [this](const std::string& id) { return images_->is_used(id); });
+  if (ids.empty() || !options_.on_images_free) return;
+  options_.on_images_free(std::move(ids), [images = images_](const std::string& id) { return images->is_used(id); });
 }
 
 // Whether the model reads images, and there is room for so many bytes of them to wait.

@@ -60,8 +60,9 @@ struct RouterOptions {
   std::function<std::uint64_t()> ids = nullptr;  // what ids of sessions are made of; null: the same numbers as for the seeds
   std::size_t record_bytes_max = 2u << 20;       // of memory for what was said in sessions that nobody uses at the moment
   ImageFetcher* fetcher = nullptr;               // outlives the router; null: no image is fetched from a URL
-  // No session has these images any more. Null: nobody needs to know.
-  std::function<void(std::vector<std::string> ids)> on_images_free = nullptr;
+  // No session has these images any more; `is_used` tells any thread whether one has by then. Null: nobody needs to know.
+  std::function<void(std::vector<std::string> ids, std::function<bool(const std::string& id)> is_used)> on_images_free =
+      nullptr;
 };
 
 class Router {
@@ -77,7 +78,7 @@ class Router {
   [[nodiscard]] std::unordered_set<SessionId> session_ids() const;
 
   // Likewise: the images that sessions have.
-  [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_.all(); }
+  [[nodiscard]] std::unordered_set<std::string> image_ids() const { return images_->all(); }
 
   // --- Any thread.
   void post(Command command) { inbox_.push(std::move(command)); }
@@ -302,7 +303,7 @@ class Router {
   // Owned by the router's thread.
   ServedModels models_;
   Random random_;
-  ImageReferences images_;
+  std::shared_ptr<ImageReferences> images_ = std::make_shared<ImageReferences>();  // shared with who removes files later
   SessionTable sessions_;
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<RequestId, OpenTexts> texts_requests_;

@@ -67,7 +67,10 @@ Expected<ImagePtr> Vision::add(Bytes file) {
   }
   const MutexLock lock(mutex_);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-  known_[image->id] = image;
+  // Requests with the same image share it: it is found for as long as one of them has it.
+  std::weak_ptr<const Image>& known = known_[image->id];
+  if (ImagePtr first = known.lock()) return first;
+  known = image;
   return image;
 }
 

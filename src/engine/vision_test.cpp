@@ -65,6 +65,20 @@ TEST_F(VisionTest, AnImageIsMarksAndTokensOfItsOwn) {
   EXPECT_NE(tokens[1], (*vision_->take(image_of_one_pixel('b')))->tokens[1]);
 }
 
+TEST_F(VisionTest, AnImageOfTwoRequestsIsFoundUntilBothHaveEnded) {
+  restart(0);
+  auto first = *vision_->take(image_of_one_pixel('a'));
+  auto second = *vision_->take(image_of_one_pixel('a'));
+  const std::string id = first->id;
+  second.reset();
+  EXPECT_TRUE(vision_->encode(id));
+  second = *vision_->take(image_of_one_pixel('a'));
+  first.reset();
+  EXPECT_TRUE(vision_->encode(id));
+  second.reset();
+  EXPECT_FALSE(vision_->find(id));
+}
+
 TEST_F(VisionTest, EncodesAnImageOnceWhileThereIsRoomForIt) {
   const auto a = *vision_->take(image_of_one_pixel('a'));
   const auto b = *vision_->take(image_of_one_pixel('b'));

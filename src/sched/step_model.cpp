@@ -28,6 +28,7 @@ constexpr double kGuardQuantile = 0.95;
 constexpr double kGuardStep = 0.02;
 constexpr double kGuardMax = 4;
 constexpr double kRatioMax = 64;
+constexpr double kFollowMax = 16;  // changes of speed in all, of a term that no call has had since
 
 // What terms are counted in: an ordinary call has about one of each.
 constexpr double kDecodeKvUnit = 4096;
@@ -207,11 +208,20 @@ bool CallCost::has_changed_speed(const Residual& residual) {
   return true;
 }
 
+// The cost of a term that calls have is corrected by them; that of any other would drift without end, up or down.
 void CallCost::rescale(double factor) {
-  coefficients_ = scaled(coefficients_, factor);
-  for (Terms& row : information_) row = scaled(row, 1 / (factor * factor));
-  right_side_ = scaled(right_side_, 1 / factor);
-  squares_ = scaled(squares_, 1 / (factor * factor));
+  Terms factors;
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    const double followed = std::clamp(followed_[i] * factor, 1 / kFollowMax, kFollowMax);
+    factors[i] = followed / followed_[i];
+    followed_[i] = followed;
+  }
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    for (std::size_t j = 0; j < kTerms; ++j) information_[i][j] /= factors[i] * factors[j];
+    coefficients_[i] *= factors[i];
+    right_side_[i] /= factors[i];
+    squares_[i] /= factors[i] * factors[i];
+  }
 }
 
 // Replaces a share of what is known by a weak belief in the present coefficients.
@@ -238,7 +248,9 @@ void CallCost::absorb(const Terms& terms, const Residual& residual) {
       information_[i][j] += unit[i] * unit[j] - forgotten * direction[i] * direction[j];
     }
     right_side_[i] += unit[i] * target - forgotten * direction[i] * right_side_there;
-    if (unit[i] > 0) squares_[i] += (unit[i] * unit[i] - squares_[i]) * std::max(kTermSizeStep, learning_rate());
+    if (unit[i] <= 0) continue;
+    squares_[i] += (unit[i] * unit[i] - squares_[i]) * std::max(kTermSizeStep, learning_rate());
+    followed_[i] = 1;
   }
   fade(kFading);
 }
@@ -259,6 +271,7 @@ void CallCost::solve() {
 
 void CallCost::assume(const CallCost& other, double factor) {
   *this = other;
+  followed_.fill(1);
   rescale(factor);
   fade(kFadingOfAssumed);
   deviation_ = kDeviationAtFirst;

@@ -92,6 +92,7 @@ class CallCost {
   std::array<Terms, kTerms> information_{};  // sum of the weighted products of terms
   Terms right_side_{};                       // the same of terms and times: information_ * coefficients = right_side_
   Terms squares_{};                          // means of the weighted terms squared, over the calls that have them
+  Terms followed_{1, 1, 1, 1, 1};            // what each term was rescaled by since a call had it
   double deviation_ = kDeviationAtFirst;     // of relative errors: 1.4826 * their median size
   double guard_ = kGuardAtFirst;
   Drift slower_;

@@ -283,6 +283,30 @@ TEST(StepModel, StaysSoundThroughAMillionEqualCalls) {
   }
 }
 
+// On a machine whose neighbours come and go, speed changes often, and more suddenly in one direction than in the other.
+TEST(StepModel, StaysSoundThroughChangesOfSpeedWithoutEnd) {
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    Random random(seed);
+    StepModel model;
+    Machine machine;
+    for (int i = 0; i < 100; ++i) model.observe(decode_step(2, 100, i % 3), machine.ms(decode_step(2, 100, i % 3)));
+    EXPECT_NEAR(machine.draft_row, model.draft_row_ms(), 0.1);
+    // From now on nothing is drafted.
+    for (int change = 0; change < 20'000; ++change) {
+      machine.speed = std::exp(2 * gauss(random));
+      for (std::int32_t calls = pick(random, 1, 12); calls > 0; --calls) {
+        const StepShape shape = decode_step(pick(random, 1, 4), pick(random, 0, 2000));
+        model.observe(shape, machine.noisy_ms(shape, random, 0.2));
+      }
+    }
+    machine.speed = 1;
+    for (int i = 0; i < 200; ++i) model.observe(decode_step(2), machine.ms(decode_step(2)));
+    EXPECT_NEAR(machine.ms(decode_step(2)), model.predict_ms(decode_step(2)), 0.1 * machine.ms(decode_step(2)));
+    EXPECT_GT(model.draft_row_ms(), machine.draft_row / 100);
+    EXPECT_LT(model.draft_row_ms(), machine.draft_row * 100);
+  }
+}
+
 TEST(StepModel, NeverPredictsNegativeOrInfiniteTimes) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Random random(seed);

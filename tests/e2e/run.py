@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the end-to-end tests, several classes at a time, and prints a line for each test as it ends.
+"""Runs the end-to-end tests, those of tests/hostile among them, several classes at a time, and prints a line for each test as it ends.
 
   tests/e2e/run.py [--jobs N] [--shuffle SEED] [NAME ...]
 
@@ -25,6 +25,7 @@ import traceback
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
+FOLDERS = (HERE, HERE.parent / "hostile")
 CLASS_SECONDS_MAX = 1800 * float(os.environ.get("UMA_E2E_SLOW", "1"))  # longer than any, so that a hang ends
 
 
@@ -38,9 +39,12 @@ def flat(suite):
 
 def find_tests(names):
     """The ids of the tests by class, in the order of discovery but for classes with `takes_long`: these begin first."""
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = map(str, FOLDERS)
     loader = unittest.TestLoader()
-    suite = loader.loadTestsFromNames(names) if names else loader.discover(str(HERE), "test_*.py")
+    if names:
+        suite = loader.loadTestsFromNames(names)
+    else:
+        suite = unittest.TestSuite(loader.discover(str(folder), "test_*.py", str(folder)) for folder in FOLDERS)
     if loader.errors:
         sys.exit("\n".join(loader.errors))
     classes = collections.defaultdict(list)
@@ -95,7 +99,7 @@ class Reporter(unittest.TestResult):
 
 
 def run_class(tests, pipe):
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = map(str, FOLDERS)
     suite = unittest.TestLoader().loadTestsFromNames(tests)
     suite.run(Reporter(pipe))
 

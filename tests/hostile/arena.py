@@ -1,0 +1,170 @@
+"""The daemon that is attacked: a model whose text is known, with a projector, beside one that embeds and one that ranks; limits low enough
+to be reached; a key for attackers, and one for victims."""
+
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import attackers
+import surface
+import uma
+from test_http_operations import new_key
+from test_supervise import SupervisedDaemon
+
+MIB = 1 << 20
+MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf"}
+# What may be kept in memory after an attack, beyond the least that the daemon had: stored states, encoded images, 16 MiB of compiled grammars.
+WARM_BYTES, IMAGE_CACHE_BYTES, GRAMMAR_BYTES = 8 * MIB, 4 * MIB, 16 * MIB
+# And what an allocator does not give back: arenas of a dozen threads that had requests of megabytes in them.
+SLACK_BYTES = 96 * MIB
+GROWTH_BYTES_MAX = WARM_BYTES + IMAGE_CACHE_BYTES + GRAMMAR_BYTES + SLACK_BYTES
+
+CONFIG = {
+    "limits": {"queue_bytes_max": "64M", "transfer_bytes_max": "32M", "max_sessions": 400, "tenant_sessions_max": 150, "max_tokens": 256},
+    "kv": {"warm_bytes_max": WARM_BYTES, "cold_bytes_max": "16M", "flash_attention": "off"},
+    "vision": {"cache_bytes_max": IMAGE_CACHE_BYTES, "kept_bytes_max": "16M"},
+}
+
+
+class Arena:
+    """A daemon inside `with`; `is_supervised`: one that may be killed."""
+
+    def __init__(self, is_supervised=False):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-hostile-"))
+        keys = {name: new_key(name) for name in ("attacker", "victim")}
+        self.keys = {name: key for name, (key, _) in keys.items()}
+        (self.folder / "keys").write_text("".join(line + "\n" for _, line in keys.values()))
+        (self.folder / "models").mkdir()
+        for name, file in MODELS.items():
+            shutil.copy(uma.BUILD / "models" / file, self.folder / "models" / f"{name}.gguf")
+        config = {**CONFIG, "models_dirs": [str(self.folder / "models")],
+                  "http": {"address": "127.0.0.1:0", "keys_file": str(self.folder / "keys"), "connections_max": 256,
+                           "access_log": str(self.folder / "access.log")}}
+        flags = ("--mmproj", uma.BUILD / "models" / "mmproj-tiny-register.gguf", "--n-ctx", 8192, "--slots", 4, "--threads", 1)
+        kind = SupervisedDaemon if is_supervised else uma.Daemon
+        self.daemon = kind(uma.TINY_REGISTER, *flags, "--http", "127.0.0.1:0", config=json.dumps(config), environment={"UMA_VERIFY": 0})
+        self.is_supervised = is_supervised
+        self.descriptors_idle = 1 << 20  # that the daemon has without clients
+
+    def __enter__(self):
+        try:
+            self.daemon.start().wait_ready()
+            self.port = int(re.search(r"http +http://127\.0\.0\.1:(\d+)/v1", self.daemon.log()).group(1))
+            self.warm_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self.daemon.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def target(self, others_session=None):
+        return attackers.Target(self.daemon.socket_path, self.port, self.keys["attacker"], others_session)
+
+    def request(self, method, path, body=None, who="victim"):
+        """Status and answer, on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), {"Authorization": "Bearer " + self.keys[who]})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    def warm_up(self):
+        """Every model is loaded and has computed, so that what is allocated once is there."""
+        with self.daemon.client() as client:
+            client.generate("the cat", max_tokens=100, ignore_eos=True)
+            for kind in ("embed", "rerank", "embed_image"):
+                answer = client.call(type=kind, **surface.FRAMES[kind][0])
+                assert answer["event"] != "error", answer
+        self.request("GET", "/v1/models")  # the kernel is asked whose the connection is, from a descriptor that is kept
+        for _ in range(30):  # the connections of this function are closed by and by
+            self.descriptors_idle = min(self.descriptors_idle, self.descriptors())
+            time.sleep(0.01)
+
+    @contextlib.contextmanager
+    def victims(self, *kinds):
+        """Victims at work inside; afterwards the object has what each kind has heard."""
+        given = {"port": self.port, "key": self.keys["victim"], "kinds": kinds}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen([sys.executable, "-B", pathlib.Path(__file__).with_name("victims.py"), json.dumps(given)],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        heard = {}
+        try:
+            assert process.stdout.readline() == "ready\n", "victims that do not know what they must hear"
+            yield heard
+            heard |= json.loads(process.communicate(timeout=4 * uma.WAIT_S)[0])
+        finally:
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+
+    def metrics(self):
+        with self.daemon.client() as client:
+            return client.metrics()
+
+    # What the system knows of the process that serves
+
+    @property
+    def pid(self):
+        return self.daemon.child() if self.is_supervised else self.daemon.process.pid
+
+    def memory(self, field):
+        """Bytes, by a field's name in the process's status: VmRSS, VmHWM."""
+        text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
+
+    def descriptors(self):
+        return len(list(pathlib.Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    # After the attack
+
+    def end_all_sessions(self):
+        """Ends what the attackers left, and what the victims have."""
+        for who in self.keys:
+            _, answer = self.request("GET", "/v1/sessions", who=who)
+            for session in answer["data"]:
+                status, problem = self.request("DELETE", "/v1/sessions/" + session["session_id"], who=who)
+                assert status == 200, problem
+        with self.daemon.client() as client:
+            for session in client.call(type="list_sessions")["sessions"]:
+                answer = client.call(type="end_session", session_id=session["session_id"])
+                assert answer["event"] == "ack", answer
+
+    def left_over(self):
+        """The accounts that must be empty when nobody asks for anything, as far as they are not."""
+        metrics = self.metrics()
+        names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions")
+        left = {name: metrics[name] for name in names if metrics[name] != 0}
+        if (descriptors := self.descriptors()) > self.descriptors_idle:
+            left["descriptors"] = descriptors - self.descriptors_idle
+        return left
+
+    def wait_empty(self):
+        """Waits until every account is empty, and no descriptor is open that was not before. Raises where that never happens."""
+        self.end_all_sessions()
+        left = {}
+
+        def is_empty():
+            nonlocal left
+            left = self.left_over()
+            return not left
+        try:
+            uma.until(is_empty, "empty accounts")
+        except AssertionError:
+            raise AssertionError(f"these accounts are not empty: {left}") from None

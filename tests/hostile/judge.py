@@ -1,0 +1,104 @@
+"""What the daemon may answer: well-formed, with a code that docs/PROTOCOL.md has for it. Every function raises a Fault where it is not so."""
+
+import json
+
+import openai_shapes
+
+# Statuses of HTTP and the codes that may come with each (docs/PROTOCOL.md); "" is an error without a code.
+PROTO = {"E_PROTO_001", "E_PROTO_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005"}
+STATUSES = {
+    400: PROTO | {"E_LIMIT_001", "E_LIMIT_004", "E_MODEL_003"}, 401: {"E_AUTH_001"}, 403: {"E_AUTH_001", "E_PROTO_003"},
+    404: {"E_MODEL_001", "E_SESSION_001", "E_PROTO_004", "E_PROTO_003"}, 405: PROTO, 408: PROTO | {"E_LIMIT_003"}, 409: {"E_SESSION_002"},
+    413: PROTO, 415: PROTO, 431: PROTO, 429: {"E_LIMIT_002", "E_LIMIT_005"}, 503: {"E_LIMIT_003", "E_MODEL_002"},
+}
+CODES = {code for codes in STATUSES.values() for code in codes}
+CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
+ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "pong"}
+REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
+# With one of these a reply may come to where no token can follow, which is E_RUNTIME_001.
+CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
+
+
+class Fault(Exception):
+    """The daemon did what it must not do."""
+
+
+def is_json(headers):
+    return (headers.get("Content-Type") or "").startswith("application/json")
+
+
+def check_error(error, sent, status=None):
+    """An error object of HTTP."""
+    if reason := openai_shapes.mismatch({"error": error}, openai_shapes.ERROR):
+        raise Fault(f"an error of another shape: {reason}")
+    check_code(error["code"], sent, error["message"], STATUSES.get(status, CODES))
+
+
+def check_code(code, sent, message, allowed):
+    if code == "E_RUNTIME_001" and any(word in sent for word in CONSTRAINTS):
+        return
+    if code not in allowed:
+        raise Fault(f"code {code}: {message}")
+
+
+def check_answer(status, headers, body, sent):
+    """A whole answer of HTTP. Returns its object, if it is one. Raises a Fault."""
+    kind = headers.get("Content-Type") or ""
+    if not headers.get("x-request-id"):
+        raise Fault(f"status {status} without x-request-id")
+    if status == 200 and kind.startswith("text/event-stream"):
+        return check_stream(body.decode(), sent)
+    if status == 200 and not is_json(headers):
+        if not body and not sent.startswith(b"HEAD "):
+            raise Fault(f"an empty {kind}")
+        return None
+    if status == 204 or sent.startswith(b"HEAD ") and not body:
+        return None
+    if not is_json(headers):
+        raise Fault(f"status {status} with {kind or 'no type'}: {body[:200]}")
+    value = json.loads(body.decode())
+    if status == 200:
+        shape = openai_shapes.of(value)
+        if shape not in (None, openai_shapes.MODELS) and "deleted" not in value and (reason := openai_shapes.mismatch(value, shape)):
+            raise Fault(f"an answer of another shape: {reason}")
+        return value
+    if status == 503 and set(value) >= {"status", "requests_open"}:
+        return value  # of /health
+    may_be_internal = status == 500 and value.get("error", {}).get("code") == "E_RUNTIME_001"
+    if status not in STATUSES and not may_be_internal:
+        raise Fault(f"status {status}: {body[:300]}")
+    check_error(value.get("error"), sent, status)
+    return value
+
+
+def check_stream(text, sent):
+    """Server-sent events, whole: each an object, the last one of the kind that ends it."""
+    blocks = text.split("\n\n")
+    if blocks[-1] != "":
+        raise Fault(f"a stream that is cut off: {text[-200:]!r}")
+    last = None
+    for block in blocks[:-1]:
+        data = "".join(line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: "))
+        if not data:
+            continue  # a comment
+        last = data if data == "[DONE]" else json.loads(data)
+        if isinstance(last, dict):
+            if last.get("error") and "object" not in last and "type" not in last:
+                check_error(last["error"], sent)
+            elif last.get("object") in ("chat.completion.chunk", "text_completion"):
+                if reason := openai_shapes.mismatch(last, openai_shapes.of(last)):
+                    raise Fault(f"an event of another shape: {reason}")
+    is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ("response.completed", "response.incomplete", "response.failed")
+    if not is_end:
+        raise Fault(f"a stream without an end: {text[-300:]!r}")
+
+
+def check_event(event, sent):
+    """An answer of the socket, and whether it is the last one of its request."""
+    if event.get("event") not in CONTINUES | ENDS:
+        raise Fault(f"an unknown event: {str(event)[:300]}")
+    if event["event"] == "error" or event.get("reason") == "error":
+        check_code(event.get("code"), sent, event.get("message"), CODES)
+    if event["event"] == "eos" and event.get("reason") not in REASONS:
+        raise Fault(f"an unknown reason: {str(event)[:300]}")
+    return event["event"] in ENDS

@@ -1,0 +1,200 @@
+"""Loads umad for as long as is wanted, in two parts, and says what its clients noticed.
+
+Attackers (two thirds of the time): clients that break the protocols at random, beside victims of another tenant: streams of a known text, kept
+conversations, a long history that grows, embeddings. umad runs under its supervisor, and is killed now and then. Oracle (the rest): many well-behaved
+clients on daemons with settings by chance, every reply compared with an undisturbed daemon's.
+
+Exit status 1: a reply was another one, a turn was lost, an answer was malformed, the daemon crashed, or kept memory, descriptors or
+requests. Memory over time is written to FOLDER/memory.csv and FOLDER/memory.svg, the daemon's log to FOLDER/umad.log.
+"""
+
+import argparse
+import pathlib
+import random
+import shutil
+import sys
+import threading
+import time
+
+import arena
+import attackers
+import reply_oracle
+import svg_chart
+import uma
+
+VICTIMS = ("stream", "chat", "agent", "embeds")
+ATTACKERS = 5
+PATIENCE_S = 35  # longer than the daemon waits for the rest of a request
+KILLS_S = (40, 80)  # between two kills; a life of a minute ends the growing pauses between starts
+# What requests, imports and exports may hold beside what is kept.
+BUSY_BYTES_MAX = arena.GROWTH_BYTES_MAX + (64 + 32 + 32) * arena.MIB
+
+
+class Memory(threading.Thread):
+    """Writes down the daemon's memory, once a second."""
+
+    def __init__(self, ground, path):
+        super().__init__(daemon=True)
+        self.ground = ground
+        self.path = path
+        self.began = time.monotonic()
+        self.samples = []  # (seconds, bytes)
+        self.kills = []  # seconds
+        self.is_ended = threading.Event()
+
+    def now(self):
+        return time.monotonic() - self.began
+
+    def run(self):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write("seconds,rss_bytes,process\n")
+            while not self.is_ended.wait(1):
+                try:
+                    process, rss = self.ground.pid, self.ground.memory("VmRSS")
+                except (OSError, AttributeError):
+                    continue  # it is being started again
+                self.samples.append((self.now(), rss))
+                file.write(f"{self.now():.1f},{rss},{process}\n")
+                file.flush()
+
+    def chart(self):
+        return svg_chart.time_line("Memory of umad under attack", "minutes", "RSS, MiB",
+                                   [(s / 60, rss / arena.MIB) for s, rss in self.samples], [s / 60 for s in self.kills], "killed")
+
+
+def kill_now_and_then(ground, target, memory, rng, until, problems):
+    """SIGKILL, then a wait until the next daemon answers."""
+    try:
+        while time.monotonic() + KILLS_S[0] < until:
+            time.sleep(rng.uniform(*KILLS_S))
+            target.epoch += 1
+            ground.daemon.crash()
+            memory.kills.append(memory.now())
+            ground.daemon.wait_ready()
+            target.epoch += 1
+    except Exception as problem:
+        problems.append(f"after a kill: {problem}")
+
+
+def hostile(seed, minutes, folder, with_kills):
+    """Prints what came of it; returns the problems."""
+    problems = []
+    account = attackers.Account()
+    rng = random.Random(seed)
+    with arena.Arena(is_supervised=True) as ground:
+        try:
+            start_rss = ground.memory("VmRSS")
+            memory = Memory(ground, folder / "memory.csv")
+            memory.start()
+            with ground.victims(*VICTIMS) as heard:
+                until = time.monotonic() + 60 * minutes
+                target = ground.target()
+                threads = [attackers.attack(target, account, f"{seed}/{number}", 1, until=until, patience_s=patience_s)[0]
+                           for number, patience_s in enumerate([0.2] * (ATTACKERS - 1) + [PATIENCE_S])]
+                if with_kills:
+                    threads.append(threading.Thread(target=kill_now_and_then, args=(ground, target, memory, rng, until, problems), daemon=True))
+                    threads[-1].start()
+                for thread in threads:
+                    thread.join(max(0, until - time.monotonic()) + 4 * uma.WAIT_S)
+                    if thread.is_alive():
+                        problems.append("an attacker hangs")
+            ground.wait_empty()
+            end_rss = ground.memory("VmRSS")
+            memory.is_ended.set()
+            memory.join()
+            (folder / "memory.svg").write_text(memory.chart())
+            problems += account.faults
+            problems += [wrong for victim in heard.values() for wrong in victim["wrong"]]
+            problems += check_lives(ground, memory, heard, start_rss, end_rss)
+            tell(account, memory, heard, start_rss, end_rss)
+            status = ground.daemon.terminate()
+            if status != 0:
+                problems.append(f"umad ended with {status}")
+        finally:
+            shutil.copy(ground.daemon.log_path, folder / "umad.log")
+    return problems
+
+
+def check_lives(ground, memory, heard, start_rss, end_rss):
+    """What was wrong with the daemons' ends and their memory."""
+    crashes = ground.metrics()["crashes_total"]
+    if crashes != len(memory.kills):
+        yield f"umad crashed {crashes - len(memory.kills)} times beside the {len(memory.kills)} kills: see umad.log"
+    breaks = {kind: victim["breaks"] for kind, victim in heard.items() if victim["breaks"]}
+    if breaks and not memory.kills:
+        yield f"connections of victims broke off: {breaks}"
+    if uma.IS_SANITIZED:
+        return  # a sanitizer keeps freed memory
+    top = max(rss for _, rss in memory.samples)
+    if top - start_rss > BUSY_BYTES_MAX:
+        yield f"RSS grew by {(top - start_rss) / arena.MIB:.0f} MiB, more than {BUSY_BYTES_MAX / arena.MIB:.0f}"
+    if end_rss - start_rss > arena.GROWTH_BYTES_MAX:
+        yield f"RSS stayed {(end_rss - start_rss) / arena.MIB:.0f} MiB higher, more than {arena.GROWTH_BYTES_MAX / arena.MIB:.0f}"
+
+
+def percentile(values, share):
+    return sorted(values)[int(share * (len(values) - 1))] if values else 0
+
+
+def tell(account, memory, heard, start_rss, end_rss):
+    print(f"  {account.requests_total} requests: {dict(account.requests.most_common())}")
+    print(f"  answers: {dict(account.answers.most_common())}")
+    for kind, victim in heard.items():
+        gaps, first = victim["gaps_ms"], victim["first_ms"]
+        print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} broken off, {victim['waited']} refused for now, "
+              f"{len(victim['wrong'])} wrong; worst gap {max(gaps, default=0):.0f} ms (of a stream: median {percentile(gaps, 0.5):.0f}, "
+              f"99th percentile {percentile(gaps, 0.99):.0f}), first piece after {max(first, default=0):.0f} ms at most "
+              f"(median {percentile(first, 0.5):.0f})")
+    top = max(rss for _, rss in memory.samples)
+    print(f"  {len(memory.kills)} kills; RSS {start_rss / arena.MIB:.0f} MiB at the start, {top / arena.MIB:.0f} at most, "
+          f"{end_rss / arena.MIB:.0f} at the end", flush=True)
+
+
+def oracle(seed, minutes, seconds, verify):
+    """Settings by chance, one after the other. Returns the problems."""
+    until = time.monotonic() + 60 * minutes
+    total = reply_oracle.Outcome()
+    runs = 0
+    while time.monotonic() < until:
+        settings = reply_oracle.Settings.by_chance(random.Random(seed))
+        if not verify:
+            settings = reply_oracle.dataclasses.replace(settings, verify=0)
+        models = reply_oracle.vision_models() if runs % 6 == 5 else reply_oracle.shipped_models()
+        outcome = reply_oracle.run(settings, seed, seconds, models)
+        print(f"  seed {seed} {models.chat.stem} {settings}\n    {outcome}", flush=True)
+        reply_oracle.add(total, outcome)
+        seed, runs = seed + 1, runs + 1
+    print(f"  {runs} settings: {total}")
+    return [f"oracle: {wrong}" for wrong in total.wrong]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="script/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60, help="how long in all (default 60)")
+    parser.add_argument("--seed", type=int, help="of all chance, for a repetition (default: by the clock)")
+    parser.add_argument("--only", choices=("attackers", "oracle"), help="one part, for the whole time")
+    parser.add_argument("--no-kills", action="store_true", help="leave the attacked daemon alive")
+    parser.add_argument("--folder", type=pathlib.Path, default=uma.ROOT / "build" / "soak",
+                        help="for memory.csv, memory.svg and umad.log (default build/soak)")
+    parser.add_argument("--seconds", type=float, default=20, help="of the oracle's load with the same settings (default 20)")
+    parser.add_argument("--no-verify", action="store_true", help="leave scheduler.verify off in the oracle's daemons")
+    options = parser.parse_args()
+    seed = options.seed if options.seed is not None else int(time.time())
+    options.folder.mkdir(parents=True, exist_ok=True)
+    problems = []
+    if options.only != "oracle":
+        minutes = options.minutes * (1 if options.only else 2 / 3)
+        print(f"attackers, seed {seed}, {minutes:g} minutes", flush=True)
+        problems += hostile(seed, minutes, options.folder, not options.no_kills)
+    if options.only != "attackers":
+        minutes = options.minutes * (1 if options.only else 1 / 3)
+        print(f"oracle, seed {seed}, {minutes:g} minutes", flush=True)
+        problems += oracle(seed, minutes, options.seconds, not options.no_verify)
+    for problem in problems[:50]:
+        print("WRONG", problem[:2000])
+    print(f"soak: {f'{len(problems)} problems' if problems else 'nothing found'}, seed {seed}; memory over time: {options.folder / 'memory.svg'}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

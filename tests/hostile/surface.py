@@ -1,0 +1,206 @@
+"""Everything that the daemon can be asked: a valid request of every frame type and every route, and the limits of every field.
+
+A text in angle brackets, such as "<session>", stands for something that must exist; attackers.py fills it in: a session of the
+socket's tenant, what the tenant of HTTP has (<kept> is its conversation as a session), or a new name. test_hostile.py fails where
+the daemon serves a type, a route or a field that is not in these tables.
+"""
+
+import base64
+import dataclasses
+
+import pictures
+
+IMAGE = base64.b64encode(pictures.RED).decode()
+IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + IMAGE}}
+TOOL = {"type": "function", "function": {"name": "look", "description": "Looks.", "strict": False,
+                                         "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}
+FLAT_TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"enum": ["x", "y"]}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "strict": True, "schema": SCHEMA}}
+GRAMMAR = 'root ::= "a" [b-d]{1,3}'
+USER = {"role": "user", "content": "the cat"}
+HISTORY = [USER,
+           {"role": "assistant", "content": "", "reasoning_content": "Look.",
+            "tool_calls": [{"id": "call1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+           {"role": "tool", "tool_call_id": "call1", "name": "look", "content": "a dog"}]
+ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "the cat"}]},
+         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I ask."}]},
+         {"type": "function_call", "call_id": "call1", "name": "look", "arguments": "{}"},
+         {"type": "function_call_output", "call_id": "call1", "output": "a dog"}]
+
+# Values of every kind for the options of a generation: on the socket at the top, over HTTP there and under "uma".
+SAMPLING = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
+            "logit_bias": {"15": 1, "16": False}}
+OWN = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "ignore_eos": False, "class": "background", "deadline_ms": 20_000,
+       "timeout_ms": 20_000, "target_ttft_ms": 100, "target_tbt_ms": 10, "split_reasoning": True, "grammar": GRAMMAR}
+CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "low", "response_format": FORMAT}
+GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
+OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
+
+# By type: what a frame has, and options that it may have.
+FRAMES = {
+    "generate": ({"prompt": "the cat", "max_tokens": 4}, {**GENERATION, "session_id": "<session>", "messages": HISTORY}),
+    "generate_stream": ({"session_id": "<session>", "max_tokens": 4}, GENERATION),
+    "regenerate": ({"session_id": "<session>", "max_tokens": 4}, GENERATION),
+    "create_session": ({"mode": "text", "ttl_s": 600},
+                       {"model": "tiny-register", "system": "be brief", "name": "<name>", "on_full": "shift", "n_keep": 4,
+                        "ephemeral": True, "public": True}),
+    "append_input": ({"session_id": "<session>", "text": "the dog"}, {"messages": [USER, {"role": "user", "content": [IMAGE_PART]}]}),
+    "cancel": ({"session_id": "<session>"}, {"target": "<import>"}),
+    "end_session": ({"session_id": "<session>"}, {}),
+    "fork_session": ({"session_id": "<session>"}, {"name": "<name>"}),
+    "rewind_session": ({"session_id": "<session>", "turn": 0}, {}),
+    "touch": ({"session_id": "<session>"}, {}),
+    "get_session": ({"session_id": "<session>"}, {}),
+    "list_sessions": ({}, {}),
+    "export_session": ({"session_id": "<session>", "kv": True}, {}),
+    "import_session": ({}, {"name": "<name>"}),
+    "import_data": ({"target": "<import>", "data": "dW1hc2Vzc24="}, {"last": True}),
+    "embed_image": ({"data": IMAGE}, {"images": [{"data": IMAGE}, {"url": "data:image/png;base64," + IMAGE}], "path": "/etc/passwd",
+                                      "url": "http://127.0.0.1:9/", "model": "tiny-register", "deadline_ms": 20_000}),
+    "describe_image": ({"data": IMAGE, "query": "what", "max_tokens": 4}, {**GENERATION, "path": "/etc/passwd", "url": "file:///etc/passwd"}),
+    "embed": ({"texts": ["one", "two"], "model": "embeds"},
+              {"task": "query", "dimensions": 8, "normalize": False, "encoding_format": "base64", "long_input": "chunk",
+               "class": "background", "deadline_ms": 20_000}),
+    "rerank": ({"query": "where", "documents": ["one", {"text": "two"}], "model": "ranks"},
+               {"top_n": 1, "return_documents": True, "long_input": "truncate", "class": "background", "deadline_ms": 20_000}),
+    "load_model": ({"model": "embeds"}, {}),
+    "unload_model": ({"model": "embeds"}, {}),
+    "models": ({}, {}),
+    "metrics": ({}, {}),
+    "ping": ({}, {}),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    method: str
+    path: str
+    body: dict | None = None  # None: it takes none
+    options: dict = dataclasses.field(default_factory=dict)
+
+
+CHAT_BODY = {"messages": [USER], "max_tokens": 4}
+RERANK = {"query": "where", "documents": ["one", "two"], "model": "ranks"}
+RERANK_OPTIONS = {"top_n": 1, "return_documents": True, "uma": {"long_input": "truncate", "class": "background", "deadline_ms": 20_000}}
+
+ROUTES = (
+    Route("POST", "/v1/chat/completions", CHAT_BODY,
+          {**OVER_HTTP, **CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream_options": {"include_usage": True},
+           "max_completion_tokens": 4, "messages": [*HISTORY, {"role": "user", "content": [IMAGE_PART, {"type": "text", "text": "x"}]}]}),
+    Route("POST", "/v1/images/embeddings", {"data": IMAGE}, {"images": [{"data": IMAGE}], "model": "tiny-register"}),
+    Route("POST", "/v1/completions", {"prompt": "the cat", "max_tokens": 4},
+          {**OVER_HTTP, "n": 2, "best_of": 2, "logprobs": 2, "echo": True, "prompt": [[5, 6], [7]], "grammar": GRAMMAR}),
+    Route("POST", "/v1/embeddings", {"input": ["one", "two"], "model": "embeds"},
+          {"dimensions": 8, "encoding_format": "base64", "uma": {"task": "query", "normalize": False, "long_input": "chunk"}}),
+    Route("POST", "/v1/rerank", RERANK, RERANK_OPTIONS),
+    Route("POST", "/v2/rerank", RERANK, RERANK_OPTIONS),
+    Route("POST", "/rerank", RERANK, RERANK_OPTIONS),
+    Route("POST", "/v1/responses", {"input": "the cat", "max_output_tokens": 4},
+          {**OVER_HTTP, "tools": [FLAT_TOOL], "tool_choice": {"type": "function", "name": "look"}, "parallel_tool_calls": False,
+           "instructions": "be brief", "previous_response_id": "<response>", "conversation": {"id": "<conversation>"}, "store": False,
+           "metadata": {"a": "b"}, "truncation": "auto", "reasoning": {"effort": "low"}, "include": ["reasoning.encrypted_content"],
+           "text": {"format": {"type": "json_schema", "name": "s", "schema": SCHEMA}}, "input": ITEMS,
+           "chat_template_kwargs": {"enable_thinking": False}}),
+    Route("GET", "/v1/responses/<response>"),
+    Route("DELETE", "/v1/responses/<response>"),
+    Route("POST", "/v1/responses/<response>/cancel", {}),
+    Route("GET", "/v1/responses/<response>/input_items?limit=2&order=asc"),
+    Route("POST", "/v1/conversations", {}, {"items": ITEMS[:1], "metadata": {"a": "b"}}),
+    Route("GET", "/v1/conversations/<conversation>"),
+    Route("POST", "/v1/conversations/<conversation>", {"metadata": {"a": "b"}}),
+    Route("DELETE", "/v1/conversations/<conversation>"),
+    Route("GET", "/v1/conversations/<conversation>/items?limit=2&order=asc"),
+    Route("POST", "/v1/conversations/<conversation>/items", {"items": ITEMS[:1]},
+          {"items": [{"role": "user", "content": [{"type": "input_image", "image_url": IMAGE_PART["image_url"]["url"]}]}]}),
+    Route("GET", "/v1/conversations/<conversation>/items/<item>"),
+    Route("DELETE", "/v1/conversations/<conversation>/items/<item>"),
+    Route("GET", "/v1/sessions"),
+    Route("POST", "/v1/sessions", {"mode": "text", "ttl_s": 600}, FRAMES["create_session"][1]),
+    Route("POST", "/v1/sessions/import?name=<name>", "<file>"),
+    Route("GET", "/v1/sessions/<kept>"),
+    Route("DELETE", "/v1/sessions/<kept>"),
+    Route("POST", "/v1/sessions/<kept>/fork", {}, {"name": "<name>"}),
+    Route("POST", "/v1/sessions/<kept>/rewind", {"turn": 0}),
+    Route("POST", "/v1/sessions/<kept>/touch", {}),
+    Route("GET", "/v1/sessions/<kept>/export"),
+    Route("GET", "/v1/models"),
+    Route("GET", "/v1/models/tiny-register"),
+    Route("GET", "/health"),
+    Route("GET", "/ready"),
+    Route("GET", "/metrics"),
+)
+
+
+def whole(least, most):
+    return [least - 1, least, most, most + 1]
+
+
+def number(least, most):
+    return [least - 1e-6, least, most, most + 1e-6]
+
+
+def text(least, most):
+    """Texts of these lengths, and one byte beyond either."""
+    return ["x" * length for length in (least - 1, least, most, most + 1) if length >= 0]
+
+
+def repeated(element, *counts):
+    return [[element] * count for count in counts]
+
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+DEADLINE = whole(0, YEAR_MS)
+INT32 = 2**31 - 1
+FLAG = [0, "true", [True]]
+MANY = 2048  # texts of an embedding, documents of a reranking
+
+# Values around the limits of each field, by its name. A name means the same everywhere, or has the values of all its meanings.
+FIELDS = {
+    "id": text(1, 128), "type": ["", "dance", "x" * 65], "model": text(1, 128), "name": text(1, 128), "session_id": text(1, 128),
+    "prompt": [*text(1, 1 << 16), [], [[]], [0], [-1], [INT32], [INT32 + 1], [[5]] * 65, ["x"] * 64], "text": text(0, 1 << 16),
+    "messages": [[], *repeated(USER, 1, 2000), *repeated({"role": "user", "content": [IMAGE_PART] * 65}, 1)],
+    "content": [[], *repeated({"type": "text", "text": "x"}, 1, 2000)], "role": ["", "king", "system", "tool"],
+    "max_tokens": whole(1, INT32), "max_completion_tokens": whole(1, INT32), "max_output_tokens": whole(1, INT32),
+    "temperature": number(0, 100), "top_p": number(0, 1), "top_k": whole(0, INT32), "min_p": number(0, 1), "repeat_penalty": number(0, 100),
+    "presence_penalty": number(-2, 2), "frequency_penalty": number(-2, 2), "seed": whole(0, 2**64 - 1),
+    "stop": [*text(1, 1024), *repeated("x", 0, 16, 17)],
+    "logit_bias": [{str(token): 1 for token in range(count)} for count in (0, 1023, 1024, 1025)]
+    + [{"15": value} for value in (-101, -100, 100, 101, True, False, None)] + [{"-1": 1}, {"511": 1}, {"512": 1}, {str(INT32 + 1): 1}],
+    "ignore_eos": FLAG, "stream": FLAG, "progress": FLAG, "split_reasoning": FLAG, "ephemeral": FLAG, "public": FLAG, "kv": FLAG, "last": FLAG,
+    "strict": FLAG, "echo": FLAG, "store": FLAG, "normalize": FLAG, "return_documents": FLAG, "parallel_tool_calls": FLAG,
+    "include_usage": FLAG, "grammar": ["", "root ::=", "root ::= root", 'root ::= "a"{4096}', 'root ::= "a"{4097}', 'root ::= "' + "a" * (1 << 18),
+                                       "root ::= ((()*)*)*", "root ::= (((){4096}){4096}){4096}", 'root ::= "\\U00110000"', "a ::= b\nroot ::= a"],
+    "logprobs": whole(0, 20), "top_logprobs": whole(0, 20), "n": whole(1, 16), "best_of": whole(1, 16),
+    "class": ["", "royal"], "deadline_ms": DEADLINE, "timeout_ms": DEADLINE,
+    "target_ttft_ms": number(0, 3_600_000), "target_tbt_ms": number(0, 3_600_000),
+    "response_format": [{"type": "text"}, {"type": "json_object"}, {"type": "song"}, {"type": "json_schema"}], "format": [{"type": "text"}, {}],
+    "json_schema": [{}, {"name": "s", "schema": True}],
+    "schema": [{}, {"type": "array", "items": {"type": "integer"}, "minItems": 1025}, {"type": "string", "maxLength": 4097},
+               {"type": "string", "pattern": "^(((a{1,99}){1,99}){1,99})$"}, {"type": "string", "pattern": "^(a|a)*(a|a)*(a|a)*b$"},
+               {"$ref": "#"}, {"$ref": "#/$defs/x", "$defs": {"x": {"$ref": "#/$defs/x"}}}, {"enum": list(range(5000))},
+               {"allOf": [{"anyOf": [{"type": kind} for kind in ("string", "number", "null", "boolean")]}] * 40},
+               {"type": "object", "required": [f"k{i}" for i in range(3000)]}, {"minimum": -2**63, "maximum": 2**63, "type": "integer"}],
+    "tools": repeated(TOOL, 0, 2, 129)
+    + [[{**TOOL, "function": {**TOOL["function"], "name": f"t{i}"}} for i in range(count)] for count in (128, 129)],
+    "tool_choice": ["", "none", "required", {"type": "function", "function": {"name": "look"}}, {"type": "function", "name": "none"}],
+    "tool_calls": [*repeated(HISTORY[1]["tool_calls"][0], 0, 128, 129)], "call_id": text(1, 256), "arguments": ["", "{", "[]", '{"a":' * 40],
+    "function": [{}, {"name": "x" * 65}], "description": text(0, 1 << 14), "parameters": [{}, {"type": "string"}, {"$ref": "#"}],
+    "chat_template_kwargs": [{"messages": []}, {f"k{i}": i for i in range(1000)}], "reasoning_effort": text(1, 64), "effort": text(1, 64),
+    "reasoning": [{}], "uma": [{}, {"session_id": "x"}, {"progress": True}], "stream_options": [{}],
+    "mode": ["", "song"], "ttl_s": whole(0, 2**53), "on_full": ["", "lose"], "n_keep": whole(0, INT32), "system": text(0, 1 << 16),
+    "turn": whole(0, INT32), "target": text(1, 128), "data": ["", "A", "A===", "!", "data:,x", "data:image/png;base64,!", "A" * (1 << 18)],
+    "path": ["", "/", "/etc/passwd", "../x", "/proc/self/mem", "/dev/zero", "x" * 5000],
+    "url": ["", "file:///etc/passwd", "http://127.0.0.1:9/", "http://[::1]/", "http://169.254.169.254/", "ftp://x/", "https://user:a@b/",
+            "x" * 70000],
+    "image_url": ["", {"url": ""}, {"url": "file:///dev/zero"}], "images": repeated({"data": IMAGE}, 0, 64, 65), "query": text(1, 1 << 16),
+    "texts": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[]], [[-1]], [[INT32]], [[5] * 5000]],
+    "input": [*text(1, 1 << 16), *repeated("x", 0, MANY, MANY + 1), [[5]], [[-1]], *repeated(ITEMS[0], 0, 1, 500), ITEMS * 40],
+    "documents": [*repeated("x", 0, MANY, MANY + 1), [{}], [{"text": 1}]], "task": text(1, 128), "dimensions": whole(1, 64),
+    "encoding_format": ["", "gold"], "long_input": ["", "eat"], "top_n": whole(1, MANY), "instructions": text(0, 1 << 16),
+    "previous_response_id": ["", "resp_", "resp_" + "0" * 48, "resp_" + "g" * 48, "resp_" + "0" * 4000],
+    "conversation": ["", "conv_", {"id": ""}, {"id": "conv_" + "0" * 32}, {}], "include": repeated("x", 0, 1, 5000),
+    "metadata": [{f"k{i}": "v" for i in range(count)} for count in (0, 16, 17)] + [{"k" * length: "v"} for length in (0, 64, 65)]
+    + [{"k": "v" * length} for length in (0, 512, 513)], "truncation": ["", "maybe"], "file_id": text(1, 64), "items": repeated(ITEMS[0], 0, 1, 500),
+}
