@@ -406,7 +406,7 @@ TEST_F(UnixServerTest, AFileThatIsTooLongOrEndsTooEarlyEndsItsImport) {
 
 TEST_F(UnixServerTest, AFileWhoseClientStopsHoldsNoMemory) {
   constexpr std::size_t kMax = 3'000'000;
-  start({.limits = {.transfer_bytes_max = kMax}, .idle_timeout = milliseconds(20)});
+  start({.idle_timeout = milliseconds(20), .limits = {.transfer_bytes_max = kMax}});
   TestClient sends(path());
   sends.send_json(R"({"id":"i","type":"import_session"})");
   sends.send_json(data_frame("d", 700'000, false));
