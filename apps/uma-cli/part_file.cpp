@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/sync_folder.h"
+#include "base/unique_fd.h"
 #include "uma-cli/format.h"
 #include "uma-cli/gguf_head.h"
 
@@ -23,21 +25,6 @@ namespace {
 constexpr std::size_t kReadBytes = 1u << 20;
 constexpr std::size_t kStateBytesMax = 64u << 10;
 constexpr int kOpensMax = 100;
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  [[nodiscard]] int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 std::unexpected<Failure> disk_failure(const std::string& path, int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
@@ -74,7 +61,7 @@ Result<void> read_all(int fd, const std::string& path, Interrupts& interrupts, T
 }
 
 std::optional<PartState> read_state(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) return std::nullopt;
   std::string text(kStateBytesMax, '\0');
   const ssize_t got = read(file.get(), text.data(), text.size());
@@ -89,7 +76,7 @@ std::string folder_of(const std::string& path) {
 }  // namespace
 
 Result<std::string> sha256_of_file(const std::string& path, Interrupts& interrupts, const OnBytes& on_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.get() < 0) return disk_failure(path, errno);
   Sha256 sum;
   std::uint64_t done = 0;
@@ -119,7 +106,7 @@ PartFile::~PartFile() {
 Result<std::unique_ptr<PartFile>> PartFile::open(const std::string& target) {
   const std::string path = target + ".part";
   for (int i = 0; i < kOpensMax; ++i) {
-    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
+    UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
     if (file.get() < 0) return disk_failure(path, errno);
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return disk_failure(path, errno);
@@ -179,7 +166,7 @@ Result<void> PartFile::save_state() const {
   const std::string temporary = state_path_ + ".tmp";
   const std::string text = state_text(*state_);
   // The address may hold a secret of its owner.
-  const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return disk_failure(temporary, errno);
   std::size_t written = 0;
   int problem = write_all(file.get(), text, written);
@@ -207,13 +194,7 @@ Result<void> PartFile::publish(bool replaces) {
   if (status != 0 && (errno == EINVAL || errno == ENOSYS)) status = std::rename(path_.c_str(), target_.c_str());
   if (status != 0) return disk_failure(target_, errno);
   unlink(state_path_.c_str());
-  return sync_folder();
-}
-
-Result<void> PartFile::sync_folder() const {
-  const Descriptor folder(::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems cannot sync a folder; they say EINVAL.
-  if (folder.get() < 0 || (fsync(folder.get()) != 0 && errno != EINVAL)) return disk_failure(folder_of(target_), errno);
+  if (const int problem = sync_folder(folder_of(target_)); problem != 0) return disk_failure(folder_of(target_), problem);
   return {};
 }
 

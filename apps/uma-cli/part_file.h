@@ -56,7 +56,6 @@ class PartFile {
   PartFile(std::string target, int fd);
   void count(std::string_view bytes);
   Result<void> save_state() const;
-  Result<void> sync_folder() const;
 
   const std::string target_;
   const std::string path_;

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "base/sync_folder.h"
+
 namespace uma::umad {
 namespace {
 
@@ -26,14 +28,6 @@ int write_all(int file, std::string_view content) {
     content.remove_prefix(static_cast<std::size_t>(written));
   }
   return 0;
-}
-
-int sync_folder(const std::filesystem::path& folder) {
-  const int file = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (file < 0) return errno;
-  const int problem = ::fsync(file) == 0 ? 0 : errno;
-  ::close(file);
-  return problem;
 }
 
 Expected<Unit> write_whole(const std::string& path, std::string_view content, bool syncs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <format>
 #include <fstream>
 #include <future>
@@ -443,7 +444,13 @@ std::vector<ModelUsage> Engine::usage() {
 template <class T>
 T Engine::ask_router(std::move_only_function<T()> question) {
   std::promise<T> answer;
-  router_.post([&] { answer.set_value(question()); });
+  router_.post([&] {
+    try {
+      answer.set_value(question());
+    } catch (...) {
+      answer.set_exception(std::current_exception());
+    }
+  });
   return answer.get_future().get();
 }
 

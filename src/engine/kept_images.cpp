@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/sync_folder.h"
 #include "base/unique_fd.h"
 
 namespace uma::engine {
@@ -95,8 +96,7 @@ Expected<KeptImages::Use> KeptImages::keep(const TenantId& tenant, const std::st
 }
 
 Expected<Unit> KeptImages::sync() {
-  const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder.is_open() || (::fsync(folder.get()) != 0 && errno != EINVAL)) return disk_error(folder_, errno);
+  if (const int problem = sync_folder(folder_); problem != 0) return disk_error(folder_, problem);
   return Unit{};
 }
 

@@ -1112,7 +1112,11 @@ void Router::abandon(RequestId id, const Error& error) {
   }
   if (Session* left = sessions_.find(session); left != nullptr && left->running == RequestId{}) {
     left->draft.reset();
-    if (left->is_new) sessions_.erase(session);
+    if (left->is_new) {
+      sessions_.erase(session);
+    } else {
+      sessions_.end_when_idle(*left);
+    }
     run_waiting_for_replies(session);
   }
 }

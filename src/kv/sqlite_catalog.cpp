@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sync_folder.h"
 #include "base/thrown.h"
 #include "kv/catalog_schema.h"
 
@@ -169,8 +170,7 @@ std::string unused_name(const std::string& beginning) {
 
 Expected<Unit> sync_folder_of(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  const UniqueFd opened(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.is_open() || ::fsync(opened.get()) != 0) return catalog_io_failure(folder, errno);
+  if (const int problem = sync_folder(folder); problem != 0) return catalog_io_failure(folder, problem);
   return Unit{};
 }
 
