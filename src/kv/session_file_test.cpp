@@ -88,6 +88,10 @@ TEST(SessionFile, WhatWasDroppedFitsWhatIsKept) {
     drop_all(record);
     record.chain.resize(3);
   }));
+  EXPECT_TRUE(refused_with([&](SessionRecord& record) {
+    drop_all(record);
+    record.mode = SessionMode::text;
+  })) << "a text has no messages";
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 0; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns.front().messages_begin = -1; }));
