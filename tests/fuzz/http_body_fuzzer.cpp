@@ -11,6 +11,8 @@
 #include "base/utf8.h"
 #include "wire/embedding_codec.h"
 #include "wire/field_reader.h"
+#include "wire/image_fields.h"
+#include "wire/json_body.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
 
@@ -65,6 +67,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (const auto call = wire::decode_rerank(body); is_accepted(call)) {
     check_text(call->rerank.query);
     for (const std::string& document : call->rerank.documents) check_text(document);
+  }
+  if (const auto call = wire::decode_body<EmbedImagesRequest>(body, wire::embed_images_fields); is_accepted(call)) {
+    UMA_CHECK(!call->images.empty() && call->images.size() <= kImagesPerRequestMax);
+    for (const ImageSource& image : call->images) check_text(image.text);
   }
   (void)is_accepted(wire::decode_session_request("create_session", "", body));
   (void)is_accepted(wire::decode_session_request("rewind_session", body, "{\"turn\":1}"));
