@@ -57,11 +57,13 @@ def run(folder, found, name, seconds, fresh):
         status = subprocess.run(command(folder, name, *flags), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     text = (found / f"{name}.log").read_text(encoding="utf-8", errors="replace")
     runs = ([int(number) for number in re.findall(r"^#(\d+)", text, re.M)] or [0])[-1]
+    # It ends with the input that it is at.
+    took_s = max([int(number) for number in re.findall(r"^Done \d+ runs in (\d+) second", text, re.M)] or [seconds])
     corpus = (re.findall(r"corp: (\d+)/(\S+)", text) or [("0", "0b")])[-1]
     points = (re.findall(r"cov: (\d+)", text) or ["0"])[-1]
     outcome = "nothing found" if status == 0 else "FOUND " + " ".join(re.findall(r"Test unit written to (\S+)", text) or [f"status {status}"])
     print(
-        f"{name + '_fuzzer':24} {runs:9} runs {runs / max(seconds, 1):8.0f}/s  corpus {corpus[0]:>5} ({corpus[1]})  {points:>6} points  {outcome}",
+        f"{name + '_fuzzer':24} {runs:9} runs {runs / max(took_s, 1):8.0f}/s  corpus {corpus[0]:>5} ({corpus[1]})  {points:>6} points  {outcome}",
         flush=True,
     )
     if status != 0:
