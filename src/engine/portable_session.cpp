@@ -56,7 +56,11 @@ Expected<kv::SessionRecord> retokenized(const capability::ChatFormat& format, kv
     if (file.text.empty()) return made;
     return append_to_record(format, made, {.text = std::move(file.text), .messages = {}});
   }
-  if (!old.messages.empty()) {
+  const bool has_reply = old.messages.size() >= 2 && old.messages.back().role == "assistant";
+  if (!has_reply) {
+    // All turns were dropped: what was kept of them, such as the system prompt, waits with the input for the first reply.
+    old.pending_messages.insert(old.pending_messages.begin(), old.messages.begin(), old.messages.end());
+  } else {
     ChatMessage reply = std::move(old.messages.back());
     old.messages.pop_back();
     auto begun = append_to_record(format, made, {.text = {}, .messages = std::move(old.messages)});

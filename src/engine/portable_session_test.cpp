@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/preparer.h"
+#include "kv/record_check.h"
 #include "kv/session_file.h"
 #include "testing/fake_model.h"
 
@@ -117,6 +118,30 @@ TEST(PortableSession, AChatInOtherTokensIsTheSameConversationInOneTurn) {
   EXPECT_EQ(made.chain, record.chain) << "this vocabulary says it as before";
   EXPECT_EQ(made.pending, record.pending);
   EXPECT_EQ(text_of(model.vocab(), std::span(made.chain).subspan(static_cast<std::size_t>(made.turns[0].reply_begin))), "four");
+}
+
+TEST(PortableSession, AChatInOtherTokensOfWhichOnlyTheSystemPromptIsLeftBeginsAnew) {
+  const FakeModel model({.has_chat_template = true});
+  kv::SessionRecord record;
+  record.mode = SessionMode::chat;
+  record.on_full = OnFull::shift;
+  record.chain = {testing::kFakeBos, 'x'};
+  record.n_keep = 2;
+  record.turns_dropped = 3;
+  record.messages = {{"system", "be brief"}};
+  for (const bool has_input : {false, true}) {
+    if (has_input) record = append_to_record(format_of(model), record, {.text = "five", .messages = {}}).value();
+    const auto imported =
+        import_record(format_of(model), file_of(of_another_vocabulary(export_record(model, record))), kTextMax);
+    ASSERT_TRUE(imported) << imported.error().message;
+    const kv::SessionRecord& made = imported->record;
+    EXPECT_TRUE(made.chain.empty() && made.turns.empty() && made.messages.empty());
+    EXPECT_EQ(made.pending_messages.front(),
+              record.messages.empty() ? record.pending_messages.front() : record.messages.front());
+    EXPECT_EQ(made.pending_messages.size(), has_input ? 2u : 1u);
+    EXPECT_EQ(made.pending.empty(), !has_input);
+    EXPECT_EQ(kv::impossible_part(made), "");
+  }
 }
 
 TEST(PortableSession, ATextInOtherTokensWaitsAsInput) {

@@ -564,6 +564,27 @@ TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {
   EXPECT_EQ(remove("nobody", 0, 0).error().code, ErrorCode::session_unknown);
 }
 
+TEST_F(ResponsesTest, WhatIsKeptOfDroppedTurnsCannotBeTakenBack) {
+  kv::SessionRecord record;
+  record.id.value = "a";
+  record.tenant = kTenant;
+  record.model = "fake";
+  record.mode = SessionMode::chat;
+  record.on_full = OnFull::shift;
+  record.chain = {testing::kFakeBos, 'b', 'r', 'i', 'e', 'f'};
+  record.n_keep = 6;
+  record.turns_dropped = 3;
+  record.messages = {{"system", "brief"}};
+  disk_.kept.commit(std::make_shared<const kv::SessionRecord>(record), nullptr, [](const Expected<Unit>&) {});
+  start();
+  for (const std::int32_t turn : {2, 3}) {
+    const auto left = ask<SessionDetail>(
+        [&](auto reply) { router_->remove_last_message(kTenant, "a", {.turn = turn, .number = 0}, std::move(reply)); });
+    EXPECT_EQ(left.error().code, ErrorCode::proto_field);
+  }
+  EXPECT_EQ(*kept("a"), record);
+}
+
 TEST_F(ResponsesTest, WithShiftTheOldestOnesGo) {
   GenerateRequest first = request("0", "", "", std::string(200, 'x'));
   first.response->instructions = "Be brief";

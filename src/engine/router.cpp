@@ -44,11 +44,12 @@ Error unknown_session_of(const GenerateRequest& request) {
   return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
 }
 
-// Where the last message of the record is; nothing for a record without messages.
+// Where the last message of the record is; nothing for a record without messages, or with none but what is kept of dropped
+// turns.
 std::optional<MessagePosition> place_of_last_message(const kv::SessionRecord& record) {
   const auto turns = static_cast<std::int32_t>(record.turns.size());
   const bool waits = !record.pending_messages.empty();
-  if (!waits && record.messages.empty()) return std::nullopt;
+  if (!waits && (record.messages.empty() || record.turns.empty())) return std::nullopt;
   const std::size_t count = waits ? record.pending_messages.size() : record.messages.size();
   const std::int32_t begin = waits ? 0 : record.turns.back().messages_begin;
   const bool begins_with_instructions = record.has_instructions && begin == 0 && (!waits || record.messages.empty());

@@ -90,7 +90,8 @@ std::string_view impossible_part(const SessionRecord& record) {
   }
   const bool has_input = !record.chain.empty() || !record.pending.empty();
   const bool is_chat = record.mode == SessionMode::chat;
-  if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && !record.pending_messages.empty()) ||
+  const bool has_messages = !record.messages.empty() || !record.pending_messages.empty();
+  if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && has_messages) ||
       (is_chat && !record.pending.empty() && record.pending_messages.empty())) {
     return "what it holds does not belong to its mode";
   }

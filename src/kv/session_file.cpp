@@ -18,6 +18,8 @@ namespace {
 constexpr std::array<char, 8> kSessionMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
 constexpr std::size_t kLengthAt = kSessionMagic.size() + sizeof kSessionFileVersion;
 constexpr std::size_t kSessionChecksumBytes = 16;
+// A session goes on: there are to be numbers left for the turns that come.
+constexpr std::int32_t kTurnsDroppedMax = kSessionCountMax / 2;
 
 std::unexpected<Error> session_file_refused(std::string_view what) {
   return fail(ErrorCode::proto_field, std::format("the session file cannot be used: {}", what));
@@ -147,7 +149,8 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths do not add up");
 
   if (mode > kModeMax) return session_file_refused("its mode or date is impossible");
-  if (on_full > kOnFullMax) return session_file_refused("what it does when it is full is impossible");
+  if (on_full > kOnFullMax || record.turns_dropped > kTurnsDroppedMax)
+    return session_file_refused("what it does when it is full is impossible");
   record.mode = static_cast<SessionMode>(mode);
   record.on_full = static_cast<OnFull>(on_full);
   if (const std::string_view wrong = impossible_part(record); !wrong.empty()) return session_file_refused(wrong);

@@ -88,14 +88,17 @@ TEST(SessionFile, WhatWasDroppedFitsWhatIsKept) {
     drop_all(record);
     record.chain.resize(3);
   }));
+  EXPECT_TRUE(refused_with([&](SessionRecord& record) {
+    drop_all(record);
+    record.mode = SessionMode::text;
+  })) << "a text has no messages";
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 0; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns.front().messages_begin = -1; }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.on_full = static_cast<OnFull>(2); }));
   EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 2'147'483'647; }));
-  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'999; }))
-      << "one with the turns that are left";
-  EXPECT_FALSE(refused_with([](SessionRecord& record) { record.turns_dropped = 999'999'998; }));
+  EXPECT_TRUE(refused_with([](SessionRecord& record) { record.turns_dropped = 500'000'001; })) << "as many are to come";
+  EXPECT_FALSE(refused_with([](SessionRecord& record) { record.turns_dropped = 500'000'000; }));
 }
 
 // Its sum with two does not fit 32 bits: once, any end of the turn passed, and the end is an index.

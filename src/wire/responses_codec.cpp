@@ -518,7 +518,7 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
   return items;
 }
 
-// In the last turn.
+// In the last turn. REQUIRES: there is one.
 std::int32_t number_of_reply(const SessionDetail& session) {
   const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
   return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
@@ -707,7 +707,17 @@ std::expected<MessagePosition, RejectedBody> removable_message(const SessionDeta
   const auto turns = info.dropped_turns + static_cast<std::int32_t>(conversation.turns_begin.size());
   const std::vector<Item> all = items_of(conversation);
   if (!std::ranges::contains(all, item, &Item::id)) return std::unexpected(unknown_item());
+  const auto refuse = [item] {
+    return std::unexpected(RejectedBody{
+        {ErrorCode::proto_field,
+         std::format(
+             "item {} cannot be taken out alone: that is possible with the last item of a conversation, where it is the "
+             "whole of a message but for its thoughts",
+             item)},
+        ""});
+  };
   const bool waits = !conversation.pending_messages.empty();
+  if (!waits && conversation.turns_begin.empty()) return refuse();  // of a turn that was dropped, and kept
   const bool waits_behind_instructions = conversation.has_instructions && conversation.messages.empty();
   const auto pending = static_cast<std::int32_t>(conversation.pending_messages.size());
   const MessagePosition last = waits ? MessagePosition{turns, pending - 1 - (waits_behind_instructions ? 1 : 0)}
@@ -716,13 +726,7 @@ std::expected<MessagePosition, RejectedBody> removable_message(const SessionDeta
   add_items(items, waits ? conversation.pending_messages.back() : conversation.messages.back(), info.id.value, last);
   const auto is_thought = [](const Item& other) { return other.kind == Item::Kind::reasoning; };
   const bool is_alone = std::ranges::all_of(items | std::views::take(items.size() - 1), is_thought);
-  if (items.back().id == item && is_alone) return last;
-  return std::unexpected(RejectedBody{
-      {ErrorCode::proto_field,
-       std::format("item {} cannot be taken out alone: that is possible with the last item of a conversation, where it is the "
-                   "whole of a message but for its thoughts",
-                   item)},
-      ""});
+  return items.back().id == item && is_alone ? std::expected<MessagePosition, RejectedBody>(last) : refuse();
 }
 
 std::string appended_items_json(const SessionInfo& conversation, const Input& input) {

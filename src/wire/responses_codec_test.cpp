@@ -739,6 +739,12 @@ TEST(ResponsesCodec, OnlyTheLastItemCanBeTakenOut) {
   EXPECT_EQ(json::parse(item_json(conversation_item(session, "msg_" + id + "_4_0").value())).at("role"), "user");
   EXPECT_EQ(conversation_item(session, "msg_" + id + "_4_7").error().error.code, ErrorCode::session_unknown);
   EXPECT_EQ(removable_message(SessionDetail(), "x").error().error.code, ErrorCode::session_unknown);
+  SessionDetail without_turns;
+  without_turns.info.id.value = kSession;
+  without_turns.info.dropped_turns = 3;
+  without_turns.messages = {{"system", "Sing"}};
+  EXPECT_EQ(removable_message(without_turns, "msg_" + id + "_0_0").error().error.code, ErrorCode::proto_field)
+      << "of a turn that was dropped, and kept";
 }
 
 TEST(ResponsesCodec, ItemsComeInPages) {

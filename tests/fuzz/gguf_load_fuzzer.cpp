@@ -1,0 +1,100 @@
+// Property: whatever a model's file is, the daemon's side of its first load goes on and has a verdict. Our reader of headers
+// refuses it with a sentence; or the file is tried by libllama in a child process, as ModelTrials does it, and that ends with a
+// verdict that is known: it passed, the library refused it in order, or it ended the process. A sanitizer's report of our own
+// code in the child is none. The input is the file's header; what follows it, the weights, are zeros.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sanitizer/asan_interface.h>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unistd.h>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/unique_fd.h"
+#include "llm/gguf_header.h"
+#include "llm/trial_load.h"
+#include "umad/trial_process.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+using namespace uma;
+
+constexpr std::uint64_t kFileBytes = 1 << 20;
+
+std::string& model_file() {
+  static std::string path;
+  return path;
+}
+
+void remove_model_file() {
+  ::unlink(model_file().c_str());
+}
+
+void write_model_file(std::span<const std::uint8_t> header) {
+  const UniqueFd file(::open(model_file().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  UMA_CHECK(file.is_open());
+  UMA_CHECK(::write(file.get(), header.data(), header.size()) == static_cast<ssize_t>(header.size()));
+  UMA_CHECK(::ftruncate(file.get(), static_cast<off_t>(kFileBytes)) == 0);
+}
+
+}  // namespace
+
+// Of the child: what the library does to it is the system's to report. What it asks for in vain ends it as a release build.
+extern "C" void __asan_on_error() {  // NOLINT(bugprone-reserved-identifier): its name is the sanitizer's
+  const std::string_view what = __asan_get_report_description();
+  if (what.contains("allocation-size-too-big") || what.contains("out-of-memory") || what.contains("calloc-overflow"))
+    std::abort();
+}
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  const std::vector<std::string> arguments(*argv + 1, *argv + *argc);
+  // Started by itself, as umad is by umad.
+  if (!arguments.empty() && arguments[0] == umad::kTrialCommand) std::exit(umad::run_trial_command(arguments));
+  ::setenv("ASAN_OPTIONS",
+           "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:detect_leaks=0:exitcode=99", 1);
+  init_log(LogLevel::error);
+  const fs::path folder = fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path();
+  model_file() = (folder / ("uma-fuzz-" + std::to_string(::getpid()) + ".gguf")).string();
+  std::atexit(remove_model_file);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span<const std::uint8_t> bytes(data, std::min<std::size_t>(size, kFileBytes));
+  const auto header = llm::read_gguf_header(kFileBytes, [&](std::uint64_t offset, std::span<std::byte> into) {
+    std::ranges::fill(into, std::byte{0});
+    if (offset < bytes.size()) {
+      std::memcpy(into.data(), bytes.data() + offset, std::min<std::size_t>(into.size(), bytes.size() - offset));
+    }
+    return static_cast<std::size_t>(std::min<std::uint64_t>(into.size(), kFileBytes - std::min(offset, kFileBytes)));
+  });
+  if (!header) {
+    UMA_CHECK(header.error().code == ErrorCode::model_load && !header.error().message.empty());
+    return 0;
+  }
+  write_model_file(bytes);
+  if (const auto identity = llm::trial_identity(model_file()); !identity) {
+    UMA_CHECK(!identity.error().message.empty());  // a projector, or a part of a model
+    return 0;
+  }
+  static const std::string kProgram = fs::read_symlink("/proc/self/exe").string();
+  const umad::TrialOutcome outcome = umad::run_trial(kProgram, model_file(), [] { return false; });
+  UMA_CHECK(outcome.kind != umad::TrialOutcome::Kind::unknown);
+  UMA_CHECK(outcome.kind == umad::TrialOutcome::Kind::passed || !outcome.reason.empty());
+  if (std::getenv("UMA_FUZZ_COST") != nullptr) {
+    std::fprintf(stderr, "verdict %d: %s (%s)\n", static_cast<int>(outcome.kind), outcome.reason.c_str(),
+                 outcome.last_words.c_str());
+  }
+  return 0;
+}

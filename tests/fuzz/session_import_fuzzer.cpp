@@ -1,0 +1,430 @@
+// Property: whatever session is accepted from a file survives all that clients can do with it. What the router commits is
+// possible (kv/record_check.h), the catalog keeps it and gives it back equal, now and after a restart; its own export is
+// accepted again; every request has one reply; and no invariant breaks, least of all a UMA_CHECK.
+//
+// The input: a byte that says how many operations follow (31 at most) and which template the model has, the operations, and the
+// file. Magic, version, length, vocabulary and checksum of the file's conversation are put right, unless the first byte says
+// that the vocabulary stays as it is: then it is another one, and all tokens are made anew.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <format>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/context_shift.h"
+#include "engine/lane.h"
+#include "engine/portable_session.h"
+#include "engine/router.h"
+#include "engine/worker_source_test_support.h"
+#include "kv/record_check.h"
+#include "kv/session_file.h"
+#include "kv/sqlite_catalog.h"
+#include "testing/fake_model.h"
+#include "testing/image_bytes.h"
+#include "testing/sim_clock.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+using namespace uma;
+using testing::FakeModel;
+using testing::FakeOptions;
+
+const TenantId kTenant{"fuzz"};
+constexpr std::size_t kOperationsMax = 31;
+constexpr std::size_t kSessionsMax = 8;
+// Of a chat whose past is written otherwise than it was said.
+constexpr std::string_view kForgetful =
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + (message.content if loop.last or message.role == "
+    "'user' else message.content.upper()) + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+// A folder in memory where there is one, for as long as the program runs.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (fs::exists("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string()) + "/uma-fuzz-XXXXXX";
+    UMA_CHECK(::mkdtemp(name.data()) != nullptr);
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  void clear() {
+    for (const auto& entry : fs::directory_iterator(path_)) fs::remove_all(entry.path());
+  }
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+// The real one, and what it was told: both must say the same.
+class WatchedCatalog final : public kv::Catalog {
+ public:
+  explicit WatchedCatalog(std::string path) : path_(std::move(path)) { open(); }
+
+  std::vector<kv::SessionSummary> load() override {
+    std::vector<kv::SessionSummary> all = sqlite_->load();
+    UMA_CHECK(all.size() == kept_.size());
+    for (const kv::SessionSummary& summary : all) UMA_CHECK(summary == kv::summary_of(*kept_.at(summary.id)));
+    return all;
+  }
+  std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() override { return sqlite_->load_image_extras(); }
+  void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override {
+    UMA_CHECK(kv::impossible_part(*record).empty());
+    const auto known = kept_.find(record->id);
+    UMA_CHECK(known == kept_.end() ? before == nullptr : before != nullptr && *before == *known->second);
+    kept_[record->id] = record;
+    sqlite_->commit(std::move(record), std::move(before), [done = std::move(done)](Expected<Unit> kept) mutable {
+      UMA_CHECK(kept.has_value());
+      done(std::move(kept));
+    });
+  }
+  void remove(const SessionId& id, Done done) override {
+    kept_.erase(id);
+    sqlite_->remove(id, std::move(done));
+  }
+  void read(const SessionId& id, OnRead on_read) override {
+    sqlite_->read(id, [expected = kept_.at(id), on_read = std::move(on_read)](Expected<kv::RecordPtr> read) mutable {
+      UMA_CHECK(read.has_value() && **read == *expected);
+      on_read(std::move(read));
+    });
+  }
+  bool step() override { return sqlite_->step(); }
+
+  // REQUIRES: nothing waits. All that was kept is there again.
+  void reopen() {
+    sqlite_.reset();
+    open();
+    for (const auto& [id, record] : kept_) {
+      bool was_read = false;
+      read(id, [&](const Expected<kv::RecordPtr>&) { was_read = true; });
+      step();
+      UMA_CHECK(was_read);
+    }
+  }
+  [[nodiscard]] const std::map<SessionId, kv::RecordPtr>& kept() const { return kept_; }
+
+ private:
+  void open() {
+    auto opened = kv::SqliteCatalog::open(path_);
+    UMA_CHECK(opened.has_value());
+    sqlite_ = std::move(*opened);
+  }
+
+  const std::string path_;
+  std::unique_ptr<kv::SqliteCatalog> sqlite_;
+  std::map<SessionId, kv::RecordPtr> kept_;
+};
+
+class OneEndSink final : public EventSink {
+ public:
+  bool deliver(const Event& event) override {
+    UMA_CHECK(!has_ended);
+    has_ended = is_terminal(event);
+    return true;
+  }
+  bool has_ended = false;
+};
+
+// A daemon without threads.
+class Life {
+ public:
+  Life(const std::shared_ptr<const FakeModel>& model, const FakeOptions& options, Folder& folder)
+      : model_(model), options_(options), folder_(folder), catalog_((folder.path() / "catalog.db").string()) {
+    store_.open({});
+    begin();
+  }
+
+  [[nodiscard]] Expected<SessionId> import(const std::string& name, PortableFile file) {
+    const auto made = ask<ImportedSession>([&](auto reply) {
+      router_->import_session(kTenant, {.name = name, .file = std::move(file), .model = {}}, std::move(reply));
+    });
+    if (!made) return std::unexpected(made.error());
+    sessions_.push_back(made->info.id);
+    return made->info.id;
+  }
+  // One of the sessions does, or suffers, what the byte says.
+  void operate(std::uint8_t operation);
+  void restart() {
+    lane_->close();
+    lane_->cancel_all();
+    router_.reset();
+    lane_.reset();
+    vision_.reset();
+    catalog_.reopen();
+    begin();
+  }
+  // Of every session all that the engine may make of it when its context is full.
+  void check_drops() const {
+    for (const auto& [id, record] : catalog_.kept()) {
+      const auto length = static_cast<std::int32_t>(record->chain.size() + record->pending.size());
+      for (const std::int32_t length_max : {0, length / 4, length / 2, length - 1}) {
+        const auto drop = engine::choose_drop(engine::droppable_of(*record), length, length_max);
+        if (!drop) continue;
+        UMA_CHECK(kv::impossible_part(engine::without_oldest_turns(*record, drop->turns)).empty());
+      }
+    }
+  }
+
+ private:
+  void begin() {
+    kept_images_ = std::make_shared<engine::KeptImages>((folder_.path() / "images").string(), 1 << 20);
+    engine::RouterOptions options;
+    options.seed = ++lives_;
+    options.record_bytes_max = 0;  // what nobody uses is read from the catalog each time
+    options.on_images_free = [this](const std::vector<std::string>& ids) { kept_images_->remove(ids); };
+    router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, clock_);
+    vision_ = std::make_shared<engine::Vision>(
+        std::make_unique<testing::FakeProjector>(),
+        engine::VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_images_}, clock_);
+    engine::LaneOptions lane;
+    lane.store = &store_;
+    lane.stored_tokens_min = 1;
+    lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image,
+                                     std::move_only_function<void(Expected<engine::EncodedPtr>)> then) {
+      vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
+    };
+    lane_ = std::make_unique<engine::Lane>(
+        std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr, model_->vocab(), clock_,
+        [this](engine::TaskResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        });
+    router_->on_loaded("fake", engine::chat_model(model_, {lane_.get()}, vision_));
+  }
+  void settle() {
+    constexpr int kStepsMax = 20'000;
+    int steps = 0;
+    for (int quiet = 0; quiet < 3;) {
+      bool worked = router_->step();
+      worked |= preparer_.step();
+      worked |= vision_->step();
+      worked |= catalog_.step();
+      worked |= lane_->step().did_work;
+      worked |= store_.step();
+      quiet = worked ? 0 : quiet + 1;
+      clock_.advance(std::chrono::milliseconds(1));
+      UMA_CHECK(++steps < kStepsMax);
+    }
+    lane_->check_invariants();
+    router_->check_invariants();
+  }
+  template <class T, class Call>
+  Expected<T> ask(Call&& call) {
+    std::vector<Expected<T>> replies;
+    call(Reply<T>([&replies](Expected<T> got) { replies.push_back(std::move(got)); }));
+    settle();
+    UMA_CHECK(replies.size() == 1 && (replies[0].has_value() || !replies[0].error().message.empty()));
+    return std::move(replies[0]);
+  }
+  void generate(GenerateRequest request, std::int32_t max_tokens) {
+    request.options.max_tokens = max_tokens;
+    const auto sink = std::make_shared<OneEndSink>();
+    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+    settle();
+    UMA_CHECK(sink->has_ended);
+  }
+  void respond(const SessionId& session, int how);
+  void export_and_import(const SessionId& session, bool with_kv);
+  [[nodiscard]] static Input input(SessionMode mode, std::string text) {
+    if (mode == SessionMode::text) return {.text = std::move(text), .messages = {}};
+    return {.text = {}, .messages = {{"user", std::move(text)}}};
+  }
+
+  const std::shared_ptr<const FakeModel> model_;  // shared with what the router serves
+  const FakeOptions options_;
+  Folder& folder_;
+  testing::SimClock clock_;
+  WatchedCatalog catalog_;
+  kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
+  engine::NamedModels source_;
+  engine::Preparer preparer_;
+  std::shared_ptr<engine::KeptImages> kept_images_;
+  std::shared_ptr<engine::Vision> vision_;
+  std::unique_ptr<engine::Router> router_;
+  std::unique_ptr<engine::Lane> lane_;
+  std::vector<SessionId> sessions_;
+  std::uint64_t last_request_ = 0;
+  std::uint64_t lives_ = 0;
+};
+
+void Life::operate(std::uint8_t operation) {
+  const int how = operation / 16;
+  const SessionId id = sessions_[static_cast<std::size_t>(how) % sessions_.size()];
+  if (!catalog_.kept().contains(id)) return;  // it has ended
+  const kv::RecordPtr record = catalog_.kept().at(id);
+  const std::string text(static_cast<std::size_t>(1 + how * how), static_cast<char>('a' + how));
+  switch (operation % 16) {
+    case 0:
+      (void)ask<SessionInfo>([&](auto reply) {
+        router_->append_input(kTenant, {.session = id.value, .input = input(record->mode, text)}, std::move(reply));
+      });
+      break;
+    case 1:
+    case 2:
+      generate({.model = {}, .session = id.value, .input = input(record->mode, text), .options = {}, .response = {}},
+               1 + 16 * how);
+      break;
+    case 3:
+      generate({.model = {}, .session = id.value, .input = {}, .options = {}, .response = {}}, 1 + how);
+      break;
+    case 4:
+      generate({.model = {}, .session = id.value, .input = {}, .regenerate = true, .options = {}, .response = {}}, 1 + how);
+      break;
+    case 5:
+      (void)ask<SessionInfo>(
+          [&](auto reply) { router_->rewind_session(kTenant, id.value, record->turns_dropped + how / 2, std::move(reply)); });
+      break;
+    case 6: {
+      if (sessions_.size() >= kSessionsMax) break;
+      const auto fork = ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, id.value, "", std::move(reply)); });
+      if (fork) sessions_.push_back(fork->id);
+      break;
+    }
+    case 7: {
+      const bool waits = !record->pending_messages.empty();
+      const std::vector<ChatMessage>& messages = waits ? record->pending_messages : record->messages;
+      const std::int32_t begin = waits || record->turns.empty() ? 0 : record->turns.back().messages_begin;
+      const auto number = static_cast<std::int32_t>(messages.size()) - 1 - begin;
+      const bool begins_with_instructions = record->has_instructions && begin == 0 && (!waits || record->messages.empty());
+      const auto turns = record->turns_dropped + static_cast<std::int32_t>(record->turns.size());
+      const MessagePosition place{.turn = waits ? turns : turns - 1, .number = number - (begins_with_instructions ? 1 : 0)};
+      (void)ask<SessionDetail>([&](auto reply) { router_->remove_last_message(kTenant, id.value, place, std::move(reply)); });
+      break;
+    }
+    case 8:
+    case 9:
+      respond(id, how);
+      break;
+    case 10:
+      (void)ask<SessionDetail>([&](auto reply) { router_->get_session(kTenant, id.value, std::move(reply)); });
+      break;
+    case 11:
+    case 12:
+      if (sessions_.size() < kSessionsMax) export_and_import(id, how % 2 == 0);
+      break;
+    case 13: {
+      GenerateRequest request;
+      request.session = id.value;
+      request.input.messages = {{"user", text}};
+      request.input.images = {{.message = 0, .at = 0, .source = testing::image_of_one_pixel(static_cast<char>('a' + how))}};
+      generate(std::move(request), 1 + how);
+      break;
+    }
+    case 14:
+      restart();
+      break;
+    default:
+      (void)ask<Unit>([&](auto reply) { router_->end_session(kTenant, id.value, std::move(reply)); });
+      break;
+  }
+}
+
+void Life::respond(const SessionId& session, int how) {
+  GenerateRequest request;
+  request.session = session.value;
+  request.input.messages = {{"user", "why?"}};
+  request.response.emplace();
+  request.response->id = std::format("{:016x}", last_request_);
+  if (how % 2 == 1) request.response->instructions = std::string(static_cast<std::size_t>(how), 'i');
+  if (how % 4 >= 2) request.response->on_full = how % 8 >= 4 ? OnFull::shift : OnFull::error;
+  const kv::SessionRecord& record = *catalog_.kept().at(session);
+  if (how >= 8 && !record.responses.empty()) request.response->previous = record.responses.front()->id;
+  generate(std::move(request), 1 + how);
+}
+
+// What comes out goes in again, and is the same.
+void Life::export_and_import(const SessionId& session, bool with_kv) {
+  const kv::SessionRecord record = *catalog_.kept().at(session);
+  auto exported =
+      ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, session.value, with_kv, std::move(reply)); });
+  UMA_CHECK(exported.has_value());
+  const auto made = import(std::format("copy {}", sessions_.size()), std::move(exported->file));
+  if (!made) {
+    UMA_CHECK(made.error().code == ErrorCode::limit_context);  // it was full
+    return;
+  }
+  const kv::SessionRecord& copy = *catalog_.kept().at(*made);
+  UMA_CHECK(copy.chain == record.chain && copy.pending == record.pending && copy.turns == record.turns);
+  UMA_CHECK(copy.messages == record.messages && copy.pending_messages == record.pending_messages);
+}
+
+struct Model {
+  explicit Model(std::string_view chat_template)
+      : options{.cells = 512, .sequences = 2, .has_chat_template = true, .chat_template = chat_template, .end_every = 40},
+        model(std::make_shared<const FakeModel>(options)),
+        vocabulary(engine::vocabulary_of(*model)) {}
+  FakeOptions options;
+  std::shared_ptr<const FakeModel> model;  // as the router has it
+  kv::Checksum vocabulary;
+};
+
+// The input's file as somebody would send it who knows the format.
+Bytes put_right(std::span<const std::byte> input, const Model& model, bool is_of_model) {
+  constexpr std::size_t kVocabularyAt = 20;
+  constexpr std::size_t kSmallest = kVocabularyAt + 2 * sizeof(kv::Checksum);
+  Bytes bytes(input.begin(), input.end());
+  if (bytes.size() < kSmallest) bytes.resize(kSmallest, std::byte{0});
+  std::uint32_t length = 0;
+  std::memcpy(&length, bytes.data() + 12, sizeof length);
+  if (length < kSmallest || length > bytes.size()) length = static_cast<std::uint32_t>(bytes.size());
+  std::memcpy(bytes.data(), "umasessn", 8);
+  std::memcpy(bytes.data() + 8, &kv::kSessionFileVersion, 4);
+  std::memcpy(bytes.data() + 12, &length, sizeof length);
+  if (is_of_model) std::memcpy(bytes.data() + kVocabularyAt, &model.vocabulary, sizeof model.vocabulary);
+  const kv::Checksum hash = kv::hash_of(std::span(bytes).first(length - sizeof(kv::Checksum)));
+  std::memcpy(bytes.data() + length - sizeof hash, &hash, sizeof hash);
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static Folder folder;
+  static const Model kPlain{{}};
+  static const Model kRewriting{kForgetful};
+  if (size == 0) return 0;
+  init_log(LogLevel::error);
+  const std::size_t operations_count = std::min<std::size_t>(data[0] % (kOperationsMax + 1), size - 1);
+  const Model& model = (data[0] & 0x20) != 0 ? kRewriting : kPlain;
+  const std::span<const std::uint8_t> operations(data + 1, operations_count);
+  const Bytes file =
+      put_right(std::as_bytes(std::span(data, size).subspan(1 + operations_count)), model, (data[0] & 0x40) == 0);
+
+  // Most files are refused: a life of its own only for others.
+  const auto conversation =
+      kv::decode_session_file(std::span(file).first(kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>())));
+  if (!conversation) {
+    UMA_CHECK(conversation.error().code == ErrorCode::proto_field && !conversation.error().message.empty());
+    return 0;
+  }
+  folder.clear();
+  Life life(model.model, model.options, folder);
+  const auto imported = life.import("", file_of(file));
+  if (!imported) {
+    UMA_CHECK(!imported.error().message.empty());
+    return 0;
+  }
+  life.check_drops();
+  for (const std::uint8_t operation : operations) {
+    life.operate(operation);
+    life.check_drops();
+  }
+  life.restart();
+  return 0;
+}
