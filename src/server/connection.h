@@ -39,7 +39,7 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
   // True when no byte moved since `time`, and none moves before the client does something: nothing is in flight, the rest of a
   // file has to come from it, or it has to read.
   [[nodiscard]] bool is_idle_since(TimePoint time) const {
-    return last_byte_at_ <= time && (requests_->empty() || requests_->awaits_file() || outbox_->bytes_unsent() > 0);
+    return last_byte_at_ <= time && (requests_->empty() || requests_->awaits_file() || waits_writable_);
   }
 
  private:
