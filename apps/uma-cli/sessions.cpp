@@ -163,6 +163,7 @@ Result<void> print_sessions(Client& client, Output& output, bool as_json) {
     const std::string last(text_field(listed.back().as_object(), "session_id"));
     auto next = client.call({{"type", "list_sessions"}, {"after", last}}, "sessions");
     if (!next) return std::unexpected(next.error());
+    if (array_field(*next, "sessions").empty()) break;
     for (json::value& session : next->at("sessions").as_array()) listed.push_back(std::move(session));
     (*answer)["has_more"] = next->at("has_more");
   }

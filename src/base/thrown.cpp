@@ -3,6 +3,7 @@
 #include <array>
 #include <exception>
 #include <pthread.h>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 
@@ -29,15 +30,13 @@ std::string what_is_handled() {
 
 }  // namespace
 
-std::string note_thrown(const std::source_location& place) {
+void note_thrown(const std::source_location& place) {
   thrown().add();
-  std::string what = what_is_handled();
   std::array<char, 16> thread{};
   (void)::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
   std::string_view file = place.file_name();
   file.remove_prefix(file.rfind('/') + 1);  // none: npos + 1 is 0
-  log_error("{}: an exception came to {}:{}: {}", thread.data(), file, place.line(), what);
-  return what;
+  log_error("{}: an exception came to {}:{}: {}", thread.data(), file, place.line(), what_is_handled());
 }
 
 std::uint64_t thrown_count() {

@@ -4,19 +4,17 @@
 
 #include <cstdint>
 #include <source_location>
-#include <string>
 #include <utility>
 
 namespace uma {
 
-// Of the exception that is being handled: says in the log what it is, on which thread, and what was to be done; counts it.
-// Returns what it says.
-std::string note_thrown(const std::source_location& place = std::source_location::current());
+// Counts the exception that is being handled, and logs what it says, the thread and the place of the step that threw it.
+void note_thrown(const std::source_location& place = std::source_location::current());
 
 // Since the start of the process.
 [[nodiscard]] std::uint64_t thrown_count();
 
-// Runs the work. What it throws is noted, and that was it.
+// Runs the work. What it throws is logged and counted.
 template <class Work>
 void run_noting(Work&& work, const std::source_location& place = std::source_location::current()) {
   try {

@@ -1,7 +1,5 @@
 #include "core/error.h"
 
-#include <format>
-
 #include "base/thrown.h"
 
 namespace uma {
@@ -49,8 +47,9 @@ std::string_view code_name(ErrorCode code) {
 }
 
 Error thrown_error(const std::source_location& place) {
+  note_thrown(place);  // what it says can name the daemon's files
   return {ErrorCode::runtime_decode,
-          std::format("the daemon failed at this request, its log says where: {}", note_thrown(place))};
+          "the daemon failed at this request: try again, and report it with the daemon's log if that fails too"};
 }
 
 }  // namespace uma

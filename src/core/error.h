@@ -51,7 +51,7 @@ inline std::unexpected<Error> fail(ErrorCode code, std::string message) {
   return std::unexpected(Error{code, std::move(message)});
 }
 
-// Of the exception that is being handled, which is noted (base/thrown.h): what its request ends with. E_RUNTIME_001.
+// The error with which a request ends whose work has thrown. Notes the exception that is being handled (base/thrown.h).
 [[nodiscard]] Error thrown_error(const std::source_location& place = std::source_location::current());
 
 // Runs a part of a request's work, which returns an Expected; what it throws is an error like any other.

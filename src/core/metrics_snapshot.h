@@ -53,7 +53,7 @@ struct MetricsSnapshot {
   std::int64_t requests_open = 0;      // received and not ended
   std::uint64_t request_bytes = 0;     // that requests hold (limits.queue_bytes_max)
   std::uint64_t kept_image_bytes = 0;  // files of sessions' images (vision.kept_bytes_max)
-  std::uint64_t exceptions_total = 0;  // that came to a thread's loop; each has ended its request
+  std::uint64_t exceptions_total = 0;  // that nobody expected (base/thrown.h)
   std::uint64_t requests_total = 0;
   std::uint64_t requests_failed_total = 0;
   std::uint64_t requests_cancelled_total = 0;

@@ -1,5 +1,5 @@
-// Who waits for an answer, and gets exactly one: whoever lets go of a reply without an answer has answered with an error. So an
-// exception, or a queue that is closed, leaves nobody waiting.
+// Somebody who waits for one answer. A Reply that is destroyed before it was called answers with an error, on the thread that
+// destroys it: an exception, or a queue that is closed, leaves nobody waiting.
 #pragma once
 
 #include <concepts>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thrown.h"
 #include "core/error.h"
 
 namespace uma {
@@ -25,7 +26,10 @@ class Reply {
     return *this;
   }
   ~Reply() {
-    if (call_) (*this)(fail(ErrorCode::runtime_decode, "the daemon let go of this request before it was done"));
+    if (call_) {
+      run_noting(
+          [this] { (*this)(fail(ErrorCode::runtime_decode, "the daemon ended this request before it was done: try again")); });
+    }
   }
 
   // Once. REQUIRES: somebody waits.

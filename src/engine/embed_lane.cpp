@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thrown.h"
 
 namespace uma::engine {
 namespace {
@@ -50,8 +51,8 @@ void EmbedLane::close() {
 
 StepOutcome EmbedLane::step() {
   inbox_.drain(inbox_taken_);
-  take_commands();
-  expire(clock_.now());
+  run_noting([this] { take_commands(); });
+  run_noting([this] { expire(clock_.now()); });
   drop_ended();
   cores_.set_decode_busy(!jobs_.empty());
   if (jobs_.empty()) return {.did_work = false, .wake = kNever};
@@ -74,7 +75,7 @@ StepOutcome EmbedLane::step() {
     for (const Picked& text : picked_) {
       if (!text.job->asked.done) continue;
       stats_->requests_failed_total.add();
-      end(*text.job, std::unexpected(error));
+      run_noting([&] { end(*text.job, std::unexpected(error)); });
     }
   }
   alone_id_.store(0);
@@ -83,7 +84,7 @@ StepOutcome EmbedLane::step() {
 }
 
 void EmbedLane::take_commands() {
-  for (Command& command : inbox_taken_) {
+  for (Command& command : std::exchange(inbox_taken_, {})) {
     if (auto* task = std::get_if<EmbedTask>(&command)) {
       share_.enter(task->flow);
       jobs_.push_back(std::make_unique<Job>(Job{.asked = std::move(*task), .outputs = {}}));
@@ -95,7 +96,6 @@ void EmbedLane::take_commands() {
     stats_->requests_cancelled_total.add();
     end(**job, std::unexpected(cancelled()));
   }
-  inbox_taken_.clear();
   if (options_.queue_depth_warn == 0) return;
   if (jobs_.size() < options_.queue_depth_warn) {
     has_warned_ = has_warned_ && 2 * jobs_.size() >= options_.queue_depth_warn;

@@ -91,6 +91,13 @@ struct Merged {
   [[nodiscard]] double percentile_ms(double quantile) const { return LatencyHistogram::percentile_ms(counts, quantile); }
 };
 
+// What the step returns; where it throws, that it did something.
+template <class Step, class Outcome = bool>
+Outcome noted(Step step, Outcome outcome = true) {
+  run_noting([&] { outcome = step(); });
+  return outcome;
+}
+
 }  // namespace
 
 Engine::Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
@@ -144,7 +151,7 @@ void Engine::start() {
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
     do {
-      while (router_.step()) {
+      while (noted([&] { return router_.step(); })) {
       }
     } while (router_.wait());
     router_.cancel_all();
@@ -161,7 +168,7 @@ void Engine::start() {
   catalog_thread_ = std::thread([this] {
     set_thread_name("uma-catalog");
     do {
-      while (catalog_->step()) {
+      while (noted([&] { return catalog_->step(); })) {
       }
     } while (catalog_->wait());
   });
@@ -463,7 +470,7 @@ void Engine::run_store(const std::unordered_set<SessionId>& sessions) {
   store_.open(sessions);
   store_opened_.set_value();
   do {
-    while (store_.step()) {
+    while (noted([&] { return store_.step(); })) {
     }
   } while (store_.wait());
   store_.save_all(clock_.now() + kSaveLimit);
@@ -491,7 +498,7 @@ void Engine::run_lane(Lane& lane, std::size_t index) {
 void Engine::run_prefill_lane(PrefillLane& lane, std::size_t index) {
   set_thread_name(std::format("uma-prefill-{}", index).c_str());
   while (!lane.is_closed()) {
-    const StepOutcome outcome = lane.step();
+    const StepOutcome outcome = noted([&] { return lane.step(); }, StepOutcome{.did_work = true, .wake = kNever});
     if (!outcome.did_work && !lane.wait(outcome.wake)) break;
   }
   lane.forget_all();
@@ -501,7 +508,7 @@ void Engine::run_embed_lane(EmbedLane& lane, std::size_t index) {
   set_thread_name(std::format("uma-embed-{}", index).c_str());
   yield_to_others(kBesideStreams);
   while (!lane.is_closed()) {
-    const StepOutcome outcome = lane.step();
+    const StepOutcome outcome = noted([&] { return lane.step(); }, StepOutcome{.did_work = true, .wake = kNever});
     if (!outcome.did_work && !lane.wait(outcome.wake)) break;
   }
   lane.cancel_all();

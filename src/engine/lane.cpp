@@ -185,8 +185,8 @@ double Lane::prefill_turn_ms() const {
 
 void Lane::take_commands() {
   inbox_->drain(inbox_taken_);
-  for (LaneCommand& command : inbox_taken_) run(command);
-  inbox_taken_.clear();
+  // Taken out first: none is run again where another one throws.
+  for (LaneCommand& command : std::exchange(inbox_taken_, {})) run_noting([&] { run(command); });
   remove_finished();
 }
 
@@ -194,7 +194,7 @@ void Lane::run(LaneCommand& command) {
   if (auto* started = std::get_if<StartCommand>(&command)) {
     start(std::move(started->task));
   } else if (const auto* cancelled = std::get_if<CancelCommand>(&command)) {
-    cancel(cancelled->id);
+    contain_in(cancelled->id, [&] { cancel(cancelled->id); });
   } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
     forget(forgotten->session);
   } else if (auto* saved = std::get_if<SaveCommand>(&command)) {
@@ -340,9 +340,10 @@ void Lane::drop_turns(Sequence& sequence, const TurnDrop& drop) {
   log_info("request {} session {}: the context is full, goes on without the {} oldest turns ({} tokens)",
            sequence.task.id.value, sequence.task.session.value, drop.turns, drop.end - drop.begin);
   // Like a token it must not be lost.
-  if (!sequence.task.sink->deliver(ContextShiftEvent{.dropped_turns = drop.turns, .dropped_tokens = drop.end - drop.begin})) {
-    finish(sequence, FinishReason::slow_consumer);
-  }
+  contain_in(sequence, [&] {
+    const ContextShiftEvent shift{.dropped_turns = drop.turns, .dropped_tokens = drop.end - drop.begin};
+    if (!sequence.task.sink->deliver(shift)) finish(sequence, FinishReason::slow_consumer);
+  });
 }
 
 // --- Waiting and admission
@@ -353,11 +354,13 @@ void Lane::expire(TimePoint now) {
   for (const SequencePtr& pointer : sequences_) {
     Sequence& sequence = *pointer;
     if (sequence.state == Sequence::State::finished) continue;
-    if (now >= sequence.task.timeout) {
-      finish(sequence, FinishReason::timeout);
-    } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.task.deadline) {
-      fail_waiting(sequence, position);
-    }
+    contain_in(sequence, [&] {
+      if (now >= sequence.task.timeout) {
+        finish(sequence, FinishReason::timeout);
+      } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.task.deadline) {
+        fail_waiting(sequence, position);
+      }
+    });
     if (sequence.state == Sequence::State::waiting) ++position;
   }
   remove_finished();
@@ -380,15 +383,11 @@ void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
 void Lane::admit(TimePoint now) {
   waits_for_room_ = false;
   while (Sequence* next = next_waiting(now)) {
-    const Source source = choose_source(*next);
-    if (source.is_on_disk() && !make_slot_ahead(*next)) break;
-    if (begin_fetch(*next, source) || begin_to_wait(*next, source)) continue;
-    bool is_placed = true;
-    contain_in(*next, [&] { is_placed = place(*next, source, now); });
-    if (is_placed) {
-      room_wanted_since_ = kNever;
-      continue;
-    }
+    Admission admission = Admission::ended;
+    contain_in(*next, [&] { admission = try_to_admit(*next, now); });
+    if (admission == Admission::holds_back) break;
+    if (admission == Admission::placed) room_wanted_since_ = kNever;
+    if (admission != Admission::no_room) continue;
     if (waits_for_room_ || !is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
@@ -397,6 +396,13 @@ void Lane::admit(TimePoint now) {
   }
   if (!waits_for_room_) room_wanted_since_ = kNever;
   if (std::exchange(queue_changed_, false)) report_positions(now);
+}
+
+Lane::Admission Lane::try_to_admit(Sequence& next, TimePoint now) {
+  const Source source = choose_source(next);
+  if (source.is_on_disk() && !make_slot_ahead(next)) return Admission::holds_back;
+  if (begin_fetch(next, source) || begin_to_wait(next, source)) return Admission::waits;
+  return place(next, source, now) ? Admission::placed : Admission::no_room;
 }
 
 // Interactive, or in the background and waiting for so long that it is its turn.
@@ -452,10 +458,10 @@ void Lane::report_positions(TimePoint now) {
 void Lane::report_queued(Sequence& sequence, std::int64_t position) {
   if (!sequence.task.wants_progress || sequence.position_reported == position) return;
   sequence.position_reported = position;
-  (void)sequence.task.sink->deliver(
-      ProgressEvent{.stage = ProgressStage::queued,
-                    .position = position,
-                    .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())});
+  const ProgressEvent progress{.stage = ProgressStage::queued,
+                               .position = position,
+                               .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())};
+  run_noting([&] { (void)sequence.task.sink->deliver(progress); });
 }
 
 // Makes sure that the cells of so many rows exist: drops idle sessions' caches, then swaps sequences out, which changes the
@@ -1015,7 +1021,8 @@ void Lane::report_progress(Sequence& sequence, std::int32_t done) {
   const double rate = step_model_.prefill_tokens_per_ms();
   ProgressEvent progress{.stage = ProgressStage::prefill, .done = done, .total = size_of(sequence.chain)};
   if (rate > 0) progress.eta_ms = static_cast<double>(progress.total - done) / rate;
-  (void)sequence.task.sink->deliver(progress);  // a lost progress report is no reason to end a stream
+  // A lost progress report is no reason to end a stream.
+  run_noting([&] { (void)sequence.task.sink->deliver(progress); });
 }
 
 // `drawn_guess`: which guess of the sequence a draft model has drawn for this row; negative: none.
@@ -1269,7 +1276,7 @@ void Lane::fail_thrown(Sequence& sequence, const Error& error) {
     if (sequence.state == Sequence::State::running) clear_slot(sequence.slot);
     if (sequence.state != Sequence::State::finished) finish(sequence, FinishReason::error, error);
   });
-  if (sequence.has_result) return;
+  if (std::exchange(sequence.has_result, true)) return;
   sequence.state = Sequence::State::finished;
   on_result_({.id = sequence.task.id,
               .session = sequence.task.session,

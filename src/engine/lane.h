@@ -264,6 +264,9 @@ class Lane {
   void run(LaneCommand& command);
   void start(Task task);
   void add_sequence(Task task);
+  // `waits`: for what is being read or computed; `holds_back`: and so do those behind it; `ended`: its work has thrown.
+  enum class Admission : std::uint8_t { placed, waits, holds_back, no_room, ended };
+  [[nodiscard]] Admission try_to_admit(Sequence& next, TimePoint now);
   void cancel(RequestId id);
   void forget(const SessionId& session);
   void save(const SessionId& session);

@@ -584,11 +584,11 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   const bool stays = source.kind == Source::Kind::slot && source.slot == *index;
   if (!cut_slot(*index, stays ? static_cast<std::size_t>(source.tokens_count) : 0)) source = {};
   if (!make_room_for(sequence, *index, source)) return false;
-  slot.is_running = true;
   slot.owner = {.tenant = TenantId{sequence.task.flow.tenant},
                 .session = sequence.task.session,
                 .is_public = sequence.task.is_public,
                 .is_private = sequence.task.is_private};
+  slot.is_running = true;
   slot.is_ephemeral = sequence.task.is_ephemeral;
   ++slot.uses;
   residents_changed_ = true;

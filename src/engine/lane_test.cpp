@@ -36,6 +36,7 @@ class RecordingSink final : public EventSink {
       text += token->text;
       logprobs.insert(logprobs.end(), token->logprobs.begin(), token->logprobs.end());
     } else if (std::holds_alternative<ProgressEvent>(event)) {
+      if (throws_at_progress) throw std::runtime_error("its connection is broken");
       ++progress_events;
     } else if (const auto* shift = std::get_if<ContextShiftEvent>(&event)) {
       if (!accepts_shifts) return false;
@@ -56,6 +57,7 @@ class RecordingSink final : public EventSink {
   int progress_events = 0;
   int accepts_tokens = 1'000'000;
   int throws_after = -1;  // tokens; negative: never
+  bool throws_at_progress = false;
 };
 
 // A lane on a FakeModel, driven by hand.
@@ -185,9 +187,21 @@ TEST_F(LaneTest, ASequenceThatThrowsEndsAndItsNeighbourSaysTheSame) {
   EXPECT_EQ(sinks_[1]->tokens.size(), 3u);
   const auto& ended = std::get<EosEvent>(results_.at(1).terminal);
   EXPECT_EQ(ended.reason, FinishReason::error);
-  EXPECT_TRUE(ended.error->message.ends_with(": its connection is broken"));
+  EXPECT_EQ(ended.error->code, ErrorCode::runtime_decode);
   EXPECT_EQ(sinks_[2]->tokens, expected("two"));
   EXPECT_EQ(lane_->stats().queue_depth.value(), 0);
+}
+
+TEST_F(LaneTest, AProgressReportThatThrowsIsLostAndNothingElse) {
+  make({.sequences = 1});
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    Task asked = task(id, "one");
+    asked.wants_progress = true;
+    post(std::move(asked));
+    sinks_[id]->throws_at_progress = true;
+  }
+  run();
+  for (std::uint64_t id = 1; id <= 3; ++id) EXPECT_EQ(sinks_[id]->tokens, expected("one"));
 }
 
 TEST_F(LaneTest, WhatThrowsInNobodysNameEndsAllThatTheLaneHas) {

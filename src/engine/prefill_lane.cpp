@@ -18,6 +18,21 @@ namespace {
 constexpr double kChunkMs = 400;
 constexpr double kLayerMs = 12;
 
+// Inside the gate, and on cores of its own, until it is destroyed.
+class InCall {
+ public:
+  explicit InCall(CoreShare& cores) : cores_(cores) { cores_.gate().enter(); }
+  ~InCall() {
+    cores_.set_prefill_call(0);
+    cores_.gate().leave();
+  }
+  InCall(const InCall&) = delete;
+  InCall& operator=(const InCall&) = delete;
+
+ private:
+  CoreShare& cores_;
+};
+
 }  // namespace
 
 PrefillLane::PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, kv::BytePool& pool,
@@ -56,7 +71,9 @@ StepOutcome PrefillLane::step() {
     if (bring_in(job)) run_chunk(job);
   } catch (...) {
     const Error error = thrown_error();
-    if (std::ranges::contains(jobs_, &job, &std::unique_ptr<Job>::get)) fail_job(job, error);
+    run_noting([&] {
+      if (std::ranges::contains(jobs_, &job, &std::unique_ptr<Job>::get)) fail_job(job, error);
+    });
   }
   return {.did_work = true, .wake = kNever};
 }
@@ -136,16 +153,18 @@ void PrefillLane::set_resident(Job* job) {
 void PrefillLane::put_aside() {
   Job& job = *resident_;
   set_resident(nullptr);
-  if (job.tokens_done > 0) {
-    auto image =
-        save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(job.tokens_done)),
-                      pool_, std::move(job.asked.room));
+  // Without an image it begins anew.
+  if (const std::int32_t done = std::exchange(job.tokens_done, 0); done > 0) {
+    auto image = contain([&] {
+      return save_sequence(*context_, 0, std::span<const Token>(job.asked.tokens).first(static_cast<std::size_t>(done)), pool_,
+                           std::move(job.asked.room));
+    });
     if (image) {
       job.asked.image = std::move(*image);
+      job.tokens_done = done;
     } else {
       log_warning("request {}: its half-computed prompt could not be kept and is computed again: {}", job.asked.id.value,
                   image.error().message);
-      job.tokens_done = 0;
     }
   }
   UMA_CHECK(context_->truncate(0, 0));
@@ -182,19 +201,22 @@ void PrefillLane::run_chunk(Job& job) {
                      .sequence = 0,
                      .wants_logits = i + 1 == length});
   }
-  cores_.gate().enter();
-  // A row alone is divided among the threads in a way of its own (Lane::needs_one_thread).
-  const bool is_lone_row = options_.is_reproducible && rows == 1;
-  if (const std::int32_t threads = is_lone_row ? 1 : cores_.prefill_threads(); threads != threads_) {
-    threads_ = threads;
-    context_->set_threads(threads);
-    step_model_.set_threads(threads);
-  }
-  cores_.set_prefill_call(threads_);
-  const TimePoint began = clock_.now();
-  if (job.began == TimePoint{}) job.began = began;
-  const auto status =
-      image == nullptr ? context_->decode(rows_, &interrupt_)
+  TimePoint began;
+  TimePoint ended;
+  const auto status = [&] {
+    const InCall in_call(cores_);
+    // A row alone is divided among the threads in a way of its own (Lane::needs_one_thread).
+    const bool is_lone_row = options_.is_reproducible && rows == 1;
+    if (const std::int32_t threads = is_lone_row ? 1 : cores_.prefill_threads(); threads != threads_) {
+      threads_ = threads;
+      context_->set_threads(threads);
+      step_model_.set_threads(threads);
+    }
+    cores_.set_prefill_call(threads_);
+    began = clock_.now();
+    if (job.began == TimePoint{}) job.began = began;
+    auto decoded = image == nullptr
+                       ? context_->decode(rows_, &interrupt_)
                        : context_->decode_image(
                              {.tokens = std::span<const Token>(job.asked.tokens)
                                             .subspan(static_cast<std::size_t>(job.tokens_done), static_cast<std::size_t>(rows)),
@@ -204,11 +226,11 @@ void PrefillLane::run_chunk(Job& job) {
                               .is_causal = image->encoded->is_causal,
                               .wants_logits = end == length},
                              &interrupt_);
-  const TimePoint ended = clock_.now();
+    ended = clock_.now();
+    return decoded;
+  }();
   const double ms = to_ms(ended - began - interrupt_.take_held_up());
   stats_.note_call_ended(ended, false);
-  cores_.set_prefill_call(0);
-  cores_.gate().leave();
   stats_.batch_calls_total.add();
   log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value,
             ms, threads_);

@@ -91,7 +91,7 @@ Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& 
 }
 
 Router::~Router() {
-  // What is let go of answers and unlocks, and all of the router is there for that.
+  // Replies and locks among the commands answer and unlock now, while the rest of the router is still there.
   inbox_.close();
   taken_.clear();
   inbox_.drain(taken_);
@@ -109,8 +109,10 @@ bool Router::step() {
   const bool any = !taken_.empty();
   for (Command& command : taken_) run_noting(command);
   taken_.clear();
-  if (clock_.now() >= next_expiry_) expire();
-  sessions_.expire();
+  run_noting([this] {
+    if (clock_.now() >= next_expiry_) expire();
+  });
+  run_noting([this] { sessions_.expire(); });
   return any;
 }
 
@@ -172,7 +174,7 @@ void Router::on_load_progress(const std::string& name, double progress) {
   for (const auto& [id, open] : requests_) {
     // A lost progress report is no reason to end a request.
     if (!open.wants_progress || open.model != name || open.lane != nullptr) continue;
-    for (const auto& sink : open.sinks) (void)sink->deliver(event);
+    for (const auto& sink : open.sinks) run_noting([&] { (void)sink->deliver(event); });
   }
 }
 
@@ -198,10 +200,10 @@ Expected<Unit> Router::check_record(const ServedModel& served, const kv::Session
 }
 
 // The one with the fewest requests; of those alike, with the fewest idle sessions in its slots.
-std::size_t Router::least_loaded_lane(const ServedModel& served) {
-  const auto load = [](const Lane* lane) {
-    const LaneStats& stats = lane->stats();
-    return std::pair(stats.queue_depth.value() + stats.sequences_active.value(), stats.hot_sessions.value());
+std::size_t Router::least_loaded_lane(const ServedModel& served) const {
+  const auto load = [this](const Lane* lane) {
+    const auto open = lanes_open_.find(lane);
+    return std::pair(open == lanes_open_.end() ? 0 : open->second, lane->stats().hot_sessions.value());
   };
   return static_cast<std::size_t>(std::ranges::min_element(served.lanes, {}, load) - served.lanes.begin());
 }
@@ -360,7 +362,7 @@ void Router::create_session(TenantId tenant, CreateSessionRequest request, Reply
     preparer_.post(owner, bytes,
                    [this, use = std::move(*use), record = std::move(record), input = std::move(input),
                     reply = std::move(reply)]() mutable {
-                     auto begun = append_to_record(*use->chat, record, input);
+                     auto begun = contain([&] { return append_to_record(*use->chat, record, input); });
                      post([this, use = std::move(use), begun = std::move(begun), reply = std::move(reply)]() mutable {
                        if (!begun) return reply(std::unexpected(begun.error()));
                        if (auto fits = check_fits(*use, 0, begun->pending.size()); !fits)
@@ -415,7 +417,9 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
   preparer_.post(session->summary.tenant, bytes,
                  [this, use = std::move(use), id, lock = std::move(lock), record = session->record, input = std::move(input),
                   chat = std::move(chat), reply = std::move(reply)]() mutable {
-                   auto appended = append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr);
+                   // Within: the reply is answered on the router's thread.
+                   auto appended =
+                       contain([&] { return append_to_record(*use->chat, *record, input, chat ? &*chat : nullptr); });
                    post([this, use = std::move(use), id, lock = std::move(lock), appended = std::move(appended),
                          reply = std::move(reply)]() mutable {
                      const Session* target = sessions_.find(id);
@@ -615,7 +619,7 @@ void Router::remove_last_message_of(Session& session, ModelUse use, Reply<Sessio
       record.tenant, text_bytes_of(record),
       [this, use = std::move(use), lock = std::move(lock), record = session.record,
        without_turn = rewound(record, record.turns.size() - 1), reply = std::move(reply)]() mutable {
-        auto next = without_last_message(*use->chat, *record, without_turn);
+        auto next = contain([&] { return without_last_message(*use->chat, *record, without_turn); });
         post([this, use = std::move(use), lock = std::move(lock), next = std::move(next), reply = std::move(reply)]() mutable {
           if (!next) {
             reply(std::unexpected(next.error()));
@@ -686,7 +690,9 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
 }
 
 void Router::list_sessions(const TenantId& tenant, const SessionListRequest& request, Reply<SessionList> reply) {
-  const Session* after = request.after.empty() ? nullptr : sessions_.find(tenant, request.after);
+  // An id goes before a name that is spelled alike.
+  const Session* after = sessions_.find(SessionId{request.after});
+  if (after == nullptr || after->summary.tenant != tenant) after = sessions_.find(tenant, request.after);
   if (after == nullptr && !request.after.empty()) return reply(std::unexpected(unknown_session(request.after)));
   SessionList list;
   list.has_more = sessions_.for_each_of(tenant, after, [&](const Session& session) {
@@ -1139,6 +1145,9 @@ void Router::end_request(RequestId id, const Event& terminal) {
   generations_open_ -= std::ssize(sinks);
   const SessionId session = found->second.session;
   const std::string model = std::move(found->second.model);
+  if (const auto open = lanes_open_.find(found->second.lane); open != lanes_open_.end() && --open->second == 0) {
+    lanes_open_.erase(open);
+  }
   if (!found->second.use.is_empty()) {
     models_.note_use(model);
   } else if (!model.empty()) {
@@ -1147,7 +1156,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
   (void)found->second.end.request_stop();
   TakenImages images = std::move(found->second.images);
   requests_.erase(found);
-  give_up_images(std::move(images));
+  run_noting([&] { give_up_images(std::move(images)); });
   if (const auto waiting = waiting_for_reply_.find(session); waiting != waiting_for_reply_.end()) {
     std::erase_if(waiting->second, [id](const WaitingForReply& each) { return each.request == id; });
     if (waiting->second.empty()) waiting_for_reply_.erase(waiting);
@@ -1157,7 +1166,7 @@ void Router::end_request(RequestId id, const Event& terminal) {
     sessions_.end_run(*owner);
   }
   note_open();
-  for (const auto& sink : sinks) (void)sink->deliver(terminal);  // terminal events are always taken
+  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });  // terminal events are always taken
 }
 
 // So many tokens are kept for the request, and what its replies must follow.
@@ -1173,7 +1182,7 @@ std::vector<RequestId> Router::split(RequestId id) {
   for (std::size_t i = 1; i < first.sinks.size(); ++i) {
     const RequestId each{id.value + i};
     Open& open = requests_[each];
-    open.sinks.push_back(std::move(first.sinks[i]));
+    open.sinks.push_back(first.sinks[i]);
     open.model = first.model;
     open.flow = first.flow;
     open.received = first.received;
@@ -1356,12 +1365,15 @@ Expected<Unit> Router::start_one_shot(RequestId id, ReplyGrammars grammars, cons
   if (is_chat) {
     for (std::string& stop : capability::chat_stop_strings(*served.model)) options.stop.push_back(std::move(stop));
   }
+  const ModelUse use = open.use.again();  // the requests may end here
   for (const RequestId each : split(id)) {
-    Task task = make_task(each, requests_.at(each), options, prompt);
-    task.images = *images;
-    if (is_chat) read_reply(served, task, options.chat);
-    if (options.sampling.seed) ++*options.sampling.seed;
-    send(std::move(task), *served.lanes[least_loaded_lane(served)]);
+    of(each, [&] {
+      Task task = make_task(each, requests_.at(each), options, prompt);
+      task.images = *images;
+      if (is_chat) read_reply(served, task, options.chat);
+      if (options.sampling.seed) ++*options.sampling.seed;
+      send(std::move(task), *served.lanes[least_loaded_lane(served)]);
+    })();
   }
   return Unit{};
 }
@@ -1638,7 +1650,9 @@ Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record,
   }
   if (auto within = sessions_.check_quota(next.tenant, origin ? 1 : 0, origin ? total : added); !within) return within;
   if (origin) {
-    sessions_.add(std::move(origin->record), origin->lane, std::move(origin->forked_from)).is_new = true;
+    const kv::RecordPtr begin = origin->record;
+    sessions_.add(begin, origin->lane, std::move(origin->forked_from)).is_new = true;
+    note_images(begin->id, kv::image_extras(*begin));
     requests_.at(id).session = next.id;
   }
   const SessionId session_id = next.id;
@@ -1721,12 +1735,14 @@ void Router::read_reply(const ServedModel& served, Task& task, ChatOptions chat)
 
 void Router::send(Task task, Lane& lane) {
   Open& open = requests_.at(task.id);
-  open.lane = &lane;
-  set_sent(task.id);
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
   if (std::ranges::all_of(open.use->lanes, has_queue)) source_.note_queue(open.use->name);
+  const RequestId id = task.id;
   lane.stats().queue_depth.add(1);
   lane.post(StartCommand{std::move(task)});
+  open.lane = &lane;
+  ++lanes_open_[&lane];
+  set_sent(id);
 }
 
 void Router::cancel(RequestId id, Reply<bool> reply) {
@@ -1849,13 +1865,13 @@ void Router::on_result(TaskResult result) {
                            done.error().code, std::format("the reply could not be stored, {}: {}", rest, done.error().message)};
                        result.terminal = std::move(eos_event);
                      }
+                     if (done) sessions_.find(id)->is_new = false;
                      end_request(result.id, result.terminal);
                      if (is_new && !done) {
                        lock.forget();
                        sessions_.erase(id);
                        return run_waiting_for_replies(id);
                      }
-                     sessions_.find(id)->is_new = false;
                      run_waiting_for_replies(id);
                      lock.release();
                    }));

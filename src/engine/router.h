@@ -190,7 +190,7 @@ class Router {
     std::stop_source end;                   // of what is done for it elsewhere
     ModelUse use;                           // from when the model is there
     Lane* lane = nullptr;                   // it is there; null: with the router or the preparer
-    bool has_result = false;                // of the lane, which has done with it
+    bool has_result = false;                // the lane has reported its end
   };
   // What goes on when the reply of a session has ended.
   struct WaitingForReply {
@@ -213,7 +213,7 @@ class Router {
   [[nodiscard]] Lane* lane_of(const Session& session) const;
   [[nodiscard]] static Expected<Unit> check_record(const ServedModel& served, const kv::SessionRecord& record);
   [[nodiscard]] SessionInfo info_of(const Session& session) const;
-  [[nodiscard]] static std::size_t least_loaded_lane(const ServedModel& served);
+  [[nodiscard]] std::size_t least_loaded_lane(const ServedModel& served) const;
   void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionInfo> reply);
   void commit_and_reply(SessionLock lock, kv::SessionRecord next, Reply<SessionDetail> reply);
   void remove_last_message_of(Session& session, ModelUse use, Reply<SessionDetail> reply);
@@ -308,6 +308,7 @@ class Router {
   std::unordered_map<RequestId, Open> requests_;
   std::unordered_map<RequestId, OpenTexts> texts_requests_;
   std::int64_t generations_open_ = 0;                                              // of requests_
+  std::unordered_map<const Lane*, std::int64_t> lanes_open_;                       // requests that each lane has; none has 0
   std::unordered_map<SessionId, std::vector<WaitingForReply>> waiting_for_reply_;  // that is being made in the session
   std::map<RequestId, TimePoint> unsent_;  // of those, the ones that no lane has: when they were received
   std::vector<Command> taken_;

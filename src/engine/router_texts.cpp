@@ -117,15 +117,13 @@ void Router::send_texts(RequestId id, TextsRequest request, capability::EmbedTex
   if (deadline_ms > 0) task.deadline = std::max(open.received, served.loaded_at) + std::chrono::milliseconds(deadline_ms);
   task.done = [this, id, name = served.name, embedder = served.embedder, request = std::move(request)](
                   const capability::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) {
-    Expected<TextsResult> result = std::unexpected(outputs ? Error{} : outputs.error());
-    if (outputs) {
-      result = contain([&] {
-        return std::visit(
-            [&](const auto& asked) -> Expected<TextsResult> { return embedder->result_of(asked, computed, *outputs); },
-            request);
-      });
-    }
-    if (result) std::visit([&](auto& made) { made.model = name; }, *result);
+    auto result = contain([&]() -> Expected<TextsResult> {
+      if (!outputs) return std::unexpected(outputs.error());
+      auto made = std::visit(
+          [&](const auto& asked) -> Expected<TextsResult> { return embedder->result_of(asked, computed, *outputs); }, request);
+      if (made) std::visit([&](auto& each) { each.model = name; }, *made);
+      return made;
+    });
     post([this, id, result = std::move(result)]() mutable {
       if (texts_requests_.contains(id)) end_texts(id, std::move(result));
     });

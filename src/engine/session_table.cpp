@@ -146,7 +146,7 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t ses
 // --------------------------------------------------------------------------------------------------------------------
 
 SessionLock::~SessionLock() {
-  if (table_ != nullptr) table_->unlock_later(std::move(id_));
+  if (table_ != nullptr) run_noting([this] { table_->unlock_later(std::move(id_)); });
 }
 
 void SessionLock::release() {
@@ -162,7 +162,13 @@ SessionLock SessionTable::lock(Session& session) {
 
 void SessionTable::unlock_later(SessionId id) {
   options_.post([this, id = std::move(id)] {
-    if (const Session* session = find(id); session != nullptr && session->is_locked) unlock(id);
+    Session* session = find(id);
+    if (session == nullptr || !session->is_locked) return;
+    // Its end may be what has thrown: it is not tried again and again.
+    for (Reply<Unit>& reply : std::exchange(session->ends, {})) {
+      reply(fail(ErrorCode::runtime_decode, "the session could not be ended: end it again"));
+    }
+    unlock(id);
   });
 }
 
@@ -186,22 +192,31 @@ void SessionTable::put_first(const SessionId& id, Session::Then then) {
 }
 
 void SessionTable::commit(kv::RecordPtr record, kv::RecordPtr before, std::move_only_function<void(Expected<Unit>)> then) {
-  count_tokens(find(record->id)->summary, false);
-  count_tokens(kv::summary_of(*record), true);
-  catalog_.commit(record, std::move(before), [this, record, then = std::move(then)](Expected<Unit> done) mutable {
-    options_.post([this, record = std::move(record), done = std::move(done), then = std::move(then)]() mutable {
-      Session& session = *find(record->id);
-      if (done) {
-        session.summary = kv::summary_of(*record);
-        options_.on_committed(*record);
-        session.record = std::move(record);
-      } else {
-        count_tokens(kv::summary_of(*record), false);
-        count_tokens(session.summary, true);
-      }
-      then(std::move(done));
+  const SessionId id = record->id;
+  kv::SessionSummary next = kv::summary_of(*record);
+  count_tokens(find(id)->summary, false);
+  count_tokens(next, true);
+  try {
+    catalog_.commit(record, std::move(before), [this, record, next, then = std::move(then)](Expected<Unit> done) mutable {
+      options_.post(
+          [this, record = std::move(record), next = std::move(next), done = std::move(done), then = std::move(then)]() mutable {
+            Session& session = *find(next.id);
+            if (done) {
+              session.summary = std::move(next);
+              session.record = std::move(record);
+              run_noting([&] { options_.on_committed(*session.record); });
+            } else {
+              count_tokens(next, false);
+              count_tokens(session.summary, true);
+            }
+            then(std::move(done));
+          });
     });
-  });
+  } catch (...) {
+    count_tokens(next, false);
+    count_tokens(find(id)->summary, true);
+    throw;
+  }
 }
 
 // --- Use
@@ -325,6 +340,15 @@ void SessionTable::check_invariants() const {
   std::size_t counted = 0;
   for (const auto& [tenant, account] : accounts_) counted += account.made.size();
   UMA_CHECK(counted == sessions_.size());
+  for (const auto& [tenant, account] : accounts_) {
+    std::size_t tokens = 0;
+    bool is_changing = false;
+    for (const Session* session : account.made) {
+      is_changing |= session->is_locked;
+      tokens += static_cast<std::size_t>(session->summary.tokens_count + session->summary.pending_tokens_count);
+    }
+    UMA_CHECK(is_changing || tokens == account.tokens);
+  }
   std::size_t resting_bytes = 0;
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);

@@ -80,8 +80,8 @@ struct SessionTableOptions {
 
 class SessionTable;
 
-// A session's lock (SessionTable::lock). Whoever lets go of it without release() has thrown: the session is unlocked then by a
-// command of its own.
+// A session's lock (SessionTable::lock). Destroyed without release(), as an exception or a closed queue does, it posts a
+// command that unlocks the session.
 class SessionLock {
  public:
   SessionLock(SessionTable& table, SessionId id) : table_(&table), id_(std::move(id)) {}

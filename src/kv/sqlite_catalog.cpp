@@ -383,7 +383,8 @@ SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
       if (done) done = apply(change);
     }
   } catch (...) {
-    done = std::unexpected(SqlError{SQLITE_INTERNAL, note_thrown()});
+    note_thrown();
+    done = std::unexpected(SqlError{SQLITE_INTERNAL, "the daemon failed at this change"});
   }
   if (done) done = database_.run("COMMIT");
   if (!done) database_.roll_back();

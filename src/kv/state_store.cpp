@@ -560,7 +560,7 @@ bool StateStore::step() {
   taken_.clear();
   if (clock_.now() >= maintenance_at_) run_noting([this] { maintain(); });
   if (clock_.now() >= preparation_.next) run_noting([this] { prepare(); });
-  for (Job& job : std::exchange(waiting_reads_, {})) read(std::move(job));
+  for (Job& job : std::exchange(waiting_reads_, {})) run_noting([&] { read(std::move(job)); });
   return any;
 }
 

@@ -46,13 +46,15 @@ void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, c
 // On a thread of its own: one that gives way cannot take it back, and its children, the model's lanes, would give way too.
 Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
                                                     const std::function<bool(double)>& on_progress) {
-  Expected<engine::LoadedWorkers> loaded;
-  std::thread([&] {
-    set_thread_name("uma-load");
-    yield_to_others(kLoadNiceness);
-    loaded = contain([&] { return engine::load_workers(options, on_progress); });
-  }).join();
-  return loaded;
+  return contain([&] {
+    Expected<engine::LoadedWorkers> loaded;
+    std::thread([&] {
+      set_thread_name("uma-load");
+      yield_to_others(kLoadNiceness);
+      loaded = contain([&] { return engine::load_workers(options, on_progress); });
+    }).join();
+    return loaded;
+  });
 }
 
 // Tells the guard, where there is one, that the library reads the files, until it ends.

@@ -54,9 +54,9 @@ void RateLimit::take(std::int64_t units, TimePoint now) {
   as_of_ = now;
 }
 
-std::optional<Duration> Account::take_request(TimePoint now) {
+std::optional<Duration> Account::take_request(TimePoint now, bool uses_tokens) {
   const MutexLock lock(mutex_);
-  const Duration wait = std::max(requests_.until_one(now), tokens_.until_one(now));
+  const Duration wait = std::max(requests_.until_one(now), uses_tokens ? tokens_.until_one(now) : Duration::zero());
   if (wait > Duration::zero()) return wait;
   requests_.take(1, now);
   return std::nullopt;

@@ -49,8 +49,9 @@ class Account {
   [[nodiscard]] const TenantId& tenant() const { return tenant_; }
   [[nodiscard]] const std::string& key_name() const { return key_name_; }  // empty: no key
 
-  // Takes one request. Nothing: it is admitted; else how long to wait, and nothing is taken.
-  [[nodiscard]] std::optional<Duration> take_request(TimePoint now);
+  // Takes one request. Nothing: it is admitted; else how long to wait, and nothing is taken. `uses_tokens`: it waits until some
+  // of those are left too.
+  [[nodiscard]] std::optional<Duration> take_request(TimePoint now, bool uses_tokens = true);
   void charge_tokens(std::int64_t tokens, TimePoint now);
   // OpenAI's x-ratelimit-* headers, each line with its end; empty without limits.
   [[nodiscard]] std::string header(TimePoint now) const;

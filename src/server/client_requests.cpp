@@ -129,10 +129,14 @@ Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
     // Encoded before the outbox is locked: a large session must not hold up the tokens of others on this connection.
     std::string frame;
     const wire::FrameHead head(id);
-    if (result) {
+    const auto encoded = contain([&]() -> Expected<Unit> {
+      if (!result) return std::unexpected(result.error());
       append(frame, head, *result);
-    } else {
-      wire::append_error(frame, head, result.error());
+      return Unit{};
+    });
+    if (!encoded) {
+      frame.clear();
+      wire::append_error(frame, head, encoded.error());
     }
     outbox->append_last(id, [&](std::string& out) { out.append(frame); });
   };

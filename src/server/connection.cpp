@@ -68,7 +68,7 @@ void Connection::wait_readable() {
   waits_readable_ = true;
   socket_.async_wait(Socket::wait_read, [self = shared_from_this()](const error_code& problem) {
     self->waits_readable_ = false;
-    if (!problem && self->is_open_) self->read_some();
+    if (!problem && self->is_open_) self->run_or_close([&] { self->read_some(); });
   });
 }
 
@@ -149,15 +149,17 @@ bool Connection::has_hung_up() {
 
 void Connection::flush() {
   if (!is_open_ || waits_writable_) return;
-  if (!write_waiting_bytes()) {
-    close();
-    return;
-  }
-  if (is_paused_ && !outbox_->is_full()) {
-    is_paused_ = false;
-    start_whole_frames();
-  }
-  end_if_done();
+  run_or_close([this] {
+    if (!write_waiting_bytes()) {
+      close();
+      return;
+    }
+    if (is_paused_ && !outbox_->is_full()) {
+      is_paused_ = false;
+      start_whole_frames();
+    }
+    end_if_done();
+  });
 }
 
 // Writes until nothing waits, the socket takes no more, or others should have their turn. False when the client is gone.

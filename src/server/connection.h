@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/clock.h"
+#include "base/thrown.h"
 #include "core/error.h"
 #include "core/ids.h"
 #include "server/client_requests.h"
@@ -46,6 +47,16 @@ class Connection final : public Flushable, public std::enable_shared_from_this<C
   Connection(Socket socket, ServerState& server);
   void open(TenantId tenant);
 
+  // Work that throws ends the connection, and with it what its client has asked for.
+  template <class Work>
+  void run_or_close(Work&& work) {
+    try {
+      std::forward<Work>(work)();
+    } catch (...) {
+      note_thrown();
+      close();
+    }
+  }
   void wait_readable();
   void read_some();
   void start_whole_frames();

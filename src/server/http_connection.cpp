@@ -333,7 +333,7 @@ Awaitable<bool> HttpConnection::serve_request() {
     parse_problem_ = http::error::body_limit;
     if (parser.content_length().value_or(0) > body_bytes_max_) co_return co_await refuse_unread(ReadEnd::malformed);
   }
-  if (current_.caller && !is_watching()) refusal = check_limits();
+  if (current_.caller && !is_monitoring()) refusal = check_limits(match.route->method == http::verb::post);
   if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
   if (!parser.is_done()) {
     if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
@@ -402,8 +402,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser
                   "are not)"}};
 }
 
-// Who asks for these looks after the daemon.
-bool HttpConnection::is_watching() const {
+// These paths take nothing from a key's requests, and need no key where they are open to all.
+bool HttpConnection::is_monitoring() const {
   return current_.path == "/health" || current_.path == "/ready" || current_.path == "/metrics";
 }
 
@@ -413,7 +413,7 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
     current_.caller = server_.own_account;
     return std::nullopt;
   }
-  const bool is_open = is_watching() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
+  const bool is_open = is_monitoring() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
   if (server_.keys.empty()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
@@ -434,8 +434,8 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   return refuse("the key is wrong");
 }
 
-std::optional<HttpConnection::Refusal> HttpConnection::check_limits() {
-  const std::optional<Duration> wait = current_.caller->take_request(SteadyClock().now());
+std::optional<HttpConnection::Refusal> HttpConnection::check_limits(bool uses_tokens) {
+  const std::optional<Duration> wait = current_.caller->take_request(SteadyClock().now(), uses_tokens);
   if (!wait) return std::nullopt;
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(*wait).count();
   return Refusal{429,

@@ -181,8 +181,8 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   std::optional<Refusal> check_head(const Parser& parser);
   std::optional<Refusal> check_origin(const Parser& parser);
   std::optional<Refusal> check_key(const Parser& parser);
-  [[nodiscard]] bool is_watching() const;
-  std::optional<Refusal> check_limits();
+  [[nodiscard]] bool is_monitoring() const;
+  std::optional<Refusal> check_limits(bool uses_tokens);
   void log_access();
 
   Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,

@@ -9,6 +9,7 @@
 #include <boost/asio/error.hpp>
 
 #include "base/log.h"
+#include "base/thrown.h"
 
 namespace uma::server {
 namespace {
@@ -49,7 +50,7 @@ void UnixListener::accept_next() {
       return;
     }
     is_paused_ = false;
-    on_accepted(std::move(socket));
+    run_noting([&] { on_accepted(std::move(socket)); });
     accept_next();
   });
 }

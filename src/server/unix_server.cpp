@@ -112,7 +112,7 @@ class UnixServer::Impl {
     sweep_timer_.async_wait([this](const boost::system::error_code& stopped) {
       if (stopped) return;
       const TimePoint idle_since = SteadyClock().now() - idle_timeout_;
-      close_connections([&](const Connection& connection) { return connection.is_idle_since(idle_since); });
+      run_noting([&] { close_connections([&](const Connection& each) { return each.is_idle_since(idle_since); }); });
       sweep_later();
     });
   }
