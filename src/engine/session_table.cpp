@@ -181,7 +181,10 @@ void SessionTable::unlock(const SessionId& id) {
   while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
     Session::Then next = std::move(session->waiting.front());
     session->waiting.erase(session->waiting.begin());
-    run_noting([&] { next(session); });
+    run_noting([&] {
+      if (session->record != nullptr) return next(session);
+      next(fail(ErrorCode::runtime_decode, "the session could not be read: try again"));  // reading it has thrown
+    });
   }
   rest(*session);
 }

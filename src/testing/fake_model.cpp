@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "base/check.h"
@@ -136,6 +137,7 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   FakeFault fault_now = fault ? fault(rows) : FakeFault::none;
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
+  if (fault_now == FakeFault::throws) throw std::bad_alloc();
   if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
   std::vector<std::size_t> wanted(free_.size());
   for (const llm::BatchRow& row : rows) ++wanted[stream_of(static_cast<std::size_t>(row.sequence))];

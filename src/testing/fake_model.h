@@ -58,7 +58,7 @@ struct FakeOptions {
 
 // Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing, but
 // for not_finite: then all of the call is computed, and its values are not finite.
-enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half, not_finite };
+enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half, not_finite, throws };
 
 class FakeContext final : public llm::Context {
  public:

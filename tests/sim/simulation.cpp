@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <format>
+#include <new>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/thrown.h"
 #include "llm/grammar.h"
 #include "llm/token_constraint.h"
 
@@ -32,15 +34,18 @@ std::string text_of(std::span<const Token> tokens) {
 // ----------------------------------------------------------------------------------------------------------------
 
 void SlowCatalog::commit(kv::RecordPtr record, kv::RecordPtr before, Done done) {
+  if (throws()) throw std::bad_alloc();
   SessionId id = record->id;
   calls_.push_back({std::move(record), std::move(before), std::move(id), std::move(done)});
 }
 
 void SlowCatalog::remove(const SessionId& id, Done done) {
+  if (throws()) throw std::bad_alloc();
   calls_.push_back({nullptr, nullptr, id, std::move(done)});
 }
 
 void SlowCatalog::read(const SessionId& id, OnRead on_read) {
+  if (throws()) throw std::bad_alloc();
   calls_.push_back({nullptr, nullptr, id, nullptr, std::move(on_read)});
 }
 
@@ -376,12 +381,13 @@ void Simulation::make_lanes() {
       prefill_context = std::make_unique<testing::FakeContext>(one);
       contexts_.push_back(prefill_context.get());
     }
-    lanes_.push_back(std::make_unique<engine::Lane>(lane_options_, std::move(context), std::move(prefill_context),
-                                                    model_->vocab(), clock_, [this](engine::TaskResult result) {
-                                                      router_->post([this, result = std::move(result)]() mutable {
-                                                        router_->on_result(std::move(result));
-                                                      });
-                                                    }));
+    lanes_.push_back(std::make_unique<engine::Lane>(
+        lane_options_, std::move(context), std::move(prefill_context), model_->vocab(), clock_,
+        [this](engine::TaskResult result) {
+          const RequestId id = result.id;
+          router_->post(
+              router_->of(id, [this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); }));
+        }));
     if (random_.next_below(2) == 0) {
       // A draft model that is cheaper, and wrong now and then.
       testing::FakeOptions draft = model_options_;
@@ -462,6 +468,7 @@ void Simulation::count_lanes() {
 
 void Simulation::inject_faults() {
   has_faults_ = true;
+  catalog_.throws = [this] { return has_faults_ && random_.next_below(100) == 0; };
   for (testing::FakeContext* context : contexts_) {
     context->fault = [this](std::span<const llm::BatchRow>) {
       switch (random_.next_below(60)) {
@@ -473,6 +480,8 @@ void Simulation::inject_faults() {
           return testing::FakeFault::interrupted_half;
         case 3:
           return testing::FakeFault::not_finite;
+        case 4:
+          return testing::FakeFault::throws;
         default:
           return testing::FakeFault::none;
       }
@@ -697,7 +706,7 @@ void Simulation::generate(bool in_session) {
   sinks_.push_back(sink);
   ++outcome_.generations;
   const TenantId tenant = tenant_of(request.session);
-  router_->generate(sink->id, tenant, std::move(request), {sink});
+  router_->of(sink->id, [&] { router_->generate(sink->id, tenant, std::move(request), {sink}); })();
 }
 
 void Simulation::cancel() {
@@ -725,7 +734,7 @@ void Simulation::end_session() {
   }
   router_->end_session(tenant, session, expect_reply<Unit>([this, session, known](const Expected<Unit>& done) {
                          const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
-                         UMA_CHECK(is_kept == (!done && done.error().code == ErrorCode::io_short_write));
+                         UMA_CHECK(is_kept == (!done && done.error().code != ErrorCode::session_unknown));
                          if (known && is_kept) known_[session] = *known;
                        }));
 }
@@ -800,7 +809,7 @@ void Simulation::respond() {
   auto sink = std::make_shared<ResponseSink>(*this, request, tenant);
   sink->id = RequestId{++last_request_};
   response_sinks_.push_back(sink);
-  router_->generate(sink->id, tenant, std::move(request), {sink});
+  router_->of(sink->id, [&] { router_->generate(sink->id, tenant, std::move(request), {sink}); })();
   if (random_.next_below(8) == 0) router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>&) {}));
 }
 
@@ -834,6 +843,10 @@ void Simulation::act() {
     return;
   }
   if (is_loaded_ && random_.next_below(3) == 0) retire_model();
+  run_noting([this] { ask_something(); });
+}
+
+void Simulation::ask_something() {
   switch (random_.next_below(21)) {
     case 0:
     case 1:

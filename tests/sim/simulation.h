@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -24,7 +25,7 @@
 
 namespace uma::sim {
 
-// A catalog whose answers come later, in order, and sometimes are failures. What failed is not kept.
+// A catalog whose answers come later, in order, and sometimes are failures; sometimes it throws. What failed is not kept.
 class SlowCatalog final : public kv::Catalog {
  public:
   [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept_.load(); }
@@ -38,6 +39,7 @@ class SlowCatalog final : public kv::Catalog {
   [[nodiscard]] std::size_t waiting_count() const { return calls_.size(); }
   [[nodiscard]] std::uint64_t readings_count() const { return readings_count_; }
   [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
+  std::function<bool()> throws = [] { return false; };  // the next call
 
  private:
   struct Call {
@@ -110,6 +112,7 @@ class Simulation {
   void count_lanes();
 
   void act();
+  void ask_something();
   void step_something();
   void check_after_step();
   void come_to_rest();
