@@ -28,7 +28,7 @@ constexpr double kGuardQuantile = 0.95;
 constexpr double kGuardStep = 0.02;
 constexpr double kGuardMax = 4;
 constexpr double kRatioMax = 64;
-constexpr double kFollowMax = 16;  // changes of speed in all, of a term that no call has had since
+constexpr double kFollowMax = 16;  // how far the cost of a term that calls do not have follows changes of speed
 
 // What terms are counted in: an ordinary call has about one of each.
 constexpr double kDecodeKvUnit = 4096;
