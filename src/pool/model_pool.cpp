@@ -273,23 +273,27 @@ void ModelPool::start(engine::WorkerHost& host) {
 
 void ModelPool::load(const std::string& model) {
   UMA_CHECK(host_ != nullptr);
-  const MutexLock lock(mutex_);
-  if (is_stopped_) return;
-  std::unique_ptr<Load>& load = loads_[model];
-  // The host has heard of the end of the last one, so its thread is at its end.
-  if (load != nullptr) load->thread.join();
-  load = std::make_unique<Load>();
-  load->number = ++last_load_;
-  load->thread = std::thread([this, model, mine = load.get()] {
-    set_thread_name("uma-load");
-    host_->on_load_progress(model, 0);
-    auto loaded = contain([&] { return load_now(model, *mine); });
-    if (!loaded) {
-      log_warning("model   {}: {}", model, loaded.error().message);
-      if (const auto found = registry()->find(model)) loaded.error().message = without_folders(loaded.error().message, **found);
-    }
-    host_->on_loaded(model, std::move(loaded));
+  const auto begun = contain([&]() -> Expected<Unit> {
+    const MutexLock lock(mutex_);
+    if (is_stopped_) return Unit{};
+    std::unique_ptr<Load>& load = loads_[model];
+    // The host has heard of the end of the last one, so its thread is at its end.
+    load = std::make_unique<Load>();
+    load->number = ++last_load_;
+    load->thread = std::jthread([this, model, mine = load.get()] {
+      set_thread_name("uma-load");
+      host_->on_load_progress(model, 0);
+      auto loaded = contain([&] { return load_now(model, *mine); });
+      if (!loaded) {
+        log_warning("model   {}: {}", model, loaded.error().message);
+        if (const auto found = registry()->find(model))
+          loaded.error().message = without_folders(loaded.error().message, **found);
+      }
+      host_->on_loaded(model, std::move(loaded));
+    });
+    return Unit{};
   });
+  if (!begun) host_->on_loaded(model, std::unexpected(begun.error()));  // there was no thread for it
 }
 
 Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Load& load) {
@@ -526,15 +530,14 @@ void ModelPool::grow(const std::string& model) {
   if (!held) return log_debug("model   {}: no further worker: {}", model, held.error().message);
   const MutexLock lock(mutex_);
   if (is_stopped_) return;
-  residents_.at(model).is_loading = true;
   std::unique_ptr<Load>& load = loads_[model];
-  if (load != nullptr) load->thread.join();
   load = std::make_unique<Load>();
   load->thread =
-      std::thread([this, model, options = std::move(*options), held = std::move(*held), mine = load.get()]() mutable {
+      std::jthread([this, model, options = std::move(*options), held = std::move(*held), mine = load.get()]() mutable {
         set_thread_name("uma-load");
         run_noting([&] { add_worker(model, options, std::move(held), *mine); });
       });
+  residents_.at(model).is_loading = true;  // the thread's end waits for the lock
 }
 
 // On a thread of its own.
@@ -542,13 +545,17 @@ void ModelPool::add_worker(const std::string& model, const engine::LoadWorkersOp
   auto loaded = load_beside_streams(options, [&load](double) { return !load.is_cancelled.load(); });
   std::uint64_t bytes = 0;
   if (loaded) {
-    {
-      const MutexLock lock(mutex_);
-      bytes = loaded->context_bytes + residents_.at(model).state_bytes + (options.weights ? 0 : loaded->weight_bytes);
-    }
-    held.correct(bytes);
-    loaded->reservation = std::make_shared<Reservation>(std::move(held));
-    host_->add_workers(model, std::move(*loaded));
+    const auto added = contain([&]() -> Expected<Unit> {
+      {
+        const MutexLock lock(mutex_);
+        bytes = loaded->context_bytes + residents_.at(model).state_bytes + (options.weights ? 0 : loaded->weight_bytes);
+      }
+      held.correct(bytes);
+      loaded->reservation = std::make_shared<Reservation>(std::move(held));
+      host_->add_workers(model, std::move(*loaded));
+      return Unit{};
+    });
+    if (!added) loaded = std::unexpected(added.error());
   }
   const MutexLock lock(mutex_);
   Resident& resident = residents_.at(model);
@@ -811,7 +818,7 @@ void ModelPool::stop() {
     unloads = std::exchange(unloads_, {});
   }
   for (const auto& [model, load] : loads) load->is_cancelled.store(true);
-  for (const auto& [model, load] : loads) load->thread.join();
+  loads.clear();
   if (maintenance_.joinable()) maintenance_.join();
   for (UnloadRequest& request : unloads) request.reply(fail(ErrorCode::limit_wait, "the daemon is shutting down"));
 }

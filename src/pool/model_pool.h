@@ -69,10 +69,10 @@ class ModelPool final : public engine::WorkerSource {
  private:
   struct Load {
     std::uint64_t number = 0;  // in the order they came
-    std::thread thread;
     std::atomic<bool> is_cancelled{false};
     bool is_waiting = false;  // for memory; under mutex_
     bool is_refused = false;  // it would never fit; of its thread
+    std::jthread thread;      // uses the rest
   };
   // What is in memory of a model.
   struct Resident {
