@@ -27,13 +27,13 @@ void run_noting(Work&& work, const std::source_location& place = std::source_loc
 // Runs what an event loop (asio::io_context) has to do until it stops.
 template <class Loop>
 void run_to_end(Loop& loop, const std::source_location& place = std::source_location::current()) {
-  for (bool has_ended = false; !has_ended;) {
-    run_noting(
-        [&] {
-          loop.run();
-          has_ended = true;
-        },
-        place);
+  while (true) {
+    try {
+      loop.run();
+      return;
+    } catch (...) {
+      note_thrown(place);
+    }
   }
 }
 
