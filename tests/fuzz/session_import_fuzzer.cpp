@@ -188,7 +188,9 @@ class Life {
     engine::RouterOptions options;
     options.seed = ++lives_;
     options.record_bytes_max = 0;  // what nobody uses is read from the catalog each time
-    options.on_images_free = [this](const std::vector<std::string>& ids) { kept_images_->remove(ids); };
+    options.on_images_free = [this](const std::vector<std::string>& ids, const auto& is_used) {
+      kept_images_->remove(ids, is_used);
+    };
     router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, clock_);
     vision_ = std::make_shared<engine::Vision>(
         std::make_unique<testing::FakeProjector>(),
@@ -200,11 +202,13 @@ class Life {
                                      std::move_only_function<void(Expected<engine::EncodedPtr>)> then) {
       vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
     };
-    lane_ = std::make_unique<engine::Lane>(
-        std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr, model_->vocab(), clock_,
-        [this](engine::TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
-        });
+    lane_ = std::make_unique<engine::Lane>(std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr,
+                                           model_->vocab(), clock_, [this](engine::TaskResult result) {
+                                             const RequestId id = result.id;
+                                             router_->post(router_->of(id, [this, result = std::move(result)]() mutable {
+                                               router_->on_result(std::move(result));
+                                             }));
+                                           });
     router_->on_loaded("fake", engine::chat_model(model_, {lane_.get()}, vision_));
   }
   void settle() {
