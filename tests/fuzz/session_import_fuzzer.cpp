@@ -21,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/thrown.h"
 #include "engine/context_shift.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
@@ -227,6 +228,7 @@ class Life {
     }
     lane_->check_invariants();
     router_->check_invariants();
+    UMA_CHECK(thrown_count() == 0);
   }
   template <class T, class Call>
   Expected<T> ask(Call&& call) {

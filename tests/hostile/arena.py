@@ -149,7 +149,8 @@ class Arena:
     def left_over(self):
         """The accounts that must be empty when nobody asks for anything, as far as they are not."""
         metrics = self.metrics()
-        names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions")
+        names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions",
+                 "exceptions_total")
         left = {name: metrics[name] for name in names if metrics[name] != 0}
         if (descriptors := self.descriptors()) > self.descriptors_idle:
             left["descriptors"] = descriptors - self.descriptors_idle
