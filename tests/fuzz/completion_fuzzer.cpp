@@ -6,18 +6,14 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "base/utf8.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
+#include "wire_checks.h"
 
 namespace {
 
 using namespace uma;
-
-void check_text(std::string_view text) {
-  UMA_CHECK(is_utf8(text));
-  UMA_CHECK(!text.contains('\0'));
-}
+using namespace uma::fuzz;
 
 void check(wire::CompletionKind kind, const GenerateRequest& request) {
   const GenerateOptions& options = request.options;
@@ -47,17 +43,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const auto kind = data[0] % 2 == 0 ? wire::CompletionKind::chat : wire::CompletionKind::text;
   auto request = wire::decode_completion(kind, {reinterpret_cast<const char*>(data) + 1, size - 1});
-  if (request) {
+  if (is_accepted(request)) {
     UMA_CHECK(request->n >= 1 && request->n * request->prompts.size() <= wire::kAnswerChoicesMax);
     for (Input& prompt : request->prompts) {
       GenerateRequest generate = request->generate;
       generate.input = std::move(prompt);
       check(kind, generate);
     }
-    return 0;
   }
-  const wire::RejectedBody& rejected = request.error();
-  UMA_CHECK(!rejected.error.message.empty());
-  UMA_CHECK(is_utf8(wire::error_json(rejected.error, 400, rejected.field)));
   return 0;
 }

@@ -5,48 +5,16 @@
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "base/check.h"
-#include "base/utf8.h"
 #include "wire/embedding_codec.h"
-#include "wire/field_reader.h"
 #include "wire/image_fields.h"
-#include "wire/json_body.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
-
-namespace {
+#include "wire_checks.h"
 
 using namespace uma;
-
-void check_text(std::string_view text) {
-  UMA_CHECK(is_utf8(text));
-  UMA_CHECK(!text.contains('\0'));
-}
-
-void check_object(std::string_view text) {
-  check_text(text);
-  boost::system::error_code problem;
-  UMA_CHECK(wire::parse_json(text, {}, problem).is_object() && !problem);
-}
-
-void check_messages(const std::vector<ChatMessage>& messages) {
-  for (const ChatMessage& message : messages) {
-    check_text(message.role);
-    check_text(message.content);
-    if (!message.extra.empty()) check_object(message.extra);
-  }
-}
-
-// What is wrong can be said.
-template <class T>
-bool is_accepted(const std::expected<T, wire::RejectedBody>& decoded) {
-  if (!decoded) check_object(wire::error_json(decoded.error().error, 400, decoded.error().field));
-  return decoded.has_value();
-}
-
-}  // namespace
+using namespace uma::fuzz;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);

@@ -13,15 +13,12 @@
 #include "base/utf8.h"
 #include "wire/event_codec.h"
 #include "wire/request_codec.h"
+#include "wire_checks.h"
 
 namespace {
 
 using namespace uma;
-
-void check_text(std::string_view text) {
-  UMA_CHECK(is_utf8(text));
-  UMA_CHECK(!text.contains('\0'));
-}
+using namespace uma::fuzz;
 
 void check_name(std::string_view name, std::size_t bytes_max) {
   check_text(name);

@@ -14,45 +14,23 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/utf8.h"
 #include "kv/record_check.h"
-#include "wire/field_reader.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
 #include "wire/responses_codec.h"
+#include "wire_checks.h"
 
 namespace {
 
 using namespace uma;
+using namespace uma::fuzz;
 
 constexpr std::string_view kSession = "0123456789abcdef0123456789abcdef";
 constexpr std::string_view kResponse = "fedcba9876543210";
 
-void check_text(std::string_view text) {
-  UMA_CHECK(is_utf8(text));
-  UMA_CHECK(!text.contains('\0'));
-}
-
-void check_object(std::string_view text) {
-  check_text(text);
-  boost::system::error_code problem;
-  UMA_CHECK(wire::parse_json(text, {}, problem).is_object() && !problem);
-}
-
-template <class T>
-bool is_accepted(const std::expected<T, wire::RejectedBody>& decoded) {
-  if (decoded) return true;
-  UMA_CHECK(!decoded.error().error.message.empty());
-  check_object(wire::error_json(decoded.error().error, 400, decoded.error().field));
-  return false;
-}
-
-void check_messages(const std::vector<ChatMessage>& messages) {
-  for (const ChatMessage& message : messages) {
-    check_text(message.role);
-    check_text(message.content);
-    if (!message.extra.empty()) check_object(message.extra);
-  }
+// They can wait in a session.
+void check_waiting(const std::vector<ChatMessage>& messages) {
+  check_messages(messages);
   kv::SessionRecord record;
   record.mode = SessionMode::chat;
   record.pending_messages = messages;
@@ -136,7 +114,7 @@ void check_response(std::string_view body, std::size_t turns, std::size_t limit)
   if (!is_accepted(call)) return;
   const GenerateRequest& generate = call->generate;
   check_object(call->request + "}");
-  check_messages(generate.input.messages);
+  check_waiting(generate.input.messages);
   check_images(generate.input);
   UMA_CHECK(!generate.input.messages.empty() && generate.input.text.empty() && generate.input.tokens.empty());
   UMA_CHECK(generate.session.empty() || generate.response.has_value());
@@ -178,7 +156,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 1:
       if (const auto made = wire::decode_conversation(body); is_accepted(made)) {
         check_object(made->metadata);
-        check_messages(made->messages);
+        check_waiting(made->messages);
         check_conversation(conversation_of(made->messages, turns, 0), limit);
       }
       break;
@@ -186,7 +164,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 3:
       if (const auto items = wire::decode_items(body); is_accepted(items)) {
         UMA_CHECK(!items->empty());
-        check_messages(items->messages);
+        check_waiting(items->messages);
         check_images(*items);
         check_object(wire::appended_items_json({}, *items));
         if (items->images.empty()) check_conversation(conversation_of(items->messages, turns, data[0] % 2), limit);

@@ -1,0 +1,46 @@
+// What the decoders of text from outside must keep to, for the fuzzers of bodies and frames.
+#pragma once
+
+#include <expected>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "base/utf8.h"
+#include "core/request.h"
+#include "wire/field_reader.h"
+#include "wire/json_body.h"
+#include "wire/openai_codec.h"
+
+namespace uma::fuzz {
+
+// Text that can be kept and written.
+inline void check_text(std::string_view text) {
+  UMA_CHECK(is_utf8(text));
+  UMA_CHECK(!text.contains('\0'));
+}
+
+inline void check_object(std::string_view text) {
+  check_text(text);
+  boost::system::error_code problem;
+  UMA_CHECK(wire::parse_json(text, {}, problem).is_object() && !problem);
+}
+
+inline void check_messages(const std::vector<ChatMessage>& messages) {
+  for (const ChatMessage& message : messages) {
+    check_text(message.role);
+    check_text(message.content);
+    if (!message.extra.empty()) check_object(message.extra);
+  }
+}
+
+// What is refused is refused with a sentence that can be sent back.
+template <class T>
+bool is_accepted(const std::expected<T, wire::RejectedBody>& decoded) {
+  if (decoded) return true;
+  UMA_CHECK(!decoded.error().error.message.empty());
+  check_object(wire::error_json(decoded.error().error, 400, decoded.error().field));
+  return false;
+}
+
+}  // namespace uma::fuzz
