@@ -50,8 +50,7 @@ void EmbedLane::close() {
 }
 
 StepOutcome EmbedLane::step() {
-  inbox_.drain(inbox_taken_);
-  run_noting([this] { take_commands(); });
+  take_commands();
   run_noting([this] { expire(clock_.now()); });
   drop_ended();
   cores_.set_decode_busy(!jobs_.empty());
@@ -84,18 +83,27 @@ StepOutcome EmbedLane::step() {
 }
 
 void EmbedLane::take_commands() {
-  for (Command& command : std::exchange(inbox_taken_, {})) {
-    if (auto* task = std::get_if<EmbedTask>(&command)) {
-      share_.enter(task->flow);
-      jobs_.push_back(std::make_unique<Job>(Job{.asked = std::move(*task), .outputs = {}}));
-      continue;
-    }
-    const RequestId id = std::get<Cancel>(command).id;
-    const auto job = std::ranges::find(jobs_, id, [](const auto& each) { return each->asked.id; });
-    if (job == jobs_.end() || !(*job)->asked.done) continue;
-    stats_->requests_cancelled_total.add();
-    end(**job, std::unexpected(cancelled()));
+  inbox_.drain(inbox_taken_);
+  // Taken out first: none is run again where another one throws.
+  for (Command& command : std::exchange(inbox_taken_, {})) run_noting([&] { run(command); });
+  warn_of_depth();
+}
+
+void EmbedLane::run(Command& command) {
+  if (auto* task = std::get_if<EmbedTask>(&command)) {
+    auto job = std::make_unique<Job>(Job{.asked = std::move(*task), .outputs = {}});
+    share_.enter(job->asked.flow);
+    jobs_.push_back(std::move(job));
+    return;
   }
+  const RequestId id = std::get<Cancel>(command).id;
+  const auto job = std::ranges::find(jobs_, id, [](const auto& each) { return each->asked.id; });
+  if (job == jobs_.end() || !(*job)->asked.done) return;
+  stats_->requests_cancelled_total.add();
+  end(**job, std::unexpected(cancelled()));
+}
+
+void EmbedLane::warn_of_depth() {
   if (options_.queue_depth_warn == 0) return;
   if (jobs_.size() < options_.queue_depth_warn) {
     has_warned_ = has_warned_ && 2 * jobs_.size() >= options_.queue_depth_warn;
@@ -246,7 +254,6 @@ void EmbedLane::drop_ended() {
 }
 
 void EmbedLane::cancel_all() {
-  inbox_.drain(inbox_taken_);
   take_commands();
   for (const auto& job : jobs_) {
     if (!job->asked.done) continue;

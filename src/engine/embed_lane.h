@@ -117,6 +117,8 @@ class EmbedLane {
   };
 
   void take_commands();
+  void run(Command& command);
+  void warn_of_depth();
   void expire(TimePoint now);
   void pick_texts();
   void pick_among(bool is_background, std::int32_t rows_max, std::int32_t& rows);

@@ -219,13 +219,7 @@ void Lane::start(Task task) {
     add_sequence(std::move(task));
   } catch (...) {
     stats_.queue_depth.add(-1);
-    on_result_({.id = id,
-                .session = session,
-                .generated = {},
-                .reply = {},
-                .reply_extra = {},
-                .terminal = FailureEvent{thrown_error()},
-                .sink = nullptr});
+    give_failed(id, session, FailureEvent{thrown_error()});
   }
 }
 
@@ -242,11 +236,16 @@ void Lane::add_sequence(Task task) {
   sequences_.push_back(std::move(sequence));
 }
 
-void Lane::cancel(RequestId id) {
+Lane::Sequence* Lane::find(RequestId id) {
   const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == id; });
-  if (found == sequences_.end() || (*found)->state == Sequence::State::finished) return;
+  return found == sequences_.end() ? nullptr : found->get();
+}
+
+void Lane::cancel(RequestId id) {
+  Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->state == Sequence::State::finished) return;
   stats_.requests_cancelled_total.add();
-  finish(**found, FinishReason::cancelled);
+  finish(*sequence, FinishReason::cancelled);
 }
 
 void Lane::save(const SessionId& session) {
@@ -259,7 +258,7 @@ void Lane::save(const SessionId& session) {
 void Lane::forget(const SessionId& session) {
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->task.session == session && sequence->state != Sequence::State::finished)
-      finish(*sequence, FinishReason::cancelled);
+      contain_in(*sequence, [&] { finish(*sequence, FinishReason::cancelled); });
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].owner.session == session) clear_slot(i);
@@ -274,15 +273,14 @@ void Lane::come_home(Sequence& sequence) {
 
 void Lane::take_report(PrefillReport report) {
   if (report.is_final()) cores_.handover_taken();
-  const auto found =
-      std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
+  Sequence* found = find(report.id);
   // A report may be of an earlier stay there, of a chain that has grown meanwhile.
-  const bool is_stale = found != sequences_.end() && report.image && report.image->tokens != (*found)->chain;
-  if (found == sequences_.end() || !(*found)->is_away || is_stale) {
+  const bool is_stale = found != nullptr && report.image && report.image->tokens != found->chain;
+  if (found == nullptr || !found->is_away || is_stale) {
     if (report.image) kv::recycle(std::move(*report.image), pool_);  // cancelled meanwhile
     return;
   }
-  Sequence& sequence = **found;
+  Sequence& sequence = *found;
   if (report.began != TimePoint{}) note_in_batch(sequence, report.began);
   if (!report.is_final()) {
     if (sequence.task.wants_progress) report_progress(sequence, report.tokens_done);
@@ -548,24 +546,27 @@ void Lane::prepare_images(Sequence& sequence) {
 
 void Lane::take_encoded(const EncodedReport& report) {
   encoding_.erase(report.image);
-  for (const SequencePtr& pointer : sequences_) {
-    Sequence& sequence = *pointer;
-    if (sequence.state == Sequence::State::finished) continue;
-    Expected<Unit> all_fit;
-    for (ImageRun& run : sequence.task.images) {
-      if (run.image != report.image) continue;
-      const auto fits = report.encoded ? check_encoded(run, **report.encoded, shape().image_rows_max)
-                                       : Expected<Unit>(std::unexpected(report.encoded.error()));
-      if (fits) {
-        run.encoded = *report.encoded;
-      } else {
-        all_fit = fits;
-      }
-    }
-    // Who has no slot yet may need nothing of it, and asks again.
-    const bool waits_for_it = sequence.state == Sequence::State::running && !sequence.is_elsewhere() && !sequence.has_rows;
-    if (!all_fit && waits_for_it) finish(sequence, FinishReason::error, all_fit.error());
+  for (const SequencePtr& sequence : sequences_) {
+    contain_in(*sequence, [&] { take_encoded(*sequence, report); });
   }
+}
+
+void Lane::take_encoded(Sequence& sequence, const EncodedReport& report) {
+  if (sequence.state == Sequence::State::finished) return;
+  Expected<Unit> all_fit;
+  for (ImageRun& run : sequence.task.images) {
+    if (run.image != report.image) continue;
+    const auto fits = report.encoded ? check_encoded(run, **report.encoded, shape().image_rows_max)
+                                     : Expected<Unit>(std::unexpected(report.encoded.error()));
+    if (fits) {
+      run.encoded = *report.encoded;
+    } else {
+      all_fit = fits;
+    }
+  }
+  // Who has no slot yet may need nothing of it, and asks again.
+  const bool waits_for_it = sequence.state == Sequence::State::running && !sequence.is_elsewhere() && !sequence.has_rows;
+  if (!all_fit && waits_for_it) finish(sequence, FinishReason::error, all_fit.error());
 }
 
 // Text and images do not share a call: what is planned ends before the next image. Returns the first sequence that is at one.
@@ -1278,18 +1279,23 @@ void Lane::fail_thrown(Sequence& sequence, const Error& error) {
   });
   if (std::exchange(sequence.has_result, true)) return;
   sequence.state = Sequence::State::finished;
-  on_result_({.id = sequence.task.id,
-              .session = sequence.task.session,
-              .generated = {},
-              .reply = {},
-              .reply_extra = {},
-              .terminal = EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error},
-              .sink = nullptr});
+  give_failed(sequence.task.id, sequence.task.session,
+              EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
 }
 
 void Lane::fail_thrown(RequestId id, const Error& error) {
-  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == id; });
-  if (found != sequences_.end()) fail_thrown(**found, error);
+  if (Sequence* sequence = find(id); sequence != nullptr) fail_thrown(*sequence, error);
+}
+
+// A result of which nothing is but its end.
+void Lane::give_failed(RequestId id, const SessionId& session, Event terminal) {
+  on_result_({.id = id,
+              .session = session,
+              .generated = {},
+              .reply = {},
+              .reply_extra = {},
+              .terminal = std::move(terminal),
+              .sink = nullptr});
 }
 
 // `rest` of the text becomes the rest of the content, `parts` what else is left to tell; where nothing was told all of it.

@@ -267,12 +267,14 @@ class Lane {
   // `waits`: for what is being read or computed; `holds_back`: and so do those behind it; `ended`: its work has thrown.
   enum class Admission : std::uint8_t { placed, waits, holds_back, no_room, ended };
   [[nodiscard]] Admission try_to_admit(Sequence& next, TimePoint now);
+  [[nodiscard]] Sequence* find(RequestId id);  // null: it is not there
   void cancel(RequestId id);
   void forget(const SessionId& session);
   void save(const SessionId& session);
   void take_report(PrefillReport report);
   void take_fetched(FetchReport report);
   void take_encoded(const EncodedReport& report);
+  void take_encoded(Sequence& sequence, const EncodedReport& report);
   void come_home(Sequence& sequence);
   [[nodiscard]] std::optional<TurnDrop> droppable_turns(const Sequence& sequence) const;
   void make_room_in_chains();
@@ -388,25 +390,18 @@ class Lane {
   [[nodiscard]] double prefill_turn_ms() const;
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
   void fail_thrown(Sequence& sequence, const Error& error);
-  // Runs work for the sequence; what it throws ends that one and nothing else.
-  template <class Work>
-  void contain_in(Sequence& sequence, Work&& work, const std::source_location& at = std::source_location::current()) {
-    try {
-      std::forward<Work>(work)();
-    } catch (...) {
-      fail_thrown(sequence, thrown_error(at));
-    }
-  }
-  // Likewise for the request's, if it is still there.
-  template <class Work>
-  void contain_in(RequestId id, Work&& work, const std::source_location& at = std::source_location::current()) {
-    try {
-      std::forward<Work>(work)();
-    } catch (...) {
-      fail_thrown(id, thrown_error(at));
-    }
-  }
   void fail_thrown(RequestId id, const Error& error);
+  void give_failed(RequestId id, const SessionId& session, Event terminal);
+  // Runs work for a sequence, or for the one of a request, if it is still there; what it throws ends that one and nothing
+  // else.
+  template <class Whose, class Work>
+  void contain_in(Whose&& whose, Work&& work, const std::source_location& at = std::source_location::current()) {
+    try {
+      std::forward<Work>(work)();
+    } catch (...) {
+      fail_thrown(whose, thrown_error(at));
+    }
+  }
   void remove_finished();
   void update_gauges();
   void publish_residents();

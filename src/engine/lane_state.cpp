@@ -487,10 +487,9 @@ bool Lane::waits_for_another(Sequence& sequence) const {
 }
 
 void Lane::take_fetched(FetchReport report) {
-  const auto found =
-      std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == report.id; });
-  if (found == sequences_.end() || !(*found)->is_fetching()) return;
-  Sequence& sequence = **found;
+  Sequence* found = find(report.id);
+  if (found == nullptr || !found->is_fetching()) return;
+  Sequence& sequence = *found;
   sequence.image_ms = to_ms(clock_.now() - std::exchange(sequence.fetching_since, {}));
   if (report.image) {
     sequence.image = std::move(*report.image);

@@ -341,9 +341,8 @@ void SessionTable::expire() {
 
 void SessionTable::check_invariants() const {
   std::size_t counted = 0;
-  for (const auto& [tenant, account] : accounts_) counted += account.made.size();
-  UMA_CHECK(counted == sessions_.size());
   for (const auto& [tenant, account] : accounts_) {
+    counted += account.made.size();
     std::size_t tokens = 0;
     bool is_changing = false;
     for (const Session* session : account.made) {
@@ -352,6 +351,7 @@ void SessionTable::check_invariants() const {
     }
     UMA_CHECK(is_changing || tokens == account.tokens);
   }
+  UMA_CHECK(counted == sessions_.size());
   std::size_t resting_bytes = 0;
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);
