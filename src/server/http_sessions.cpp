@@ -33,12 +33,12 @@ std::expected<BodyT, wire::RejectedBody> decode(std::string_view type, const Htt
 std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_view query) {
   const std::string after = wire::query_value(query, "after");
   const std::string limit = wire::query_value(query, "limit");
-  const bool is_number = limit.size() <= 9 && std::ranges::all_of(limit, [](char c) { return c >= '0' && c <= '9'; });
+  const auto number = wire::query_integer(limit);
   std::string body;
   wire::ObjectWriter object(body);
   if (!after.empty()) object.field("after", after);
-  if (!limit.empty() && is_number) object.field("limit", std::stoi(limit));
-  if (!is_number) object.field("limit", limit);
+  if (number) object.field("limit", *number);
+  if (!number && !limit.empty()) object.field("limit", limit);
   object.close();
   auto decoded = wire::decode_session_request("list_sessions", "", body);
   if (!decoded) return std::unexpected(std::move(decoded.error()));

@@ -27,4 +27,12 @@ std::string query_value(std::string_view query, std::string_view name) {
   return "";
 }
 
+std::optional<std::int64_t> query_integer(std::string_view value) {
+  std::int64_t number = 0;
+  const char* const end = value.data() + value.size();
+  const auto [read_end, problem] = std::from_chars(value.data(), end, number);
+  if (problem != std::errc() || read_end != end) return std::nullopt;
+  return number;
+}
+
 }  // namespace uma::wire

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <format>
 #include <ranges>
 #include <utility>
@@ -625,10 +624,9 @@ std::expected<ListPage, RejectedBody> decode_page(std::string_view query) {
   };
   ListPage page;
   if (const std::string limit = query_value(query, "limit"); !limit.empty()) {
-    const char* const end = limit.data() + limit.size();
-    const auto [read_end, problem] = std::from_chars(limit.data(), end, page.limit);
-    const bool is_number = problem == std::errc() && read_end == end;
-    if (!is_number || page.limit < 1 || page.limit > kItemsPerPageMax) return bad("limit", "must be 1 to 100");
+    const std::int64_t number = query_integer(limit).value_or(0);
+    if (number < 1 || number > static_cast<std::int64_t>(kItemsPerPageMax)) return bad("limit", "must be 1 to 100");
+    page.limit = static_cast<std::size_t>(number);
   }
   if (const std::string order = query_value(query, "order"); !order.empty()) {
     if (order != "asc" && order != "desc") return bad("order", R"(must be "asc" or "desc")");

@@ -89,14 +89,10 @@ class TwoTenants(test_http.HttpTest):
         self.assertEqual((400, "logit_bias"), (status, answer["error"]["param"]))
 
     def test_what_waits_for_a_conversation_is_counted_and_goes_with_its_client(self):
-        status, conversation = self.attack("/v1/conversations")
-        self.assertEqual(200, status, conversation)
-        stream = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="go on", stream=True, uma={"ignore_eos": True},
-                                    max_output_tokens=2048)
-        self.assertTrue(stream.recv(1))
+        conversation, stream = self.stream_in_a_conversation()
         rss = self.daemon.rss_bytes()
         for _ in range(60):
-            waiting = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="and", instructions="x" * (MIB // 2))
+            waiting = self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 2))
             uma.until(lambda: self.client.metrics()["request_bytes"] > MIB // 2, "the request to be counted")
             waiting.close()
             uma.until(lambda: self.client.metrics()["request_bytes"] < MIB // 4, "the request to be gone with its client")
@@ -105,19 +101,24 @@ class TwoTenants(test_http.HttpTest):
         self.wait_idle()
 
     def test_one_that_fills_its_share_leaves_room_for_the_other(self):
-        status, conversation = self.attack("/v1/conversations")
-        self.assertEqual(200, status, conversation)
-        stream = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="go on", stream=True, uma={"ignore_eos": True},
-                                    max_output_tokens=2048)
-        self.assertTrue(stream.recv(1))
+        conversation, _ = self.stream_in_a_conversation()
         for _ in range(40):
-            self.post_and_stay("/v1/responses", conversation=conversation["id"], input="and", instructions="x" * (MIB // 2))
+            self.post_and_stay("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB // 2))
         uma.until(lambda: self.client.metrics()["request_bytes"] > 7 * MIB, "a full share")
         self.assertLessEqual(self.client.metrics()["request_bytes"], 8 * MIB)
-        status, answer = self.attack("/v1/responses", conversation=conversation["id"], input="and", instructions="x" * (MIB - 1000))
+        status, answer = self.attack("/v1/responses", conversation=conversation, input="and", instructions="x" * (MIB - 1000))
         self.assertEqual((503, "E_LIMIT_003"), (status, answer["error"]["code"]), answer)
         self.assertEqual(self.wanted, self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text)
         self.let_the_attacker_leave()
+
+    def stream_in_a_conversation(self):
+        """The attacker's; its id, and the connection that reads a reply in it."""
+        status, conversation = self.attack("/v1/conversations")
+        self.assertEqual(200, status, conversation)
+        stream = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="go on", stream=True,
+                                    uma={"ignore_eos": True}, max_output_tokens=2048)
+        self.assertTrue(stream.recv(1))
+        return conversation["id"], stream
 
     def let_the_attacker_leave(self):
         """Closes its connections."""
