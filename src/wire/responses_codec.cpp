@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <format>
+#include <initializer_list>
 #include <ranges>
 #include <utility>
 
@@ -359,13 +360,24 @@ void read_response_options(FieldReader& fields, GenerateOptions& options) {
   if (!own.ok()) fields.fail_as(own);
 }
 
+// The object without fields of other names: what a response repeats is of OpenAI's shape, whatever the client sent beside it.
+json::object repeated(const json::object& given, std::initializer_list<std::string_view> names) {
+  json::object known;
+  for (const std::string_view name : names) {
+    if (const json::value* value = given.if_contains(name)) known.emplace(name, *value);
+  }
+  return known;
+}
+
 // As the response repeats them: with all that OpenAI's schema requires.
 json::array repeated_tools(const json::array& tools) {
-  json::array repeated = tools;
-  for (json::value& tool : repeated) {
-    for (const std::string_view name : {"parameters", "strict"}) tool.as_object().emplace(name, nullptr);
+  json::array all;
+  for (const json::value& tool : tools) {
+    json::object known = repeated(tool.as_object(), {"type", "name", "description", "parameters", "strict"});
+    for (const std::string_view name : {"parameters", "strict"}) known.emplace(name, nullptr);
+    all.push_back(std::move(known));
   }
-  return repeated;
+  return all;
 }
 
 std::string_view tool_choice_name(FieldReader& fields) {
@@ -396,7 +408,10 @@ void repeat_chat_fields(ObjectWriter& object, FieldReader& fields, const ChatOpt
   const json::value* format = given == nullptr ? nullptr : given->if_contains("format");
   const bool is_plain = format == nullptr || format->is_null();
   ObjectWriter text(object.begin("text"));
-  text.begin("format") += is_plain ? R"({"type":"text"})" : json_text(fields, "text.format", *format);
+  text.begin("format") += is_plain
+                              ? R"({"type":"text"})"
+                              : json_text(fields, "text.format",
+                                          repeated(format->as_object(), {"type", "name", "description", "schema", "strict"}));
   text.close();
 }
 

@@ -131,6 +131,10 @@ TEST(ResponsesCodec, ToolsAreThoseOfChatCompletions) {
   const json::value said = repeated(call);
   EXPECT_EQ(json::serialize(said.at("tools").at(0)), kTool);
   EXPECT_TRUE(said.at("tools").at(1).at("parameters").is_null() && said.at("tools").at(1).at("strict").is_null());
+  const ResponseCall more = decoded(R"({"input":"x","tools":[{"type":"function","name":"clock","x":0}]})");
+  EXPECT_EQ(json::serialize(repeated(more).at("tools").at(0)),
+            R"({"type":"function","name":"clock","parameters":null,"strict":null})")
+      << "fields that OpenAI's shape does not have are not repeated";
   EXPECT_EQ(said.at("tool_choice"), "auto");
 
   const ResponseCall named =
@@ -152,6 +156,8 @@ TEST(ResponsesCodec, AFormatIsAGrammarOrASchema) {
       R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":{"type":"integer"}},"verbosity":"low"}})");
   EXPECT_EQ(schema.generate.options.json_schema, R"({"type":"integer"})");
   EXPECT_EQ(repeated(schema).at("text").at("format").at("name"), "n");
+  const ResponseCall plain = decoded(R"({"input":"x","text":{"format":{"type":"text","x":[1]}}})");
+  EXPECT_EQ(json::serialize(repeated(plain).at("text").at("format")), R"({"type":"text"})");
   EXPECT_EQ(decoded(R"({"input":"x","text":{"format":{"type":"json_object"}}})").generate.options.json_schema,
             R"({"type":"object"})");
   EXPECT_EQ(decoded(R"({"input":"x","uma":{"grammar":"root ::= \"a\""}})").generate.options.grammar, "root ::= \"a\"");
@@ -232,7 +238,7 @@ TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
            {R"("top_logprobs":2)", "top_logprobs"},
            {R"("text":{"format":{"type":"xml"}})", "text.format.type"},
            {R"("text":{"format":{"type":"json_schema"}})", "text.format.schema"},
-           {"\"text\":{\"format\":{\"type\":\"text\",\"x\":\"\xff\"}}", "text.format"},
+           {"\"text\":{\"format\":{\"type\":\"text\",\"name\":\"\xff\"}}", "text.format"},
            {R"("text":{"format":{"type":"json_object"}},"uma":{"grammar":"root ::= \"a\""})", "text.format"},
            {R"("truncation":"some")", "truncation"},
            {R"("store":"yes")", "store"},
