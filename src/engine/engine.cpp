@@ -147,6 +147,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   started_ = true;
+  auto sessions = router_.session_ids();  // before the router's thread, which may get requests at once
   source_->start(*this);
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
@@ -172,7 +173,7 @@ void Engine::start() {
       }
     } while (catalog_->wait());
   });
-  store_thread_ = std::thread([this, sessions = router_.session_ids()] { run_store(sessions); });
+  store_thread_ = std::thread([this, sessions = std::move(sessions)] { run_store(sessions); });
   load_model(options_.preload, [this](const Expected<Unit>& loaded) {
     if (!options_.on_loaded) return;
     if (!loaded) return options_.on_loaded(std::unexpected(loaded.error()));
