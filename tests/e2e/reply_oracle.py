@@ -27,8 +27,10 @@ import pictures
 import uma
 
 # How much likelier, in nats, the undisturbed daemon may find its own token where the two differ. Where sums of another batch
-# shape decided it was at most 0.06; where a copy had the cells of another text, 8.
-NATS_MAX = 0.5
+# shape decided it was mostly below 0.1, and 0.7 at most: told two names, the shipped model hesitates at the second piece of "Fay"
+# or "Dora", and the shapes of the batches before move the gap between the two from 0.6 to 1.2. Where a copy had the cells of
+# another text it was 8.
+NATS_MAX = 2.0
 NAMES = "Ada Ben Cleo Dora Emil Fay Gus Hana".split()
 QUESTIONS = ("What is my name?", "What is uma-serve?", "What is 17 + 8?", "What happens if I disconnect?", "Who are you?",
              "What is a session?", "Say it again.")
