@@ -1045,7 +1045,7 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
 
 Token Lane::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn_guess) {
   // The sampler writes into them.
-  if (sequence.task.logprobs) raw_logits_.assign(logits.begin(), logits.end());
+  if (sequence.reply.wants_logprobs()) raw_logits_.assign(logits.begin(), logits.end());
   if (drawn_guess < 0) return sequence.sampler.sample(logits);
   const auto guess = static_cast<std::size_t>(drawn_guess);
   return sequence.sampler.verify(logits, sequence.draft[guess], sequence.draft_chances[guess]);
@@ -1129,82 +1129,16 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   }
   sequence.last_token_at = now;
 
-  const bool stopped = take_text(sequence, token);
-  if (!tell(sequence, token)) {
+  using Next = capability::ReplyStream::Next;
+  const Next next = sequence.reply.push(token, raw_logits_, sequence.sampler, *sequence.task.sink);
+  if (next == Next::slow_client) {
     finish(sequence, FinishReason::slow_consumer);
-  } else if (stopped || sequence.sampler.is_complete() || (sequence.parser && sequence.parser->has_ended())) {
+  } else if (next == Next::stop || sequence.sampler.is_complete()) {
     finish(sequence, FinishReason::stop);
   } else if (sequence.generated() >= sequence.task.tokens_max ||
              (size_of(sequence.chain) >= shape().sequence_cells_max && !droppable_turns(sequence))) {
     finish(sequence, FinishReason::length);
   }
-}
-
-// Makes token_text_ what the token makes certain. True: a stop string is complete.
-bool Lane::take_text(Sequence& sequence, Token token) {
-  token_text_.clear();
-  const std::size_t begin = sequence.text.bytes_made();
-  const bool is_stopped = sequence.text.push(token, token_text_);
-  if (sequence.task.logprobs) {
-    sequence.logprobs.push(llm::logprobs_of(raw_logits_, token, *sequence.task.logprobs, vocab_), begin,
-                           sequence.text.bytes_made());
-  }
-  return is_stopped;
-}
-
-// Makes token_logprobs_ those of the content that has come with token_text_, which was read into pieces_ where there is a
-// parser; that text began at `text_begin`.
-void Lane::take_logprobs(Sequence& sequence, std::size_t text_begin) {
-  token_logprobs_.clear();
-  if (!sequence.task.logprobs) return;
-  if (!sequence.parser) {
-    sequence.logprobs.take(text_begin, sequence.text_taken, token_logprobs_);
-  } else {
-    for (const auto& [begin, end] : pieces_.content_places) sequence.logprobs.take(begin, end, token_logprobs_);
-  }
-  if (!sequence.task.stream) {
-    sequence.logprobs_told.insert(sequence.logprobs_told.end(), token_logprobs_.begin(), token_logprobs_.end());
-  }
-}
-
-// From the mark of a call to its end its grammar holds. Where a call does not begin as the grammar does, calls are read as they
-// come.
-void Lane::constrain_call(Sequence& sequence) {
-  if (sequence.sampler.constraint() != nullptr) {
-    if (sequence.sampler.is_complete()) sequence.sampler.constrain(nullptr);
-    return;
-  }
-  if (sequence.writes_calls_freely) return;
-  const auto begun = sequence.parser->begun_call();
-  if (!begun) return;
-  auto constraint =
-      std::make_unique<llm::TokenConstraint>(sequence.task.call_grammar, vocab_, sequence.task.reply_format.marks);
-  if (constraint->accept_text(*begun + sequence.text.held())) {
-    sequence.sampler.constrain(std::move(constraint));
-  } else {
-    sequence.writes_calls_freely = true;
-  }
-}
-
-// What token_text_ says goes to the client, and into the reply where that is kept. False: the client is too slow.
-bool Lane::tell(Sequence& sequence, Token token) {
-  const std::size_t begin = std::exchange(sequence.text_taken, sequence.text_taken + token_text_.size());
-  pieces_.clear();
-  if (sequence.parser) {
-    const bool was_thinking = sequence.parser->is_thinking();
-    sequence.parser->push(token_text_, pieces_);
-    if (was_thinking || sequence.parser->is_thinking()) ++sequence.usage.reasoning_tokens;
-    token_text_ = pieces_.content;
-    if (sequence.task.call_grammar) constrain_call(sequence);
-  }
-  take_logprobs(sequence, begin);
-  const bool keeps_reply = !sequence.task.stream || !sequence.task.session.empty();
-  if (keeps_reply) sequence.reply += token_text_;
-  if (!sequence.task.stream) return true;
-  EventSink& sink = *sequence.task.sink;
-  const auto deliver = [&](const ReplyPart& part) { return sink.deliver(part); };
-  return std::ranges::all_of(pieces_.before, deliver) && sink.deliver(TokenEvent{token_text_, token, token_logprobs_}) &&
-         std::ranges::all_of(pieces_.after, deliver);
 }
 
 // --- The end of a sequence
@@ -1231,18 +1165,11 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   queue_changed_ = true;
   if (error) stats_.requests_failed_total.add();
 
-  std::string rest;
-  sequence.text.finish(rest);  // empty after a stop string
-  const std::size_t rest_begin = std::exchange(sequence.text_taken, sequence.text_taken + rest.size());
-  std::vector<ReplyPart> parts;
-  if (sequence.parser) {
-    finish_parts(sequence, rest, parts);
-    if (reason == FinishReason::stop && !sequence.parser->calls().empty()) reason = FinishReason::tool_calls;
-  }
-  take_logprobs(sequence, rest_begin);
-  sequence.reply += rest;
+  capability::ReplyStream::End reply = sequence.reply.finish();
+  if (reason == FinishReason::stop && reply.has_tool_calls) reason = FinishReason::tool_calls;
   const std::int32_t generated = sequence.generated();
   sequence.usage.completion_tokens = generated;
+  sequence.usage.reasoning_tokens = sequence.reply.reasoning_tokens();
   if (generated > 1) {
     const double ms = to_ms(sequence.last_token_at - sequence.first_token_at);
     if (ms > 0) sequence.usage.tokens_per_s = (generated - 1) * 1000.0 / ms;
@@ -1253,8 +1180,8 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
                     .session = sequence.task.session,
                     .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
                     .dropped_turns = sequence.usage.dropped_turns,
-                    .reply = sequence.reply,
-                    .reply_extra = sequence.parser ? sequence.parser->message_extra() : "",
+                    .reply = std::move(reply.content),
+                    .reply_extra = std::move(reply.message_extra),
                     .terminal = {},
                     .sink = std::move(sequence.task.sink)};
   if (error && generated == 0) {
@@ -1262,10 +1189,10 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   } else {
     result.terminal = EosEvent{.reason = reason,
                                .usage = sequence.usage,
-                               .text = sequence.task.stream ? std::move(rest) : std::move(sequence.reply),
+                               .text = std::move(reply.text),
                                .error = std::move(error),
-                               .parts = std::move(parts),
-                               .logprobs = sequence.task.stream ? token_logprobs_ : std::move(sequence.logprobs_told)};
+                               .parts = std::move(reply.parts),
+                               .logprobs = std::move(reply.logprobs)};
   }
   sequence.has_result = true;
   on_result_(std::move(result));
@@ -1296,22 +1223,6 @@ void Lane::give_failed(RequestId id, const SessionId& session, Event terminal) {
               .reply_extra = {},
               .terminal = std::move(terminal),
               .sink = nullptr});
-}
-
-// `rest` of the text becomes the rest of the content, `parts` what else is left to tell; where nothing was told all of it.
-void Lane::finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts) {
-  capability::ReplyParser& parser = *sequence.parser;
-  pieces_.clear();
-  parser.push(rest, pieces_);
-  parser.finish(pieces_);
-  rest = pieces_.content;
-  if (sequence.task.stream) {
-    parts = pieces_.before;
-    parts.insert(parts.end(), pieces_.after.begin(), pieces_.after.end());
-    return;
-  }
-  if (!parser.reasoning().empty()) parts.push_back({.kind = ReplyPart::Kind::reasoning, .text = parser.reasoning()});
-  parts.insert(parts.end(), parser.calls().begin(), parser.calls().end());
 }
 
 void Lane::remove_finished() {

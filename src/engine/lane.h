@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "base/mailbox.h"
 #include "base/mutex.h"
-#include "capability/reply_parser.h"
+#include "capability/reply_stream.h"
 #include "core/event.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
@@ -43,7 +43,6 @@
 #include "engine/model_drafter.h"
 #include "engine/prefill_lane.h"
 #include "engine/reuse_verifier.h"
-#include "engine/text_stream.h"
 #include "kv/state_image.h"
 #include "kv/state_owner.h"
 #include "kv/state_store.h"
@@ -73,13 +72,8 @@ struct Task {
   std::int32_t tokens_max = 0;     // new ones, >= 1
   SamplingParams sampling;
   std::uint64_t seed = 0;
-  std::vector<std::string> stop;
-  capability::ReplyFormat reply_format;
-  std::uint64_t call_seed = 0;                       // of the ids of its calls
-  std::shared_ptr<const llm::Grammar> grammar;       // that the text follows; null: none
-  std::shared_ptr<const llm::Grammar> call_grammar;  // that a call of its own accord follows, behind its mark; null: none
-  std::optional<std::int32_t> logprobs;  // of each token of the content and of so many of the likeliest; absent: none
-  bool stream = true;
+  std::shared_ptr<const llm::Grammar> grammar;  // constrains the whole reply; null: nothing does
+  capability::ReplyOptions reply;
   sched::Flow flow;           // whose it is
   double target_ttft_ms = 0;  // wanted until the first token; 0: the lane's
   double target_tbt_ms = 0;   // wanted between two tokens; 0: the lane's
@@ -372,11 +366,6 @@ class Lane {
   void note_promise(bool is_kept);
   [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn_guess);
   void push_token(Sequence& sequence, Token token, TimePoint now);
-  [[nodiscard]] bool take_text(Sequence& sequence, Token token);
-  [[nodiscard]] bool tell(Sequence& sequence, Token token);
-  void take_logprobs(Sequence& sequence, std::size_t text_begin);
-  void constrain_call(Sequence& sequence);
-  void finish_parts(Sequence& sequence, std::string& rest, std::vector<ReplyPart>& parts);
   void note_in_batch(Sequence& sequence, TimePoint now);
   void note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint now);
   void report_progress(Sequence& sequence, std::int32_t done);
@@ -439,10 +428,7 @@ class Lane {
   std::vector<sched::SequenceView> views_;
   double least_work_of_prompts_ = 0;  // done for a tenant that has a prompt among them
   std::vector<llm::BatchRow> call_rows_;
-  std::string token_text_;
-  capability::ReplyPieces pieces_;
-  std::vector<float> raw_logits_;                // as the model gave them, of a sequence that tells how likely its tokens were
-  std::vector<TokenLogprobs> token_logprobs_;    // of what token_text_ shows
+  std::vector<float> raw_logits_;  // a copy of the row that the sampler writes into, where the client wants log probabilities
   std::unique_ptr<ModelDrafter> model_drafter_;  // null: there is no draft model
   std::vector<ModelDrafter::Candidate> candidates_;
   std::unordered_set<std::string> encoding_;  // images that were asked for

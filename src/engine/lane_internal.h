@@ -9,7 +9,6 @@
 
 #include "base/log.h"
 #include "engine/lane.h"
-#include "engine/logprob_queue.h"
 #include "llm/token_constraint.h"
 
 namespace uma::engine {
@@ -26,11 +25,10 @@ struct Lane::Sequence {
         prompt_tokens(size_of(task.tokens)),
         chain(std::move(task.tokens)),
         sampler(task.sampling, task.seed, banned),
-        text(vocab, task.stop, task.reply_format.marks) {
-    if (!task.reply_format.is_plain()) parser.emplace(task.reply_format, task.call_seed);
+        reply(std::move(task.reply), vocab, !task.session.empty()) {
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
-    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab, task.reply_format.marks));
+    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab, reply.marks()));
     usage.seed = task.seed;
   }
 
@@ -51,12 +49,7 @@ struct Lane::Sequence {
   std::int32_t prompt_tokens;
   std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
   llm::Sampler sampler;
-  TextStream text;
-  std::optional<capability::ReplyParser> parser;  // none: all of its text is content
-  bool writes_calls_freely = false;               // one did not begin as the grammar does
-  LogprobQueue logprobs;                          // where the task asks for them
-  std::vector<TokenLogprobs> logprobs_told;       // where the task does not stream: all of them
-  std::size_t text_taken = 0;                     // bytes of the text that are certain
+  capability::ReplyStream reply;
   sched::NgramDrafter drafter;
   sched::DraftControl draft_control;
   sched::DraftControl model_control{sched::kDraftModelPrior};  // of the draft model's guesses
@@ -72,7 +65,6 @@ struct Lane::Sequence {
   double image_ms = 0;         // that reading it took
   TimePoint fetching_since{};  // a state is being read for it: until then it is not placed
   bool is_refused = false;     // what was stored could not be used: it is computed
-  std::string reply;
   Usage usage;
   bool in_batch = false;     // a token of it has been in a batch
   bool has_rows = true;      // all images of its that are to be computed are encoded

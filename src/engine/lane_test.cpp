@@ -461,7 +461,7 @@ TEST_F(LaneTest, ASlowConsumerLosesItsStreamAndNothingElse) {
 TEST_F(LaneTest, WithoutStreamingTheWholeTextComesAtTheEnd) {
   make({});
   Task whole = task(1, "hello");
-  whole.stream = false;
+  whole.reply.stream = false;
   post(std::move(whole));
   run();
   EXPECT_TRUE(sinks_[1]->tokens.empty());
@@ -1359,7 +1359,7 @@ TEST_F(LaneTest, TellsHowLikelyTheTokensWereAndSamplesTheSame) {
   two.id = RequestId{2};
   sinks_[2] = std::make_shared<RecordingSink>();
   two.sink = sinks_[2];
-  two.logprobs = 3;
+  two.reply.logprobs = 3;
   post(std::move(one));
   post(std::move(two));
   run();
@@ -1383,9 +1383,9 @@ TEST_F(LaneTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
   for (const bool streams : {true, false}) {
     const std::uint64_t id = streams ? 1 : 2;
     Task made = task(id, "once upon", 8);
-    made.stream = streams;
-    made.logprobs = 0;
-    made.stop = {text.substr(3, 3)};
+    made.reply.stream = streams;
+    made.reply.logprobs = 0;
+    made.reply.stop = {text.substr(3, 3)};
     post(std::move(made));
     run();
     const std::size_t shown = text.find(text.substr(3, 3));
@@ -1404,8 +1404,8 @@ TEST_F(LaneTest, TellsTheRestWithTheEnd) {
   make({});
   const std::vector<Token> all = expected("once upon", 4);
   Task made = task(1, "once upon", 4);
-  made.logprobs = 0;
-  made.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // holds the last token back
+  made.reply.logprobs = 0;
+  made.reply.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // holds the last token back
   post(std::move(made));
   run();
   std::vector<Token> told = chosen_of(sinks_[1]->logprobs);
@@ -1419,7 +1419,7 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   plain.speculates = false;
   make({}, plain);
   Task alone = task(1, "abcabcabc", 12);
-  alone.logprobs = 2;
+  alone.reply.logprobs = 2;
   post(std::move(alone));
   run();
   const std::vector<TokenLogprobs> without = sinks_[1]->logprobs;
@@ -1431,7 +1431,7 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   };
   make({}, guessing);
   Task guessed = task(2, "abcabcabc", 12);
-  guessed.logprobs = 2;
+  guessed.reply.logprobs = 2;
   post(std::move(guessed));
   run();
   EXPECT_GT(lane_->stats().drafted_accepted_total.value(), 0U);

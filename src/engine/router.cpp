@@ -1705,13 +1705,13 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateOptions& op
   task.droppable = std::move(droppable);
   task.sampling = options.sampling;
   task.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
-  task.stop = options.stop;
+  task.reply.stop = options.stop;
   if (open.grammars) {
     task.grammar = open.grammars->whole;
-    task.call_grammar = open.grammars->calls;
+    task.reply.call_grammar = open.grammars->calls;
   }
-  task.logprobs = options.logprobs;
-  task.stream = options.stream;
+  task.reply.logprobs = options.logprobs;
+  task.reply.stream = options.stream;
   task.flow = open.flow;
   task.target_ttft_ms = options.target_ttft_ms;
   task.target_tbt_ms = options.target_tbt_ms;
@@ -1729,8 +1729,8 @@ Task Router::make_task(RequestId id, const Open& open, const GenerateOptions& op
 void Router::read_reply(const ServedModel& served, Task& task, ChatOptions chat) {
   // All of it follows the client's own grammar: nothing is thought first.
   if (task.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
-  task.reply_format = served.chat->reply_format(chat, task.tokens);
-  if (!chat.tools.empty()) task.call_seed = random_.next_u64();
+  task.reply.format = served.chat->reply_format(chat, task.tokens);
+  if (!chat.tools.empty()) task.reply.call_seed = random_.next_u64();
 }
 
 void Router::send(Task task, Lane& lane) {

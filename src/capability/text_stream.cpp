@@ -1,9 +1,9 @@
-#include "engine/text_stream.h"
+#include "capability/text_stream.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace uma::engine {
+namespace uma::capability {
 
 TextStream::TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
                        std::vector<std::pair<Token, std::string>> marks)
@@ -57,4 +57,4 @@ void TextStream::finish(std::string& out) {
   detokenizer_.finish(out);
 }
 
-}  // namespace uma::engine
+}  // namespace uma::capability

@@ -8,7 +8,7 @@
 
 #include "core/event.h"
 
-namespace uma::engine {
+namespace uma::capability {
 
 class LogprobQueue {
  public:
@@ -37,4 +37,4 @@ class LogprobQueue {
   std::vector<Waiting> waiting_;  // a few, but for thoughts and calls
 };
 
-}  // namespace uma::engine
+}  // namespace uma::capability

@@ -1,10 +1,10 @@
-#include "engine/text_stream.h"
+#include "capability/text_stream.h"
 
 #include <gtest/gtest.h>
 
 #include "testing/fake_model.h"
 
-namespace uma::engine {
+namespace uma::capability {
 namespace {
 
 struct Shown {
@@ -64,4 +64,4 @@ TEST(TextStream, ShowsOnlyWholeCharacters) {
 }
 
 }  // namespace
-}  // namespace uma::engine
+}  // namespace uma::capability

@@ -8,7 +8,7 @@
 
 #include "llm/detokenizer.h"
 
-namespace uma::engine {
+namespace uma::capability {
 
 class TextStream {
  public:
@@ -37,4 +37,4 @@ class TextStream {
   std::string held_;  // shorter than the longest stop string, between calls
 };
 
-}  // namespace uma::engine
+}  // namespace uma::capability

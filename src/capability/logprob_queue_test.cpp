@@ -1,9 +1,9 @@
-#include "engine/logprob_queue.h"
+#include "capability/logprob_queue.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace uma::engine {
+namespace uma::capability {
 namespace {
 
 using ::testing::ElementsAre;
@@ -65,4 +65,4 @@ TEST_F(LogprobQueueTest, LeavesOutWhatIsNoContent) {
 }
 
 }  // namespace
-}  // namespace uma::engine
+}  // namespace uma::capability
