@@ -12,7 +12,7 @@
 #include "capability/message_images.h"
 #include "core/limits.h"
 #include "engine/image_runs.h"
-#include "engine/preparer.h"
+#include "engine/record_input.h"
 #include "kv/portable_state.h"
 #include "kv/session_file.h"
 #include "llm/detokenizer.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/preparer.h"
+#include "engine/record_input.h"
 #include "kv/record_check.h"
 #include "kv/session_file.h"
 #include "testing/fake_model.h"
@@ -20,8 +20,8 @@ capability::ChatFormat format_of(const FakeModel& model) {
 }
 
 // As a turn that has ended leaves the record.
-kv::SessionRecord with_turn(const FakeModel& model, const kv::SessionRecord& record, const std::string& input,
-                            const std::string& reply) {
+kv::SessionRecord with_reply(const FakeModel& model, const kv::SessionRecord& record, const std::string& input,
+                             const std::string& reply) {
   kv::SessionRecord next = append_to_record(format_of(model), record, {.text = input, .messages = {}}).value();
   const auto begin = static_cast<std::int32_t>(next.chain.size());
   next.turns.push_back({.tokens_begin = begin,
@@ -44,8 +44,8 @@ kv::SessionRecord conversation(const FakeModel& model, SessionMode mode) {
   record.model = "fake";
   record.mode = mode;
   if (mode == SessionMode::chat) record.pending_messages = {{"system", "be brief"}};
-  record = with_turn(model, record, "one", "two");
-  record = with_turn(model, record, "three", "four");
+  record = with_reply(model, record, "one", "two");
+  record = with_reply(model, record, "three", "four");
   return append_to_record(format_of(model), record, {.text = "five", .messages = {}}).value();
 }
 

@@ -12,6 +12,8 @@
 #include "base/thrown.h"
 #include "capability/message_images.h"
 #include "engine/image_fetcher.h"
+#include "engine/record_edits.h"
+#include "engine/record_input.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -19,16 +21,6 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
 constexpr std::size_t kWaitingForReplyMax = 64;  // of one session
-constexpr std::size_t kBytesPerToken = 4;        // of text, about
-
-std::size_t tokens_of(const kv::SessionRecord& record) {
-  return record.chain.size() + record.pending.size();
-}
-
-// About so much text is read where all of it is.
-std::size_t text_bytes_of(const kv::SessionRecord& record) {
-  return tokens_of(record) * kBytesPerToken;
-}
 
 Error busy_session(const std::string& session) {
   return {ErrorCode::session_busy, std::format("session \"{}\" is generating: wait for its eos, or cancel it", session)};
@@ -42,25 +34,6 @@ Error unknown_response(const std::string& response) {
 Error unknown_session_of(const GenerateRequest& request) {
   const bool continues = request.response && !request.response->previous.empty();
   return continues ? unknown_response(request.response->previous) : unknown_session(request.session);
-}
-
-// Where the last message of the record is; nothing for a record without messages, or with none but what is kept of dropped
-// turns.
-std::optional<MessagePosition> place_of_last_message(const kv::SessionRecord& record) {
-  const auto turns = static_cast<std::int32_t>(record.turns.size());
-  const bool waits = !record.pending_messages.empty();
-  if (!waits && (record.messages.empty() || record.turns.empty())) return std::nullopt;
-  const std::size_t count = waits ? record.pending_messages.size() : record.messages.size();
-  const std::int32_t begin = waits ? 0 : record.turns.back().messages_begin;
-  const bool begins_with_instructions = record.has_instructions && begin == 0 && (!waits || record.messages.empty());
-  return MessagePosition{.turn = record.turns_dropped + (waits ? turns : turns - 1),
-                         .number = static_cast<std::int32_t>(count) - 1 - begin - (begins_with_instructions ? 1 : 0)};
-}
-
-// Among those of the record; null: it is none of them.
-ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
-  const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
-  return found == record.responses.end() ? nullptr : *found;
 }
 
 }  // namespace
@@ -291,7 +264,7 @@ SessionInfo Router::info_of(const Session& session) const {
 
 // Puts a new session into the table and the catalog.
 void Router::add_session(kv::SessionRecord made, std::size_t lane, SessionId forked_from, Reply<SessionInfo> reply) {
-  if (auto within = sessions_.check_quota(made.tenant, 1, tokens_of(made)); !within)
+  if (auto within = sessions_.check_quota(made.tenant, 1, tokens_count(made)); !within)
     return reply(std::unexpected(within.error()));
   if (!made.name.empty() && sessions_.find(made.tenant, made.name) != nullptr) {
     return reply(fail(ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", made.name)));
@@ -428,8 +401,8 @@ void Router::append_locked(ModelUse use, const SessionId& id, Input input, std::
                        lock.release();
                      };
                      if (!appended) return finish_with_error(appended.error());
-                     const std::size_t known = tokens_of(*target->record);
-                     const std::size_t total = tokens_of(*appended);
+                     const std::size_t known = tokens_count(*target->record);
+                     const std::size_t total = tokens_count(*appended);
                      const std::size_t added = total > known ? total - known : 0;
                      if (auto fits = check_record_fits(*use, *appended, added); !fits) return finish_with_error(fits.error());
                      if (auto within = sessions_.check_quota(appended->tenant, 0, added); !within)
@@ -455,31 +428,9 @@ void Router::fork_session(const TenantId& tenant, const std::string& session, st
   sessions_.with(tenant, session, [this, name = std::move(name), reply = std::move(reply)](Expected<Session*> found) mutable {
     if (!found) return reply(std::unexpected(found.error()));
     const Session& parent = **found;
-    kv::SessionRecord record = *parent.record;
-    record.id = sessions_.new_id();
-    record.name = std::move(name);
-    record.created_s = clock_.unix_s();
-    record.last_used_s = record.created_s;
-    record.responses.clear();  // an id is of one session
-    record.is_of_responses = false;
-    add_session(std::move(record), parent.lane, parent.summary.id, std::move(reply));
+    add_session(forked(*parent.record, sessions_.new_id(), std::move(name), clock_.unix_s()), parent.lane, parent.summary.id,
+                std::move(reply));
   });
-}
-
-kv::SessionRecord Router::rewound(const kv::SessionRecord& record, std::size_t turns_kept) const {
-  kv::SessionRecord next = record;
-  if (turns_kept < next.turns.size()) {
-    const kv::Turn& dropped = next.turns[turns_kept];
-    next.chain.resize(static_cast<std::size_t>(dropped.tokens_begin));
-    next.messages.resize(static_cast<std::size_t>(dropped.messages_begin));
-    next.turns.resize(turns_kept);
-    const std::int32_t turns_end = next.turns_dropped + static_cast<std::int32_t>(turns_kept);
-    std::erase_if(next.responses, [&](const ResponsePtr& response) { return response->turn >= turns_end; });
-  }
-  next.pending.clear();
-  next.pending_messages.clear();
-  next.last_used_s = clock_.unix_s();
-  return next;
 }
 
 void Router::rewind_session(const TenantId& tenant, const std::string& session, std::int32_t turn, Reply<SessionInfo> reply) {
@@ -504,7 +455,8 @@ void Router::rewind_session(const TenantId& tenant, const std::string& session, 
     }
     SessionLock lock = sessions_.lock(target);
     sessions_.touch(target);
-    commit_and_reply(std::move(lock), rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1), std::move(reply));
+    commit_and_reply(std::move(lock), rewound(*target.record, static_cast<std::size_t>(turn - dropped) + 1, clock_.unix_s()),
+                     std::move(reply));
   });
 }
 
@@ -603,7 +555,7 @@ void Router::remove_last_message(TenantId tenant, std::string session, MessagePo
             return;
           }
           if (auto known = check_record(*use, *target.record); !known) return reply(std::unexpected(known.error()));
-          if (place_of_last_message(*target.record) != place) {
+          if (last_message_position(*target.record) != place) {
             return reply(fail(ErrorCode::proto_field, "only the message that a conversation ends with can be taken out"));
           }
           remove_last_message_of(target, std::move(use), std::move(reply));
@@ -616,9 +568,9 @@ void Router::remove_last_message_of(Session& session, ModelUse use, Reply<Sessio
   sessions_.touch(session);
   const kv::SessionRecord& record = *session.record;
   preparer_.post(
-      record.tenant, text_bytes_of(record),
+      record.tenant, text_bytes(record),
       [this, use = std::move(use), lock = std::move(lock), record = session.record,
-       without_turn = rewound(record, record.turns.size() - 1), reply = std::move(reply)]() mutable {
+       without_turn = rewound(record, record.turns.size() - 1, clock_.unix_s()), reply = std::move(reply)]() mutable {
         auto next = contain([&] { return without_last_message(*use->chat, *record, without_turn); });
         post([this, use = std::move(use), lock = std::move(lock), next = std::move(next), reply = std::move(reply)]() mutable {
           if (!next) {
@@ -639,8 +591,8 @@ void Router::get_response(const TenantId& tenant, const std::string& session, co
     const kv::SessionRecord& record = *(*found)->record;
     ResponsePtr kept = find_response(record, response);
     if (kept == nullptr) return reply(std::unexpected(unknown_response(response)));
-    const auto turns = static_cast<std::size_t>(kept->turn - record.turns_dropped) + 1;
-    reply(ResponseDetail{.session = detail_of(**found, rewound(record, turns)), .response = std::move(kept)});
+    SessionDetail detail = detail_of(**found, rewound(record, turns_through(record, *kept), clock_.unix_s()));
+    reply(ResponseDetail{.session = std::move(detail), .response = std::move(kept)});
   });
 }
 
@@ -676,12 +628,10 @@ void Router::forget_response(const TenantId& tenant, const std::string& session,
                          });
                      return;
                    }
-                   kv::SessionRecord next = *target.record;
-                   std::erase_if(next.responses, [&](const ResponsePtr& kept) { return kept->id == response; });
-                   if (next.is_of_responses) {
-                     if (next.responses.empty()) return sessions_.end(target, std::move(reply));
-                     next = rewound(next, static_cast<std::size_t>(next.responses.back()->turn - next.turns_dropped) + 1);
+                   if (target.record->is_of_responses && target.record->responses.size() == 1) {
+                     return sessions_.end(target, std::move(reply));
                    }
+                   kv::SessionRecord next = without_response(*target.record, response, clock_.unix_s());
                    commit_and_reply(sessions_.lock(target), std::move(next),
                                     Reply<SessionInfo>([reply = std::move(reply)](Expected<SessionInfo> done) mutable {
                                       reply(done ? Expected<Unit>(Unit{}) : std::unexpected(done.error()));
@@ -730,7 +680,7 @@ void Router::export_session(const TenantId& tenant, const std::string& session, 
 void Router::export_conversation(ModelUse use, kv::RecordPtr record, ExportedSession made, Reply<ExportedSession> reply) {
   const kv::SessionRecord& exported = *record;
   preparer_.post(
-      exported.tenant, text_bytes_of(exported),
+      exported.tenant, text_bytes(exported),
       [this, use = std::move(use), record = std::move(record), made = std::move(made), reply = std::move(reply)]() mutable {
         Bytes conversation = export_record(*use->model, *record);
         auto join = [this, conversation = std::move(conversation), made = std::move(made),
@@ -1404,9 +1354,9 @@ void Router::generate_in(Session& session, RequestId id, const GenerateRequest& 
     if (!record.pending.empty()) {
       return refuse(id, {ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first"});
     }
-    preparer_.post(record.tenant, text_bytes_of(record),
+    preparer_.post(record.tenant, text_bytes(record),
                    of(id, [this, id, lock = sessions_.lock(session), request, chat = open.use->chat, last = session.record,
-                           without = rewound(record, record.turns.size() - 1)]() mutable {
+                           without = rewound(record, record.turns.size() - 1, clock_.unix_s())]() mutable {
                      auto reopened = reopen_last_turn(*chat, *last, without, request.options.chat);
                      post(of(id, [this, id, lock = std::move(lock), request, reopened = std::move(reopened)]() mutable {
                        if (!reopened || !requests_.contains(id)) {
@@ -1574,14 +1524,14 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
   }
   const ResponsePtr continued = find_response(record, previous);
   if (continued == nullptr) return refuse(id, unknown_response(previous));
-  const auto turns = static_cast<std::size_t>(continued->turn - record.turns_dropped) + 1;
+  const std::size_t turns = turns_through(record, *continued);
   const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
                             session.running == RequestId{} && request.response->is_kept;
   if (goes_on_here) {
     open.session = session.summary.id;
     return prepare_response(id, session.record, std::nullopt, std::move(request));
   }
-  kv::SessionRecord copy = forked(record, turns);
+  kv::SessionRecord copy = forked_for_responses(record, turns, sessions_.new_id(), clock_.unix_s());
   copy.ttl_s = request.response->ttl_s;
   copy.is_ephemeral = !request.response->is_kept;
   auto begin = std::make_shared<const kv::SessionRecord>(std::move(copy));
@@ -1589,25 +1539,12 @@ void Router::continue_with_response(RequestId id, const TenantId& tenant, Sessio
   prepare_response(id, std::move(begin), std::move(origin), std::move(request));
 }
 
-// A new session of responses that begins with the first turns of another.
-kv::SessionRecord Router::forked(const kv::SessionRecord& record, std::size_t turns_kept) {
-  kv::SessionRecord copy = rewound(record, turns_kept);
-  copy.id = sessions_.new_id();
-  copy.name.clear();
-  copy.responses.clear();  // an id is of one session
-  copy.metadata.clear();
-  copy.is_of_responses = true;
-  copy.is_public = false;
-  copy.created_s = clock_.unix_s();
-  return copy;
-}
-
 // Prepares the input of a response on `record`, which is a session's own, or that of a new one at `origin`; then starts it.
 void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request) {
   std::optional<SessionLock> lock;
   if (!origin) lock = sessions_.lock(*sessions_.find(record->id));
   const Open& open = requests_.at(id);
-  const std::size_t bytes = memory_of(request) + text_bytes_of(*record);
+  const std::size_t bytes = memory_of(request) + text_bytes(*record);
   preparer_.post(
       {open.flow.tenant}, bytes,
       of(id, [this, id, lock = std::move(lock), use = open.use.again(), end = open.end.get_token(), record = std::move(record),
@@ -1635,14 +1572,14 @@ void Router::prepare_response(RequestId id, kv::RecordPtr record, std::optional<
 
 Expected<Unit> Router::start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
                                       std::optional<Origin> origin, const GenerateRequest& request) {
-  const std::size_t known = tokens_of(*record);
-  const std::size_t total = tokens_of(next);
+  const std::size_t known = tokens_count(*record);
+  const std::size_t total = tokens_count(next);
   const std::size_t added = total > known ? total - known : 0;
   if (auto fits = check_record_fits(*requests_.at(id).use, next, added); !fits) return fits;
   if (!origin && record->is_of_responses && next.turns.size() < record->turns.size()) {
     // The turns cannot be found in the chain any more, but the responses that they are can still be asked for.
     const Session& session = *sessions_.find(record->id);
-    kv::SessionRecord copy = forked(*record, record->turns.size());
+    kv::SessionRecord copy = forked_for_responses(*record, record->turns.size(), sessions_.new_id(), clock_.unix_s());
     next.id = copy.id;
     next.created_s = copy.created_s;
     origin = Origin{
@@ -1786,30 +1723,15 @@ void Router::cancel_all() {
   sessions_.refuse_ends({ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"});
 }
 
-// The record after a turn: what was pending and generated joins the chain, what it went on without is gone from it.
+// The record with the turn that has ended, and the response that it is.
 kv::SessionRecord Router::finished_record(const kv::SessionRecord& record, const TaskResult& result,
                                           const ResponseDraft* draft) const {
-  kv::SessionRecord next = result.dropped_turns > 0 ? without_oldest_turns(record, result.dropped_turns) : record;
-  const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
-  if (!continues_last_turn) {
-    const auto tokens_begin = static_cast<std::int32_t>(next.chain.size());
-    next.turns.push_back({.tokens_begin = tokens_begin,
-                          .reply_begin = tokens_begin + static_cast<std::int32_t>(next.pending.size()),
-                          .messages_begin = static_cast<std::int32_t>(next.messages.size())});
-  }
-  next.chain.insert(next.chain.end(), next.pending.begin(), next.pending.end());
-  next.chain.insert(next.chain.end(), result.generated.begin(), result.generated.end());
-  next.pending.clear();
-  if (next.mode == SessionMode::chat) {
-    if (continues_last_turn) {
-      next.messages.back().content += result.reply;
-    } else {
-      for (ChatMessage& message : next.pending_messages) next.messages.push_back(std::move(message));
-      next.pending_messages.clear();
-      next.messages.push_back({"assistant", result.reply, result.reply_extra});
-    }
-  }
-  next.last_used_s = clock_.unix_s();
+  kv::SessionRecord next = with_turn(record,
+                                     {.generated = result.generated,
+                                      .dropped_turns = result.dropped_turns,
+                                      .reply = result.reply,
+                                      .reply_extra = result.reply_extra},
+                                     clock_.unix_s());
   if (draft == nullptr) {
     next.is_of_responses = false;  // from now on it is somebody's conversation
   } else if (draft->response.is_kept) {

@@ -263,12 +263,10 @@ class Router {
   void prepare_response(RequestId id, kv::RecordPtr record, std::optional<Origin> origin, GenerateRequest request);
   [[nodiscard]] Expected<Unit> start_response(RequestId id, const kv::RecordPtr& record, kv::SessionRecord next,
                                               std::optional<Origin> origin, const GenerateRequest& request);
-  [[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, std::size_t turns_kept);
   void run_waiting_for_replies(const SessionId& id);
   void tell_session(ModelUse use, const TenantId& tenant, const std::string& session, Reply<SessionDetail> reply);
   [[nodiscard]] SessionDetail detail_of(const Session& session, const kv::SessionRecord& record) const;
   void append_locked(ModelUse use, const SessionId& id, Input input, std::optional<ChatOptions> chat, Reply<SessionInfo> reply);
-  [[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept) const;
   [[nodiscard]] Task make_task(RequestId id, const Open& open, const GenerateOptions& options, std::vector<Token> tokens,
                                Droppable droppable = {});
   void read_reply(const ServedModel& served, Task& task, ChatOptions chat);

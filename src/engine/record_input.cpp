@@ -1,4 +1,4 @@
-#include "engine/preparer.h"
+#include "engine/record_input.h"
 
 #include <algorithm>
 #include <format>
