@@ -155,7 +155,6 @@ void Engine::start() {
       while (noted([&] { return router_.step(); })) {
       }
     } while (router_.wait());
-    router_.cancel_all();
   });
   for (JobQueue& queue : preparer_.queues()) {
     preparer_threads_.emplace_back([&queue] {
@@ -315,9 +314,8 @@ std::vector<Lane*> Engine::add_lanes(Loaded& loaded, LoadedWorkers& made) {
     }
     auto lane = std::make_unique<Lane>(
         std::move(options), std::move(worker.decode), std::move(worker.prefill), loaded.model->vocab(), clock_,
-        [this](TaskResult result) {
-          const RequestId id = result.id;
-          router_.post(router_.of(id, [this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); }));
+        [this](GenerationResult result) {
+          router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
         });
     if (worker.draft) {
       lane->draft_with(std::make_unique<ModelDrafter>(std::move(worker.draft), loaded.model->vocab(), clock_));
@@ -544,10 +542,10 @@ void Engine::stop() {
   store_thread_.join();
   preparer_.close();
   for (std::thread& thread : preparer_threads_) thread.join();
-  // What the lanes have reported is committed: first the router gives all of it to the catalog, then hears what became of it.
-  std::promise<void> is_committing;
-  router_.post([&is_committing] { is_committing.set_value(); });
-  is_committing.get_future().wait();
+  // What the lanes have reported is committed before the catalog closes.
+  std::promise<void> has_ended_all;
+  router_.post([&] { router_.end_all([&] { has_ended_all.set_value(); }); });
+  has_ended_all.get_future().wait();
   catalog_->close();
   catalog_thread_.join();
   router_.close();
@@ -592,10 +590,9 @@ RequestId Engine::generate(TenantId tenant, GenerateRequest request, std::vector
     return id;
   }
   request.share = std::move(*share);
-  router_.post(
-      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), sinks = std::move(sinks)]() mutable {
-        router_.generate(id, tenant, std::move(request), std::move(sinks));
-      }));
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), sinks = std::move(sinks)]() mutable {
+    router_.generations().start(id, tenant, std::move(request), std::move(sinks));
+  });
   return id;
 }
 
@@ -604,10 +601,9 @@ RequestId Engine::embed(TenantId tenant, EmbedRequest request, Reply<EmbedResult
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
   request.options.share = std::move(*share);
-  router_.post(
-      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-        router_.embed(id, tenant, std::move(request), std::move(reply));
-      }));
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embeddings().embed(id, tenant, std::move(request), std::move(reply));
+  });
   return id;
 }
 
@@ -616,101 +612,96 @@ RequestId Engine::rerank(TenantId tenant, RerankRequest request, Reply<RerankRes
   auto share = hold_or_refuse(tenant, request, reply);
   if (!share) return id;
   request.options.share = std::move(*share);
-  router_.post(
-      router_.of(id, [this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-        router_.rerank(id, tenant, std::move(request), std::move(reply));
-      }));
+  router_.post([this, id, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    router_.embeddings().rerank(id, tenant, std::move(request), std::move(reply));
+  });
   return id;
 }
 
+// The task is begun, and answers, on the router's thread.
+template <class T>
+void Engine::answer(Reply<T> reply, Task<Expected<T>> task) {
+  router_.post([this, reply = std::move(reply), task = std::move(task)]() mutable {
+    router_.tasks().answer(std::move(reply), std::move(task));
+  });
+}
+
 void Engine::cancel(RequestId id, Reply<bool> reply) {
-  router_.post([this, id, reply = std::move(reply)]() mutable { router_.cancel(id, std::move(reply)); });
+  router_.post([this, id, reply = std::move(reply)]() mutable { reply(router_.cancel(id)); });
 }
 
 void Engine::cancel_session(TenantId tenant, std::string session, Reply<bool> reply) {
   router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
-    router_.cancel_session(tenant, session, std::move(reply));
+    reply(router_.cancel_session(tenant, session));
   });
 }
 
 void Engine::create_session(TenantId tenant, CreateSessionRequest request, Reply<SessionInfo> reply) {
   auto held = holding(tenant, request, std::move(reply));
-  if (!held) return;
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
-    router_.create_session(std::move(tenant), std::move(request), std::move(reply));
-  });
+  if (held) answer(std::move(*held), router_.sessions().create(std::move(tenant), std::move(request)));
 }
 
 void Engine::append_input(TenantId tenant, AppendRequest request, Reply<SessionInfo> reply) {
   auto held = holding(tenant, request, std::move(reply));
-  if (!held) return;
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
-    router_.append_input(std::move(tenant), std::move(request), std::move(reply));
-  });
+  if (held) answer(std::move(*held), router_.sessions().append(std::move(tenant), std::move(request)));
 }
 
 void Engine::end_session(TenantId tenant, std::string session, Reply<Unit> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
-    router_.end_session(tenant, session, std::move(reply));
-  });
+  answer(std::move(reply), router_.sessions().end(std::move(tenant), std::move(session)));
 }
 
 void Engine::fork_session(TenantId tenant, std::string session, std::string name, Reply<SessionInfo> reply) {
-  router_.post(
-      [this, tenant = std::move(tenant), session = std::move(session), name = std::move(name),
-       reply = std::move(reply)]() mutable { router_.fork_session(tenant, session, std::move(name), std::move(reply)); });
+  answer(std::move(reply), router_.sessions().fork(std::move(tenant), std::move(session), std::move(name)));
 }
 
 void Engine::rewind_session(TenantId tenant, std::string session, std::int32_t turn, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), turn, reply = std::move(reply)]() mutable {
-    router_.rewind_session(tenant, session, turn, std::move(reply));
-  });
+  answer(std::move(reply), router_.sessions().rewind(std::move(tenant), std::move(session), turn));
 }
 
 void Engine::touch_session(TenantId tenant, std::string session, Reply<SessionInfo> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
-    router_.touch_session(tenant, session, std::move(reply));
-  });
+  answer(std::move(reply), router_.sessions().touch(std::move(tenant), std::move(session)));
 }
 
 void Engine::get_session(TenantId tenant, std::string session, Reply<SessionDetail> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), reply = std::move(reply)]() mutable {
-    router_.get_session(tenant, session, std::move(reply));
-  });
+  answer(std::move(reply), router_.sessions().get(std::move(tenant), std::move(session)));
 }
 
 void Engine::set_metadata(TenantId tenant, std::string session, std::string metadata, Reply<SessionDetail> reply) {
-  router_.post(
-      [this, tenant = std::move(tenant), session = std::move(session), metadata = std::move(metadata),
-       reply = std::move(reply)]() mutable { router_.set_metadata(tenant, session, std::move(metadata), std::move(reply)); });
+  answer(std::move(reply), router_.sessions().set_metadata(std::move(tenant), std::move(session), std::move(metadata)));
 }
 
 void Engine::remove_last_message(TenantId tenant, std::string session, MessagePosition place, Reply<SessionDetail> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), place, reply = std::move(reply)]() mutable {
-    router_.remove_last_message(std::move(tenant), std::move(session), place, std::move(reply));
-  });
+  answer(std::move(reply), router_.sessions().remove_last_message(std::move(tenant), std::move(session), place));
 }
 
 void Engine::get_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
-                reply = std::move(reply)]() mutable { router_.get_response(tenant, session, response, std::move(reply)); });
+  answer(std::move(reply), router_.sessions().get_response(std::move(tenant), std::move(session), std::move(response)));
 }
 
 void Engine::cancel_response(TenantId tenant, std::string session, std::string response, Reply<ResponseDetail> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
-                reply = std::move(reply)]() mutable { router_.cancel_response(tenant, session, response, std::move(reply)); });
+  answer(std::move(reply), router_.sessions().cancel_response(std::move(tenant), std::move(session), std::move(response)));
 }
 
 void Engine::forget_response(TenantId tenant, std::string session, std::string response, Reply<Unit> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), response = std::move(response),
-                reply = std::move(reply)]() mutable { router_.forget_response(tenant, session, response, std::move(reply)); });
+  answer(std::move(reply), router_.sessions().forget_response(std::move(tenant), std::move(session), std::move(response)));
+}
+
+void Engine::export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) {
+  answer(std::move(reply), router_.transfer().export_session(std::move(tenant), std::move(session), with_kv));
+}
+
+void Engine::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
+  answer(std::move(reply), router_.transfer().import_session(std::move(tenant), std::move(request)));
 }
 
 void Engine::embed_images(TenantId tenant, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) {
   auto held = holding(tenant, request, std::move(reply));
-  if (!held) return;
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(*held)]() mutable {
-    router_.embed_images(tenant, std::move(request), std::move(reply));
+  if (held) answer(std::move(*held), router_.embeddings().embed_images(std::move(tenant), std::move(request)));
+}
+
+void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
+  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
+    reply(router_.sessions().list(tenant, request));
   });
 }
 
@@ -728,8 +719,7 @@ void Engine::read_images(std::vector<std::string> ids, std::size_t bytes_max, Re
 }
 
 void Engine::load_model(std::string model, Reply<Unit> reply) {
-  router_.post(
-      [this, model = std::move(model), reply = std::move(reply)]() mutable { router_.load_model(model, std::move(reply)); });
+  answer(std::move(reply), router_.load_model(std::move(model)));
 }
 
 void Engine::unload_model(std::string model, Reply<Unit> reply) {
@@ -738,24 +728,6 @@ void Engine::unload_model(std::string model, Reply<Unit> reply) {
     return router_.post([reply = std::move(reply), error = known.error()]() mutable { reply(std::unexpected(error)); });
   source_->unload(*known, [this, reply = std::move(reply)](Expected<Unit> done) mutable {
     router_.post([reply = std::move(reply), done = std::move(done)]() mutable { reply(std::move(done)); });
-  });
-}
-
-void Engine::list_sessions(TenantId tenant, SessionListRequest request, Reply<SessionList> reply) {
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    router_.list_sessions(tenant, request, std::move(reply));
-  });
-}
-
-void Engine::export_session(TenantId tenant, std::string session, bool with_kv, Reply<ExportedSession> reply) {
-  router_.post([this, tenant = std::move(tenant), session = std::move(session), with_kv, reply = std::move(reply)]() mutable {
-    router_.export_session(tenant, session, with_kv, std::move(reply));
-  });
-}
-
-void Engine::import_session(TenantId tenant, ImportRequest request, Reply<ImportedSession> reply) {
-  router_.post([this, tenant = std::move(tenant), request = std::move(request), reply = std::move(reply)]() mutable {
-    router_.import_session(std::move(tenant), std::move(request), std::move(reply));
   });
 }
 

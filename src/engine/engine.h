@@ -23,7 +23,7 @@
 #include "engine/embed_lane.h"
 #include "engine/lane.h"
 #include "engine/preparer.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/vision.h"
 #include "engine/worker_source.h"
 #include "kv/catalog.h"
@@ -153,6 +153,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
   template <class T, class RequestT>
   [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
+  template <class T>
+  void answer(Reply<T> reply, Task<Expected<T>> task);
   static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
   [[nodiscard]] bool has_streams() const;
   template <class Condition>

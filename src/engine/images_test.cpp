@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "capability/message_images.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "kv/session_file.h"
@@ -86,8 +86,8 @@ class Images : public ::testing::TestWithParam<bool> {
     alone.cells = options_.unified ? options_.cells : options_.cells / options_.sequences;
     lane_ = std::make_unique<Lane>(
         std::move(lane), std::move(context), has_prefill_lane ? std::make_unique<FakeContext>(alone) : nullptr, model_->vocab(),
-        clock_, [this](TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        clock_, [this](GenerationResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
         });
     router_->on_loaded("fake", chat_model(model_, {lane_.get()}, vision_));
   }
@@ -122,7 +122,7 @@ class Images : public ::testing::TestWithParam<bool> {
   }
   std::shared_ptr<ImagesSink> start(GenerateRequest request) {
     auto sink = std::make_shared<ImagesSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+    router_->generations().start(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     return sink;
   }
   std::shared_ptr<ImagesSink> generate(GenerateRequest request) {
@@ -136,12 +136,13 @@ class Images : public ::testing::TestWithParam<bool> {
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
     request.on_full = on_full;
-    router_->create_session(kTenant, request, [&](Expected<SessionInfo> made) { id = made.value().id.value; });
+    router_->tasks().answer([&](Expected<SessionInfo> made) { id = made.value().id.value; },
+                            router_->sessions().create(kTenant, request));
     run();
     return id;
   }
   void end_session(const std::string& session) {
-    router_->end_session(kTenant, session, [](const Expected<Unit>& ended) { EXPECT_TRUE(ended); });
+    router_->tasks().answer([](const Expected<Unit>& ended) { EXPECT_TRUE(ended); }, router_->sessions().end(kTenant, session));
     run();
   }
   [[nodiscard]] std::ptrdiff_t files() const {
@@ -150,17 +151,19 @@ class Images : public ::testing::TestWithParam<bool> {
   [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return catalog_.find(SessionId{session}); }
   Bytes exported(const std::string& session, bool with_kv) {
     Bytes bytes;
-    router_->export_session(kTenant, session, with_kv, [&](Expected<ExportedSession> made) {
-      ASSERT_TRUE(made) << made.error().message;
-      for (const std::span<const std::byte> part : made->file.parts) bytes.insert(bytes.end(), part.begin(), part.end());
-    });
+    router_->tasks().answer(
+        [&](Expected<ExportedSession> made) {
+          ASSERT_TRUE(made) << made.error().message;
+          for (const std::span<const std::byte> part : made->file.parts) bytes.insert(bytes.end(), part.begin(), part.end());
+        },
+        router_->transfer().export_session(kTenant, session, with_kv));
     run();
     return bytes;
   }
   Expected<ImportedSession> imported(const Bytes& file) {
     Expected<ImportedSession> result = fail(ErrorCode::io_short_write, "nothing was replied");
-    router_->import_session(kTenant, {.name = "", .file = file_of(file)},
-                            [&](Expected<ImportedSession> made) { result = std::move(made); });
+    router_->tasks().answer([&](Expected<ImportedSession> made) { result = std::move(made); },
+                            router_->transfer().import_session(kTenant, {.name = "", .file = file_of(file)}));
     run();
     return result;
   }
@@ -277,7 +280,7 @@ TEST_P(Images, ARequestCanBeCancelledWhileItsImageIsEncoded) {
   const auto sink = start(ask("what?", {'a'}));
   step();  // which reads it
   for (int i = 0; i < 20; ++i) step(false);
-  router_->cancel(RequestId{last_request_}, [](const Expected<bool>&) {});
+  (void)router_->cancel(RequestId{last_request_});
   run();
   EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
   EXPECT_EQ(generate(ask("else", {'a'}))->tokens.size(), 6u);
@@ -322,12 +325,14 @@ TEST_P(Images, ForksAndRewindsHaveThem) {
   const std::string session = begin_session();
   generate(ask("one", {'a'}, session));
   std::string fork;
-  router_->fork_session(kTenant, session, "", [&](Expected<SessionInfo> made) { fork = made.value().id.value; });
+  router_->tasks().answer([&](Expected<SessionInfo> made) { fork = made.value().id.value; },
+                          router_->sessions().fork(kTenant, session, ""));
   run();
   const auto sink = generate(ask("two", {'b'}, fork));
   expect_true_to_the_model(fork, *sink);
   bool is_rewound = false;
-  router_->rewind_session(kTenant, fork, 0, [&](const Expected<SessionInfo>& made) { is_rewound = made.has_value(); });
+  router_->tasks().answer([&](const Expected<SessionInfo>& made) { is_rewound = made.has_value(); },
+                          router_->sessions().rewind(kTenant, fork, 0));
   run();
   ASSERT_TRUE(is_rewound);
   expect_true_to_the_model(fork, *generate(ask("three", {}, fork)));
@@ -338,13 +343,15 @@ TEST_P(Images, AreKeptForAsLongAsASessionHasThem) {
   generate(ask("one", {'a', 'b'}, session));
   EXPECT_EQ(files(), 2);
   std::string fork;
-  router_->fork_session(kTenant, session, "", [&](Expected<SessionInfo> made) { fork = made.value().id.value; });
+  router_->tasks().answer([&](Expected<SessionInfo> made) { fork = made.value().id.value; },
+                          router_->sessions().fork(kTenant, session, ""));
   run();
   generate(ask("two", {'c'}, fork));
   EXPECT_EQ(files(), 3);
   end_session(session);
   EXPECT_EQ(files(), 3) << "the fork has them";
-  router_->rewind_session(kTenant, fork, 0, [](const Expected<SessionInfo>& made) { EXPECT_TRUE(made); });
+  router_->tasks().answer([](const Expected<SessionInfo>& made) { EXPECT_TRUE(made); },
+                          router_->sessions().rewind(kTenant, fork, 0));
   run();
   EXPECT_EQ(files(), 2) << "the last turn's is gone with it";
   serve();
@@ -363,7 +370,7 @@ TEST_P(Images, OfRequestsThatCameToNothingAreNotKept) {
   router_->step();
   vision_->step();
   EXPECT_EQ(files(), 1);
-  router_->cancel(RequestId{last_request_}, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+  EXPECT_TRUE(router_->cancel(RequestId{last_request_}));
   run();
   EXPECT_EQ(files(), 0);
   EXPECT_EQ(vision_->stats().waiting_bytes.value(), 0);
@@ -406,7 +413,8 @@ TEST_P(Images, GoWithTheirTurnsWhenTheContextIsFull) {
     create.system = "be brief";
     create.on_full = OnFull::shift;
     create.n_keep = n_keep;
-    router_->create_session(kTenant, create, [&](Expected<SessionInfo> made) { session = made.value().id.value; });
+    router_->tasks().answer([&](Expected<SessionInfo> made) { session = made.value().id.value; },
+                            router_->sessions().create(kTenant, create));
     run();
     std::int32_t dropped = 0;
     for (int i = 0; i < 60; ++i) {
@@ -539,8 +547,8 @@ TEST_P(Images, AppendedInputHasThem) {
   const std::string session = begin_session();
   GenerateRequest request = ask("one", {'a'}, session);
   bool is_appended = false;
-  router_->append_input(kTenant, {.session = session, .input = request.input},
-                        [&](const Expected<SessionInfo>& made) { is_appended = made.has_value(); });
+  router_->tasks().answer([&](const Expected<SessionInfo>& made) { is_appended = made.has_value(); },
+                          router_->sessions().append(kTenant, {.session = session, .input = request.input}));
   run();
   ASSERT_TRUE(is_appended);
   GenerateRequest go_on;

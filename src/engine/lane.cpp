@@ -212,7 +212,7 @@ void Lane::run(LaneCommand& command) {
   }
 }
 
-void Lane::start(Task task) {
+void Lane::start(GenerationJob task) {
   const RequestId id = task.id;
   const SessionId session = task.session;
   try {
@@ -223,7 +223,7 @@ void Lane::start(Task task) {
   }
 }
 
-void Lane::add_sequence(Task task) {
+void Lane::add_sequence(GenerationJob task) {
   UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
   UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
@@ -1176,14 +1176,15 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   }
   // Before the result: the session's next request looks for the lane that holds it.
   if (std::exchange(residents_changed_, false)) publish_residents();
-  TaskResult result{.id = sequence.task.id,
-                    .session = sequence.task.session,
-                    .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
-                    .dropped_turns = sequence.usage.dropped_turns,
-                    .reply = std::move(reply.content),
-                    .reply_extra = std::move(reply.message_extra),
-                    .terminal = {},
-                    .sink = std::move(sequence.task.sink)};
+  GenerationResult result{
+      .id = sequence.task.id,
+      .session = sequence.task.session,
+      .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
+      .dropped_turns = sequence.usage.dropped_turns,
+      .reply = std::move(reply.content),
+      .reply_extra = std::move(reply.message_extra),
+      .terminal = {},
+      .sink = std::move(sequence.task.sink)};
   if (error && generated == 0) {
     result.terminal = FailureEvent{std::move(*error)};
   } else {

@@ -62,7 +62,7 @@
 namespace uma::engine {
 
 // One generation, ready to run.
-struct Task {
+struct GenerationJob {
   RequestId id;
   SessionId session;               // empty: one-shot
   SessionId forked_from;           // the session that this one began as a copy of; empty: none
@@ -90,7 +90,7 @@ struct Task {
 };
 
 // How a task ended. The router commits it and then delivers `terminal`.
-struct TaskResult {
+struct GenerationResult {
   RequestId id;
   SessionId session;
   std::vector<Token> generated;    // end-of-generation excluded
@@ -102,7 +102,7 @@ struct TaskResult {
 };
 
 struct StartCommand {
-  Task task;
+  GenerationJob task;
 };
 struct CancelCommand {
   RequestId id;
@@ -166,7 +166,7 @@ struct LaneOptions {
 
 class Lane {
  public:
-  using OnResult = std::function<void(TaskResult)>;
+  using OnResult = std::function<void(GenerationResult)>;
 
   // `vocab` and `clock` outlive the lane. `on_result` is called from step(). With a `prefill_context` (one sequence, the same
   // state identity) long prompts are computed in a lane of their own; null: in chunks between the others' tokens.
@@ -256,8 +256,8 @@ class Lane {
   [[nodiscard]] StepOutcome tick();
   void take_commands();
   void run(LaneCommand& command);
-  void start(Task task);
-  void add_sequence(Task task);
+  void start(GenerationJob task);
+  void add_sequence(GenerationJob task);
   // `waits`: for what is being read or computed; `holds_back`: and so do those behind it; `ended`: its work has thrown.
   enum class Admission : std::uint8_t { placed, waits, holds_back, no_room, ended };
   [[nodiscard]] Admission try_to_admit(Sequence& next, TimePoint now);

@@ -20,7 +20,7 @@ namespace uma::engine {
 struct Lane::Sequence {
   enum class State : std::uint8_t { waiting, running, finished };
 
-  Sequence(Task from, const llm::Vocab& vocab, std::span<const Token> banned)
+  Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const Token> banned)
       : task(std::move(from)),
         prompt_tokens(size_of(task.tokens)),
         chain(std::move(task.tokens)),
@@ -45,7 +45,7 @@ struct Lane::Sequence {
   // Its own state, which nobody else keeps.
   [[nodiscard]] bool is_swapped_out() const { return image != nullptr && image_id == 0; }
 
-  Task task;
+  GenerationJob task;
   std::int32_t prompt_tokens;
   std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
   llm::Sampler sampler;

@@ -77,12 +77,12 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
       logits_[id.value].emplace_back(logits.begin(), logits.end());
     };
     lane_ = std::make_unique<Lane>(std::move(options), std::move(worker.decode), std::move(worker.prefill), model_->vocab(),
-                                   clock_, [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+                                   clock_, [this](GenerationResult result) { results_[result.id.value] = std::move(result); });
   }
 
   void post(std::uint64_t id, const std::string& session, std::vector<Token> chain, std::int32_t count = 12,
             bool is_background = false, const std::string& forked_from = "") {
-    Task task;
+    GenerationJob task;
     task.id = RequestId{id};
     task.session = SessionId{session};
     task.forked_from = SessionId{forked_from};
@@ -144,7 +144,7 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
   SteadyClock clock_;
   std::shared_ptr<const llm::Model> model_;
   std::unique_ptr<Lane> lane_;
-  std::map<std::uint64_t, TaskResult> results_;
+  std::map<std::uint64_t, GenerationResult> results_;
   std::map<std::uint64_t, std::shared_ptr<SilentSink>> sinks_;
   std::map<std::uint64_t, std::vector<Token>> chains_;
   std::map<std::uint64_t, std::vector<std::vector<float>>> logits_;

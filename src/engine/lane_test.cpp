@@ -70,7 +70,7 @@ class LaneTest : public ::testing::Test {
     auto context = std::make_unique<FakeContext>(options);
     context_ = context.get();
     lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), nullptr, model_->vocab(), clock_,
-                                   [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+                                   [this](GenerationResult result) { results_[result.id.value] = std::move(result); });
   }
 
   void draft_with(FakeOptions options) {
@@ -78,8 +78,8 @@ class LaneTest : public ::testing::Test {
     lane_->draft_with(std::make_unique<ModelDrafter>(std::make_unique<FakeContext>(options), model_->vocab(), clock_));
   }
 
-  Task task(std::uint64_t id, std::string_view prompt, std::int32_t tokens_max = 8) {
-    Task made;
+  GenerationJob task(std::uint64_t id, std::string_view prompt, std::int32_t tokens_max = 8) {
+    GenerationJob made;
     made.id = RequestId{id};
     made.tokens = fake_tokens(prompt);
     made.tokens_max = tokens_max;
@@ -89,7 +89,7 @@ class LaneTest : public ::testing::Test {
     return made;
   }
 
-  void post(Task made) {
+  void post(GenerationJob made) {
     lane_->stats().queue_depth.add(1);
     lane_->post(StartCommand{std::move(made)});
   }
@@ -118,8 +118,8 @@ class LaneTest : public ::testing::Test {
 
   // 36 tokens: 4 that stay and turns that begin at 12, 24 and 32.
   static constexpr std::string_view kTurns = "SYS:first...second......third...four";
-  Task turns_task(std::uint64_t id, std::string_view prompt = kTurns, std::int32_t tokens_max = 100) {
-    Task made = task(id, prompt, tokens_max);
+  GenerationJob turns_task(std::uint64_t id, std::string_view prompt = kTurns, std::int32_t tokens_max = 100) {
+    GenerationJob made = task(id, prompt, tokens_max);
     made.session = {"s"};
     made.flow.tenant = "a";
     made.droppable = {.keep = 4, .turns_begin = {12, 24, 32}};
@@ -145,7 +145,7 @@ class LaneTest : public ::testing::Test {
 
   // The first turn of session "s". Returns its tokens.
   std::vector<Token> run_turn(std::string_view prompt, std::int32_t tokens_max) {
-    Task first = task(1, prompt, tokens_max);
+    GenerationJob first = task(1, prompt, tokens_max);
     first.session = {"s"};
     post(std::move(first));
     run();
@@ -153,8 +153,8 @@ class LaneTest : public ::testing::Test {
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
     return chain;
   }
-  Task next_turn(std::uint64_t id, const std::vector<Token>& chain) {
-    Task next = task(id, "", 8);
+  GenerationJob next_turn(std::uint64_t id, const std::vector<Token>& chain) {
+    GenerationJob next = task(id, "", 8);
     next.session = {"s"};
     next.tokens = chain;
     return next;
@@ -172,7 +172,7 @@ class LaneTest : public ::testing::Test {
   std::unique_ptr<FakeModel> model_;
   FakeContext* context_ = nullptr;
   std::unique_ptr<Lane> lane_;
-  std::map<std::uint64_t, TaskResult> results_;
+  std::map<std::uint64_t, GenerationResult> results_;
   std::map<std::uint64_t, std::shared_ptr<RecordingSink>> sinks_;
 };
 
@@ -195,7 +195,7 @@ TEST_F(LaneTest, ASequenceThatThrowsEndsAndItsNeighbourSaysTheSame) {
 TEST_F(LaneTest, AProgressReportThatThrowsIsLostAndNothingElse) {
   make({.sequences = 1});
   for (std::uint64_t id = 1; id <= 3; ++id) {
-    Task asked = task(id, "one");
+    GenerationJob asked = task(id, "one");
     asked.wants_progress = true;
     post(std::move(asked));
     sinks_[id]->throws_at_progress = true;
@@ -271,14 +271,14 @@ TEST_F(LaneTest, TellsWhenItComputedLastAndSinceWhenSomebodyWaits) {
 
 TEST_F(LaneTest, ASessionComputesOnlyWhatIsNew) {
   make({});
-  Task first = task(1, "hello");
+  GenerationJob first = task(1, "hello");
   first.session = {"s"};
   post(std::move(first));
   run();
   std::vector<Token> chain = fake_tokens("hello");
   chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
   chain.push_back('!');
-  Task second = task(2, "");
+  GenerationJob second = task(2, "");
   second.session = {"s"};
   second.tokens = chain;
   post(std::move(second));
@@ -291,11 +291,11 @@ TEST_F(LaneTest, ASessionComputesOnlyWhatIsNew) {
 
 TEST_F(LaneTest, ARewrittenChainReusesOnlyTheCommonBeginning) {
   make({});
-  Task first = task(1, "abcdef");
+  GenerationJob first = task(1, "abcdef");
   first.session = {"s"};
   post(std::move(first));
   run();
-  Task second = task(2, "abcxyz");
+  GenerationJob second = task(2, "abcxyz");
   second.session = {"s"};
   post(std::move(second));
   run();
@@ -306,21 +306,21 @@ TEST_F(LaneTest, ARewrittenChainReusesOnlyTheCommonBeginning) {
 TEST_F(LaneTest, AModelThatCannotBeCutGoesOnHotAndComputesARewrittenChainAgain) {
   for (const bool unified : {false, true}) {
     make({.unified = unified, .can_truncate = false});
-    Task first = task(1, "abcdef");
+    GenerationJob first = task(1, "abcdef");
     first.session = {"s"};
     post(std::move(first));
     run();
     std::vector<Token> chain = fake_tokens("abcdef");
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
     chain.push_back('!');
-    Task second = task(2, "");
+    GenerationJob second = task(2, "");
     second.session = {"s"};
     second.tokens = chain;
     post(std::move(second));
     run();
     EXPECT_EQ(results_.at(2).generated, fake_continuation(options_, chain, 8));
     EXPECT_EQ(eos(2).usage.tier, Tier::hot);
-    Task third = task(3, "abcxyz");
+    GenerationJob third = task(3, "abcxyz");
     third.session = {"s"};
     post(std::move(third));
     run();
@@ -342,7 +342,7 @@ TEST_F(LaneTest, AnInterruptedCallOfAModelThatCannotBeCutIsComputedAgain) {
 
 TEST_F(LaneTest, AnIdleSessionGivesItsSlotAndIsRecomputedLater) {
   make({.sequences = 1});
-  Task first = task(1, "abc");
+  GenerationJob first = task(1, "abc");
   first.session = {"s"};
   post(std::move(first));
   run();
@@ -350,7 +350,7 @@ TEST_F(LaneTest, AnIdleSessionGivesItsSlotAndIsRecomputedLater) {
   post(task(2, "somebody else"));
   run();
   EXPECT_FALSE(lane_->holds({"s"}));
-  Task again = task(3, "abc");
+  GenerationJob again = task(3, "abc");
   again.session = {"s"};
   post(std::move(again));
   run();
@@ -398,7 +398,7 @@ TEST_F(LaneTest, AFailedDecodeEndsOnlyTheSequenceThatFailsAlone) {
 
 TEST_F(LaneTest, CancelKeepsTheTokensSoFar) {
   make({});
-  Task long_task = task(1, "hello", 40);
+  GenerationJob long_task = task(1, "hello", 40);
   long_task.session = {"s"};
   post(std::move(long_task));
   for (int i = 0; i < 4; ++i) lane_->step();
@@ -425,7 +425,7 @@ TEST_F(LaneTest, AnInterruptedPrefillGoesOnWhereItStopped) {
 TEST_F(LaneTest, WaitingPastTheDeadlineIsRefusedWithPosition) {
   make({.sequences = 1});
   post(task(1, "first", 50));
-  Task late = task(2, "second");
+  GenerationJob late = task(2, "second");
   late.deadline = clock_.now() + std::chrono::milliseconds(5);
   post(std::move(late));
   run();
@@ -438,7 +438,7 @@ TEST_F(LaneTest, WaitingPastTheDeadlineIsRefusedWithPosition) {
 
 TEST_F(LaneTest, ARunningRequestIsNotMeasuredAgainstItsDeadlineButAgainstItsTimeout) {
   make({});
-  Task quick = task(1, "x", 30);
+  GenerationJob quick = task(1, "x", 30);
   quick.deadline = clock_.now() + std::chrono::milliseconds(5);
   quick.timeout = clock_.now() + std::chrono::milliseconds(20);
   post(std::move(quick));
@@ -449,7 +449,7 @@ TEST_F(LaneTest, ARunningRequestIsNotMeasuredAgainstItsDeadlineButAgainstItsTime
 
 TEST_F(LaneTest, ASlowConsumerLosesItsStreamAndNothingElse) {
   make({});
-  Task slow = task(1, "slow", 30);
+  GenerationJob slow = task(1, "slow", 30);
   sinks_[1]->accepts_tokens = 3;
   post(std::move(slow));
   post(task(2, "fast", 10));
@@ -460,7 +460,7 @@ TEST_F(LaneTest, ASlowConsumerLosesItsStreamAndNothingElse) {
 
 TEST_F(LaneTest, WithoutStreamingTheWholeTextComesAtTheEnd) {
   make({});
-  Task whole = task(1, "hello");
+  GenerationJob whole = task(1, "hello");
   whole.reply.stream = false;
   post(std::move(whole));
   run();
@@ -487,11 +487,11 @@ TEST_F(LaneTest, PrefillNeverHoldsUpADecodingSequence) {
 
 TEST_F(LaneTest, AForkedSessionStartsFromItsParentsCells) {
   make({});
-  Task parent = task(1, "parent");
+  GenerationJob parent = task(1, "parent");
   parent.session = {"p"};
   post(std::move(parent));
   run();
-  Task child = task(2, "parent");
+  GenerationJob child = task(2, "parent");
   child.session = {"c"};
   child.forked_from = {"p"};
   post(std::move(child));
@@ -513,7 +513,7 @@ class StoreLaneTest : public LaneTest {
 
   const EosEvent& ask(std::uint64_t id, std::string_view prompt, const std::string& session, const std::string& tenant = "a",
                       bool is_ephemeral = false, bool is_public = false) {
-    Task asked = task(id, prompt);
+    GenerationJob asked = task(id, prompt);
     asked.session = SessionId{session};
     asked.flow.tenant = tenant;
     asked.is_ephemeral = is_ephemeral;
@@ -578,7 +578,7 @@ TEST_F(StoreLaneTest, ARequestWaitsForItsSlotsStateToFindMemory) {
   store_.limit_memory({.at_rest = 0, .in_all = state_room()});
   auto others = store_.pool().reserve(state_room());
   ASSERT_TRUE(others);
-  Task next = task(2, "another");
+  GenerationJob next = task(2, "another");
   next.session = SessionId{"t"};
   post(std::move(next));
   for (int i = 0; i < 20; ++i) step();
@@ -597,7 +597,7 @@ TEST_F(StoreLaneTest, WithMemoryForOneStateASlotIsEmptiedBeforeTheNextStateIsRea
   store_.limit_memory({.at_rest = 0, .in_all = state_room() * 3 / 2});
   work_on_disk();
   ASSERT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
-  Task again = task(3, kPrompt);
+  GenerationJob again = task(3, kPrompt);
   again.session = SessionId{"s"};
   const TimePoint began = clock_.now();
   post(std::move(again));
@@ -663,8 +663,8 @@ class AlikeLaneTest : public LaneTest {
  protected:
   void SetUp() override { make({.cells = 4096}); }
 
-  Task begins_alike(std::uint64_t id, const std::string& tenant = "a") {
-    Task made = task(id, prompt(id));
+  GenerationJob begins_alike(std::uint64_t id, const std::string& tenant = "a") {
+    GenerationJob made = task(id, prompt(id));
     made.flow.tenant = tenant;
     return made;
   }
@@ -692,7 +692,7 @@ TEST_F(AlikeLaneTest, TenantsDoNotWaitForEachOther) {
 }
 
 TEST_F(AlikeLaneTest, WhatIsUrgentDoesNotWaitForTheBackground) {
-  Task slow = begins_alike(1);
+  GenerationJob slow = begins_alike(1);
   slow.is_background = true;
   post(std::move(slow));
   step();
@@ -723,7 +723,7 @@ TEST_F(AlikeLaneTest, NobodyWaitsForAShortPartOfALongPrompt) {
 
 TEST_F(LaneTest, ProgressIsReportedWhereAsked) {
   make({.batch_rows_max = 16});
-  Task asked = task(1, "a prompt that needs several chunks of prefill");
+  GenerationJob asked = task(1, "a prompt that needs several chunks of prefill");
   asked.wants_progress = true;
   post(std::move(asked));
   run();
@@ -748,7 +748,7 @@ TEST_F(LaneTest, GuessesDoNotChangeWhatIsSaid) {
   const FakeOptions options{.cells = 400, .sequences = 2, .end_every = 60};
   const auto said = [&](LaneOptions lane_options) {
     make(options, std::move(lane_options));
-    Task drawn = task(2, "drawn", 40);
+    GenerationJob drawn = task(2, "drawn", 40);
     drawn.sampling.temperature = 1;
     drawn.seed = 5;
     post(task(1, "greedy", 40));
@@ -780,7 +780,7 @@ TEST_F(LaneTest, RightGuessesSaveCalls) {
 TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
   const FakeOptions options{.cells = 400};
   make(options, guessing(options, 2));
-  Task first = task(1, "hello", 21);
+  GenerationJob first = task(1, "hello", 21);
   first.session = {"s"};
   post(std::move(first));
   run();
@@ -788,7 +788,7 @@ TEST_F(LaneTest, ASessionWhoseGuessesWereWrongGoesOnFromWhatWasSaid) {
   chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
   const std::size_t said = chain.size();
   chain.push_back('!');
-  Task second = task(2, "");
+  GenerationJob second = task(2, "");
   second.session = {"s"};
   second.tokens = chain;
   post(std::move(second));
@@ -850,7 +850,7 @@ TEST_F(LaneTest, ASessionGoesOnAfterADraftModelsWrongGuesses) {
   draft_with(draft_options(options, 3));
   std::vector<Token> chain = fake_tokens("hello");
   for (std::uint64_t turn = 1; turn <= 4; ++turn) {
-    Task next = task(turn, "", 20);
+    GenerationJob next = task(turn, "", 20);
     next.session = {"s"};
     next.tokens = chain;
     post(std::move(next));
@@ -903,7 +903,7 @@ TEST_F(LaneTest, WithADraftModelEveryTextIsAsLikelyAsWithout) {
   std::map<std::vector<Token>, int> counts;
   constexpr std::uint64_t kTexts = 20'000;
   for (std::uint64_t id = 1; id <= kTexts; ++id) {
-    Task next = task(id, "tell", kLength);
+    GenerationJob next = task(id, "tell", kLength);
     next.sampling = params;
     next.seed = id;
     post(std::move(next));
@@ -928,7 +928,7 @@ TEST_F(LaneTest, WithADraftModelEveryTextIsAsLikelyAsWithout) {
 
 TEST_F(LaneTest, AnInteractiveRequestTakesTheSlotOfABackgroundOneWhichResumes) {
   make({.cells = 200, .sequences = 1});
-  Task nightly = task(1, "a long report", 60);
+  GenerationJob nightly = task(1, "a long report", 60);
   nightly.is_background = true;
   post(std::move(nightly));
   while (sinks_[1]->tokens.size() < 5) step();
@@ -953,7 +953,7 @@ TEST_F(LaneTest, InteractiveRequestsDoNotTakeEachOthersSlots) {
 // Interactive work without end: the background request has its turn after 10 s, and keeps its slot for a while.
 TEST_F(LaneTest, ABackgroundRequestIsNotStarved) {
   make({.cells = 200, .sequences = 1, .row_cost = std::chrono::milliseconds(20)});
-  Task nightly = task(1, "report", 5);
+  GenerationJob nightly = task(1, "report", 5);
   nightly.is_background = true;
   post(task(2, "question", 20));
   post(std::move(nightly));
@@ -971,12 +971,12 @@ TEST_F(LaneTest, ABackgroundRequestIsNotStarved) {
 TEST_F(LaneTest, AClientWithManyRequestsDoesNotStarveAnother) {
   make({.cells = 200, .sequences = 1});
   for (std::uint64_t id = 1; id <= 50; ++id) {
-    Task many = task(id, "one of many", 10);
+    GenerationJob many = task(id, "one of many", 10);
     many.flow = {"tenant", 1};
     post(std::move(many));
   }
   while (results_.size() < 2) step();
-  Task single = task(100, "only one", 10);
+  GenerationJob single = task(100, "only one", 10);
   single.flow = {"tenant", 2};
   post(std::move(single));
   while (!results_.contains(100)) step();
@@ -986,7 +986,7 @@ TEST_F(LaneTest, AClientWithManyRequestsDoesNotStarveAnother) {
 
 TEST_F(LaneTest, RequestsThatAskForATargetCountAsPromises) {
   make({.row_cost = std::chrono::milliseconds(5)});
-  Task wants = task(1, "quick please", 4);
+  GenerationJob wants = task(1, "quick please", 4);
   wants.target_ttft_ms = 1;  // impossible: twelve rows of 5 ms
   wants.target_tbt_ms = 100;
   post(std::move(wants));
@@ -998,15 +998,15 @@ TEST_F(LaneTest, RequestsThatAskForATargetCountAsPromises) {
 TEST_F(LaneTest, AWantedFirstTokenComesBeforeOthersOfTheTenantButNotBeforeATenantWithLessWork) {
   for (const bool is_of_one_tenant : {true, false}) {
     make({.cells = 4096, .sequences = 3, .row_cost = std::chrono::milliseconds(1)});
-    Task stream = task(1, "a stream", 200);
+    GenerationJob stream = task(1, "a stream", 200);
     stream.flow = {"busy", 1};
     post(std::move(stream));
     for (int i = 0; i < 20; ++i) step();
-    Task quiet = task(2, std::string(100, 'q'), 2);
+    GenerationJob quiet = task(2, std::string(100, 'q'), 2);
     quiet.flow = {is_of_one_tenant ? "busy" : "quiet", 2};
     post(std::move(quiet));
     step();
-    Task hurried = task(3, std::string(100, 'h'), 2);
+    GenerationJob hurried = task(3, std::string(100, 'h'), 2);
     hurried.flow = {"busy", 1};
     hurried.target_ttft_ms = 3'600'000;
     post(std::move(hurried));
@@ -1022,7 +1022,7 @@ TEST_F(LaneTest, AWantedTimeBetweenTokensShortensTicksByHalfAtMost) {
     LaneOptions options;
     options.target_tbt_ms = 40;
     make({.cells = 4096, .sequences = 2, .row_cost = std::chrono::milliseconds(1)}, std::move(options));
-    Task stream = task(1, "a stream", 400);
+    GenerationJob stream = task(1, "a stream", 400);
     stream.target_tbt_ms = wanted_ms;
     post(std::move(stream));
     for (int i = 0; i < 20; ++i) step();
@@ -1071,7 +1071,7 @@ class PrefillLaneTest : public LaneTest {
     lane_options.threads_beside_prefill = 1;
     lane_options.target_tbt_ms = 1.5;
     lane_ = std::make_unique<Lane>(std::move(lane_options), std::move(context), std::move(beside), model_->vocab(), clock_,
-                                   [this](TaskResult result) { results_[result.id.value] = std::move(result); });
+                                   [this](GenerationResult result) { results_[result.id.value] = std::move(result); });
   }
 
   // Starts a stream and a prompt that goes to the prefill lane beside it.
@@ -1221,7 +1221,7 @@ TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
     make({.cells = 160, .sequences = 4});
     std::vector<Token> chain = fake_tokens(kTurns);
     if (is_hot) {
-      Task before = turns_task(1, kTurns, 2);
+      GenerationJob before = turns_task(1, kTurns, 2);
       post(std::move(before));
       run();
       chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
@@ -1230,7 +1230,7 @@ TEST_F(LaneTest, InputThatDoesNotFitDropsTurnsBeforeItBegins) {
     }
     const std::vector<Token> input = fake_tokens("more input");
     chain.insert(chain.end(), input.begin(), input.end());
-    Task next = turns_task(2, "", 5);
+    GenerationJob next = turns_task(2, "", 5);
     next.tokens = chain;
     next.droppable.turns_begin.push_back(38);
     post(std::move(next));
@@ -1257,7 +1257,7 @@ TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
     const std::int32_t cells = lane_->shape().sequence_cells_max;
     const std::string first(static_cast<std::size_t>(cells) / 4 * 3, 'f');
     const std::string second(static_cast<std::size_t>(cells) / 8, 's');
-    Task fills = task(1, first + second, cells);
+    GenerationJob fills = task(1, first + second, cells);
     fills.session = {"s"};
     fills.flow.tenant = "a";
     fills.droppable = {.keep = 20, .turns_begin = {cells / 4 * 3}};
@@ -1270,7 +1270,7 @@ TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
     std::vector<Token> chain = fake_tokens(first.substr(0, 20) + second);
     chain.insert(chain.end(), results_.at(1).generated.begin(), results_.at(1).generated.end());
 
-    Task own = task(2, "", 3);
+    GenerationJob own = task(2, "", 3);
     own.flow.tenant = "a";
     own.session = {"s"};
     own.tokens = chain;
@@ -1279,13 +1279,13 @@ TEST_F(LaneTest, CellsThatWereMovedUpAreNeitherSharedNorSaved) {
     run();
     EXPECT_EQ(eos(2).usage.reuse_reason, "shifted");
     EXPECT_EQ(eos(2).usage.reused_tokens, static_cast<std::int32_t>(chain.size()) - 1);
-    Task other = task(3, "", 3);
+    GenerationJob other = task(3, "", 3);
     other.flow.tenant = "a";
     other.tokens = chain;
     post(std::move(other));
     run();
     EXPECT_EQ(eos(3).usage.reused_tokens, 20) << "the beginning was not moved";
-    Task fork = task(4, "", 3);
+    GenerationJob fork = task(4, "", 3);
     fork.flow.tenant = "a";
     fork.session = {"fork"};
     fork.forked_from = {"s"};
@@ -1307,7 +1307,7 @@ TEST_F(LaneTest, CellsThatAForkSharesAreNotMoved) {
   run();
   std::vector<Token> chain = fake_tokens(kTurns);
   chain.push_back(results_.at(1).generated.at(0));
-  Task fork = task(2, "", 2);
+  GenerationJob fork = task(2, "", 2);
   fork.session = {"fork"};
   fork.flow.tenant = "a";
   fork.forked_from = {"s"};
@@ -1315,7 +1315,7 @@ TEST_F(LaneTest, CellsThatAForkSharesAreNotMoved) {
   post(std::move(fork));
   run();
   EXPECT_EQ(eos(2).usage.tier, Tier::hot);
-  Task parent = turns_task(3, "", 20);
+  GenerationJob parent = turns_task(3, "", 20);
   parent.tokens = chain;
   post(std::move(parent));
   run();
@@ -1326,7 +1326,7 @@ TEST_F(LaneTest, CellsThatAForkSharesAreNotMoved) {
 
 TEST_F(LaneTest, AClientThatCannotBeToldWhatWasDroppedLosesItsStream) {
   make({.cells = 160, .sequences = 4});
-  Task told = turns_task(1);
+  GenerationJob told = turns_task(1);
   sinks_[1]->accepts_shifts = false;
   post(std::move(told));
   run();
@@ -1351,11 +1351,11 @@ TEST_F(LaneTest, TellsHowLikelyTheTokensWereAndSamplesTheSame) {
     rows[id.value].emplace_back(logits.begin(), logits.end());
   };
   make({}, options);
-  Task one = task(1, "once upon");
+  GenerationJob one = task(1, "once upon");
   one.sampling.repeat_penalty = 1.5;
   one.sampling.temperature = 0.8;
   one.seed = 3;
-  Task two = one;
+  GenerationJob two = one;
   two.id = RequestId{2};
   sinks_[2] = std::make_shared<RecordingSink>();
   two.sink = sinks_[2];
@@ -1382,7 +1382,7 @@ TEST_F(LaneTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
   for (const Token token : all) text += static_cast<char>(token);
   for (const bool streams : {true, false}) {
     const std::uint64_t id = streams ? 1 : 2;
-    Task made = task(id, "once upon", 8);
+    GenerationJob made = task(id, "once upon", 8);
     made.reply.stream = streams;
     made.reply.logprobs = 0;
     made.reply.stop = {text.substr(3, 3)};
@@ -1403,7 +1403,7 @@ TEST_F(LaneTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
 TEST_F(LaneTest, TellsTheRestWithTheEnd) {
   make({});
   const std::vector<Token> all = expected("once upon", 4);
-  Task made = task(1, "once upon", 4);
+  GenerationJob made = task(1, "once upon", 4);
   made.reply.logprobs = 0;
   made.reply.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // holds the last token back
   post(std::move(made));
@@ -1418,7 +1418,7 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
   LaneOptions plain;
   plain.speculates = false;
   make({}, plain);
-  Task alone = task(1, "abcabcabc", 12);
+  GenerationJob alone = task(1, "abcabcabc", 12);
   alone.reply.logprobs = 2;
   post(std::move(alone));
   run();
@@ -1430,7 +1430,7 @@ TEST_F(LaneTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
     for (std::size_t i = said; i < right.size() && std::ssize(draft) < count; ++i) draft.push_back(right[i] + (i % 5 == 4));
   };
   make({}, guessing);
-  Task guessed = task(2, "abcabcabc", 12);
+  GenerationJob guessed = task(2, "abcabcabc", 12);
   guessed.reply.logprobs = 2;
   post(std::move(guessed));
   run();
@@ -1477,7 +1477,7 @@ TEST_F(LaneTest, CellsThatAreNotFiniteAreComputedAnewAndSpoilNothing) {
 
 TEST_F(LaneTest, WhatIsNotFiniteIsNotKeptByOneThatMakesRoomInTheSameStep) {
   make({.cells = 320, .sequences = 4, .unified = true});
-  Task stream = task(1, "a stream", 40);
+  GenerationJob stream = task(1, "a stream", 40);
   stream.is_background = true;
   post(std::move(stream));
   while (sinks_[1]->tokens.size() < 5) step();
@@ -1541,14 +1541,14 @@ TEST_F(LaneTest, AStoredStateThatIsWrongIsThrownAway) {
   std::vector<Token> chain = run_turn("a turn of some length", 8);
   context_->damage(0, 3);
   for (std::uint64_t id = 2; id < 4; ++id) {  // which take both slots
-    Task other = task(id, "something else " + std::to_string(id), 8);
+    GenerationJob other = task(id, "something else " + std::to_string(id), 8);
     other.session = {std::to_string(id)};
     post(std::move(other));
     run();
   }
   ASSERT_EQ(store.states_of({"s"}).tier, Tier::warm);
   chain.push_back('?');
-  Task another = task(4, "", 8);  // not of the session, whose state would leave the store as it comes back
+  GenerationJob another = task(4, "", 8);  // not of the session, whose state would leave the store as it comes back
   another.tokens = chain;
   post(std::move(another));
   run();

@@ -4,10 +4,15 @@
 
 #include <array>
 #include <cstddef>
+#include <source_location>
 #include <span>
+#include <type_traits>
 #include <utility>
 
+#include "core/error.h"
 #include "core/ids.h"
+#include "core/reply.h"
+#include "core/task.h"
 #include "engine/job_queue.h"
 
 namespace uma::engine {
@@ -20,6 +25,18 @@ class Preparer {
   // Any thread. `bytes` of text are read by the job.
   void post(TenantId tenant, std::size_t bytes, JobQueue::Job job) {
     queues_[bytes < kLongBytes ? 0 : 1].post(std::move(tenant), std::move(job));
+  }
+  // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns what it needs: it runs to its end
+  // also where the task has ended by then.
+  template <class Work, class Result = std::invoke_result_t<Work&>>
+  [[nodiscard]] auto run(TaskRunner& tasks, TenantId tenant, std::size_t bytes, Work work,
+                         const std::source_location& place = std::source_location::current()) {
+    using Value = Result::value_type;
+    auto begin = [this, tenant = std::move(tenant), bytes, work = std::move(work), place](Reply<Value> reply) mutable {
+      post(std::move(tenant), bytes,
+           [work = std::move(work), reply = std::move(reply), place]() mutable { reply(contain(work, place)); });
+    };
+    return tasks.ask<Value>(std::move(begin), place);
   }
   void close() {
     for (JobQueue& queue : queues_) queue.close();

@@ -104,11 +104,11 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
       beside = model()->new_context(context_options).value();
       options.target_tbt_ms = 0.01;  // whatever is longer than a few tokens goes there
     }
-    std::map<std::uint64_t, TaskResult> results;
+    std::map<std::uint64_t, GenerationResult> results;
     Lane lane(std::move(options), std::move(context), std::move(beside), model()->vocab(), clock_,
-              [&](TaskResult result) { results[result.id.value] = std::move(result); });
+              [&](GenerationResult result) { results[result.id.value] = std::move(result); });
     const auto start = [&](std::uint64_t id, std::vector<Token> tokens, std::int32_t count, bool is_background) {
-      Task task;
+      GenerationJob task;
       task.id = RequestId{id};
       task.tokens = std::move(tokens);
       task.tokens_max = count;
@@ -133,7 +133,7 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
         if (lane.prefill_lane() != nullptr) lane.prefill_lane()->step();
         lane.step();
       }
-      const TaskResult& result = results.at(static_cast<std::uint64_t>(number));
+      const GenerationResult& result = results.at(static_cast<std::uint64_t>(number));
       std::vector<Token> chain = watched_prompt(number);
       chain.insert(chain.end(), result.generated.begin(), result.generated.end());
       answers_[std::vector<Token>(chain.begin(), chain.begin() + 10)] = chain;
@@ -176,7 +176,7 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
   context_options.flash_attention = GetParam();
   for (int number = 0; number < prompts_count(); ++number) {
     std::map<std::uint64_t, Bits> seen;
-    std::map<std::uint64_t, TaskResult> results;
+    std::map<std::uint64_t, GenerationResult> results;
     const auto make_lane = [&] {
       LaneOptions options;
       options.threads = 2;
@@ -186,11 +186,11 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
       };
       return std::make_unique<Lane>(std::move(options), model()->new_context(context_options).value(), nullptr,
                                     model()->vocab(), clock_,
-                                    [&](TaskResult result) { results[result.id.value] = std::move(result); });
+                                    [&](GenerationResult result) { results[result.id.value] = std::move(result); });
     };
     const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain,
                          const std::string& forked_from = "") {
-      Task task;
+      GenerationJob task;
       task.id = RequestId{id};
       task.session = SessionId{session};
       task.forked_from = SessionId{forked_from};

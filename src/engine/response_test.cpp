@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
@@ -79,8 +79,8 @@ class ResponsesTest : public ::testing::Test {
     router_ = std::make_unique<Router>(options, source_, disk_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
         LaneOptions{}, std::make_unique<FakeContext>(kResponseOptions), nullptr, model_->vocab(), clock_,
-        [this](TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        [this](GenerationResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
         });
     router_->on_loaded("fake", chat_model(model_, {lane_.get()}));
   }
@@ -128,7 +128,7 @@ class ResponsesTest : public ::testing::Test {
   std::shared_ptr<ResponseSink> begin(GenerateRequest request, const TenantId& tenant = kTenant) {
     auto sink = std::make_shared<ResponseSink>();
     sink->id = RequestId{++last_request_};
-    router_->generate(sink->id, tenant, std::move(request), {sink});
+    router_->generations().start(sink->id, tenant, std::move(request), {sink});
     return sink;
   }
   std::shared_ptr<ResponseSink> respond(GenerateRequest request, const TenantId& tenant = kTenant) {
@@ -138,15 +138,20 @@ class ResponsesTest : public ::testing::Test {
     return sink;
   }
   Expected<ResponseDetail> get(const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
-    return ask<ResponseDetail>([&](auto reply) { router_->get_response(tenant, session, id, std::move(reply)); });
+    return ask<ResponseDetail>(
+        [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().get_response(tenant, session, id)); });
   }
   Expected<Unit> forget(const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
-    return ask<Unit>([&](auto reply) { router_->forget_response(tenant, session, id, std::move(reply)); });
+    return ask<Unit>([&](auto reply) {
+      router_->tasks().answer(std::move(reply), router_->sessions().forget_response(tenant, session, id));
+    });
   }
   std::string create_conversation() {
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
-    return ask<SessionInfo>([&](auto reply) { router_->create_session(kTenant, request, std::move(reply)); })->id.value;
+    return ask<SessionInfo>(
+               [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().create(kTenant, request)); })
+        ->id.value;
   }
   [[nodiscard]] kv::RecordPtr kept(const std::string& session) const { return disk_.kept.find(SessionId{session}); }
   static std::vector<std::string> ids(const kv::SessionRecord& record) {
@@ -188,7 +193,7 @@ TEST_F(ResponsesTest, WhatIsCancelledWhileItWaitsForAReplyIsGone) {
     const auto sink = begin(std::move(waiting));
     router_->step();
     EXPECT_EQ(memory->bytes_used(), 1000u);
-    router_->cancel(sink->id, [](const Expected<bool>& found) { EXPECT_TRUE(*found); });
+    EXPECT_TRUE(router_->cancel(sink->id));
     EXPECT_EQ(memory->bytes_used(), 0u) << "nothing of it is left";
     router_->check_invariants();
   }
@@ -271,7 +276,8 @@ TEST_F(ResponsesTest, OfTwoAtOnceOneGoesOnInTheSession) {
 TEST_F(ResponsesTest, WhatWasAppendedAfterItIsNotItsPast) {
   const std::string session = respond(request("one"))->session();
   ASSERT_TRUE(ask<SessionInfo>([&](auto reply) {
-    router_->append_input(kTenant, {.session = session, .input = {.text = "Wait", .messages = {}}}, std::move(reply));
+    router_->tasks().answer(
+        std::move(reply), router_->sessions().append(kTenant, {.session = session, .input = {.text = "Wait", .messages = {}}}));
   }));
   const auto second = respond(request("two", session, "one", "More"));
   EXPECT_NE(second->session(), session);
@@ -311,7 +317,8 @@ TEST_F(ResponsesTest, ACancelledOneIsKeptAsFarAsItCame) {
   GenerateRequest early = request("early");
   const auto never = begin(early);
   router_->step();
-  EXPECT_TRUE(ask<bool>([&](auto reply) { router_->cancel(never->id, std::move(reply)); }).value());
+  EXPECT_TRUE(router_->cancel(never->id));
+  settle();
   EXPECT_EQ(never->eos().reason, FinishReason::cancelled);
   EXPECT_EQ(router_->sessions_count(), 0) << "it has no place yet";
 
@@ -319,7 +326,8 @@ TEST_F(ResponsesTest, ACancelledOneIsKeptAsFarAsItCame) {
   long_one.options.max_tokens = 500;
   const auto begun = begin(long_one);
   step_until_tokens(*begun);
-  EXPECT_TRUE(ask<bool>([&](auto reply) { router_->cancel(begun->id, std::move(reply)); }).value());
+  EXPECT_TRUE(router_->cancel(begun->id));
+  settle();
   const auto detail = get(begun->session(), "long");
   ASSERT_TRUE(detail);
   EXPECT_EQ(detail->response->reason, FinishReason::cancelled);
@@ -328,7 +336,9 @@ TEST_F(ResponsesTest, ACancelledOneIsKeptAsFarAsItCame) {
 
 TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
   const auto cancel = [&](const std::string& session, const std::string& id, const TenantId& tenant = kTenant) {
-    return ask<ResponseDetail>([&](auto reply) { router_->cancel_response(tenant, session, id, std::move(reply)); });
+    return ask<ResponseDetail>([&](auto reply) {
+      router_->tasks().answer(std::move(reply), router_->sessions().cancel_response(tenant, session, id));
+    });
   };
   const std::string session = respond(request("one"))->session();
   GenerateRequest long_one = request("two", session, "one");
@@ -336,9 +346,11 @@ TEST_F(ResponsesTest, TheOneThatIsBeingMadeIsCancelledByItsId) {
   const auto begun = begin(long_one);
   step_until_tokens(*begun);
   std::optional<Expected<ResponseDetail>> answer;
-  router_->cancel_response(TenantId{"another"}, session, "two", [&](auto got) { answer = std::move(got); });
+  router_->tasks().answer([&](auto got) { answer = std::move(got); },
+                          router_->sessions().cancel_response(TenantId{"another"}, session, "two"));
   EXPECT_EQ(answer->error().code, ErrorCode::session_unknown);
-  router_->cancel_response(kTenant, session, "one", [&](auto got) { answer = std::move(got); });
+  router_->tasks().answer([&](auto got) { answer = std::move(got); },
+                          router_->sessions().cancel_response(kTenant, session, "one"));
   EXPECT_EQ((*answer)->response->reason, FinishReason::length) << "it has ended already";
   EXPECT_FALSE(begun->terminal);
   const auto cancelled = cancel(session, "two");
@@ -353,7 +365,8 @@ TEST_F(ResponsesTest, ASessionThatEndsInTheMiddleTakesItsResponseAlong) {
   long_one.options.max_tokens = 500;
   const auto begun = begin(long_one);
   step_until_tokens(*begun);
-  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, begun->session(), std::move(reply)); }));
+  EXPECT_TRUE(ask<Unit>(
+      [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().end(kTenant, begun->session())); }));
   EXPECT_EQ(begun->eos().reason, FinishReason::cancelled);
   EXPECT_EQ(router_->sessions_count(), 0);
   EXPECT_EQ(disk_.kept.size(), 0u);
@@ -424,9 +437,11 @@ TEST_F(ResponsesTest, WaitingOnesEndWithTheirConversation) {
   step_until_tokens(*first);
   const auto second = begin(request("two", session));
   std::optional<Expected<Unit>> forgotten;
-  router_->forget_response(kTenant, session, "none", [&](Expected<Unit> done) { forgotten = std::move(done); });
+  router_->tasks().answer([&](Expected<Unit> done) { forgotten = std::move(done); },
+                          router_->sessions().forget_response(kTenant, session, "none"));
   EXPECT_FALSE(forgotten->has_value()) << "there is no such response";
-  EXPECT_TRUE(ask<Unit>([&](auto reply) { router_->end_session(kTenant, session, std::move(reply)); }));
+  EXPECT_TRUE(
+      ask<Unit>([&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().end(kTenant, session)); }));
   EXPECT_TRUE(first->terminal && second->terminal);
   EXPECT_TRUE(second->tokens.empty());
   EXPECT_EQ(router_->sessions_count(), 0);
@@ -512,9 +527,11 @@ TEST_F(ResponsesTest, ForgettingAndMetadataWaitForTheReplyThatIsBeingMade) {
   const auto second = begin(long_one);
   step_until_tokens(*second);
   std::optional<Expected<Unit>> forgotten;
-  router_->forget_response(kTenant, session, "one", [&](Expected<Unit> done) { forgotten = std::move(done); });
+  router_->tasks().answer([&](Expected<Unit> done) { forgotten = std::move(done); },
+                          router_->sessions().forget_response(kTenant, session, "one"));
   std::optional<Expected<SessionDetail>> noted;
-  router_->set_metadata(kTenant, session, "a note", [&](Expected<SessionDetail> done) { noted = std::move(done); });
+  router_->tasks().answer([&](Expected<SessionDetail> done) { noted = std::move(done); },
+                          router_->sessions().set_metadata(kTenant, session, "a note"));
   router_->step();
   EXPECT_FALSE(forgotten || noted);
   settle();
@@ -526,8 +543,9 @@ TEST_F(ResponsesTest, ForgettingAndMetadataWaitForTheReplyThatIsBeingMade) {
 
 TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {
   const auto remove = [&](const std::string& session, std::int32_t turn, std::int32_t number) {
-    return ask<SessionDetail>(
-        [&](auto reply) { router_->remove_last_message(kTenant, session, {turn, number}, std::move(reply)); });
+    return ask<SessionDetail>([&](auto reply) {
+      router_->tasks().answer(std::move(reply), router_->sessions().remove_last_message(kTenant, session, {turn, number}));
+    });
   };
   const std::string session = create_conversation();
   respond(request("one", session));
@@ -578,8 +596,10 @@ TEST_F(ResponsesTest, WhatIsKeptOfDroppedTurnsCannotBeTakenBack) {
   disk_.kept.commit(std::make_shared<const kv::SessionRecord>(record), nullptr, [](const Expected<Unit>&) {});
   start();
   for (const std::int32_t turn : {2, 3}) {
-    const auto left = ask<SessionDetail>(
-        [&](auto reply) { router_->remove_last_message(kTenant, "a", {.turn = turn, .number = 0}, std::move(reply)); });
+    const auto left = ask<SessionDetail>([&](auto reply) {
+      router_->tasks().answer(std::move(reply),
+                              router_->sessions().remove_last_message(kTenant, "a", {.turn = turn, .number = 0}));
+    });
     EXPECT_EQ(left.error().code, ErrorCode::proto_field);
   }
   EXPECT_EQ(*kept("a"), record);
@@ -621,7 +641,8 @@ TEST_F(ResponsesTest, TheirSessionsCountForTheQuota) {
 
 TEST_F(ResponsesTest, OfAForkOfTheSessionTheyAreNone) {
   const std::string session = respond(request("one"))->session();
-  const auto fork = ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, session, "", std::move(reply)); });
+  const auto fork = ask<SessionInfo>(
+      [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().fork(kTenant, session, "")); });
   EXPECT_TRUE(kept(fork->id.value)->responses.empty());
   EXPECT_EQ(get(fork->id.value, "one").error().code, ErrorCode::session_unknown);
   ASSERT_TRUE(forget(session, "one"));

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
@@ -46,8 +46,8 @@ class RouterModels : public ::testing::Test {
     options.store = &store_;
     lane = std::make_unique<Lane>(
         std::move(options), std::make_unique<FakeContext>(kSmallOptions), nullptr, model_->vocab(), clock_,
-        [this](TaskResult result) {
-          router_.post([this, result = std::move(result)]() mutable { router_.on_result(std::move(result)); });
+        [this](GenerationResult result) {
+          router_.post([this, result = std::move(result)]() mutable { router_.generations().on_result(std::move(result)); });
         });
     router_.on_loaded(name, chat_model(model_, {lane.get()}));
   }
@@ -76,7 +76,7 @@ class RouterModels : public ::testing::Test {
     request.options.max_tokens = 5;
     request.options.progress = true;
     auto sink = std::make_shared<StagesSink>();
-    router_.generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+    router_.generations().start(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     return sink;
   }
@@ -86,13 +86,12 @@ class RouterModels : public ::testing::Test {
     request.name = name;
     request.mode = SessionMode::text;
     auto answer = std::make_shared<std::optional<Expected<SessionInfo>>>();
-    router_.create_session(kTenant, request, [answer](Expected<SessionInfo> made) { *answer = std::move(made); });
+    router_.tasks().answer([answer](Expected<SessionInfo> made) { *answer = std::move(made); },
+                           router_.sessions().create(kTenant, request));
     settle();
     return *answer;
   }
-  void cancel_last() {
-    router_.cancel(RequestId{last_request_}, [](const Expected<bool>&) {});
-  }
+  void cancel_last() { (void)router_.cancel(RequestId{last_request_}); }
 
   testing::SimClock clock_;
   std::shared_ptr<const FakeModel> model_ = std::make_shared<FakeModel>(kSmallOptions);
@@ -184,7 +183,7 @@ TEST_F(RouterModels, OnlyWhatNobodyUsesIsRetired) {
   GenerateRequest request;
   request.input.text = "hello";
   auto running = std::make_shared<StagesSink>();
-  router_.generate(RequestId{++last_request_}, kTenant, std::move(request), {running});
+  router_.generations().start(RequestId{++last_request_}, kTenant, std::move(request), {running});
   EXPECT_FALSE(router_.retire("a")) << "a request is under way";
   settle();
   ASSERT_TRUE(running->eos);
@@ -205,7 +204,8 @@ TEST_F(RouterModels, ASessionOutlivesItsModel) {
   ASSERT_TRUE(create("", "s").value());
   const std::string long_text(200, 'x');
   for (int turn = 0; turn < 2; ++turn) {
-    router_.append_input(kTenant, {.session = "s", .input = {.text = long_text, .messages = {}}}, [](const auto&) {});
+    router_.tasks().answer([](const auto&) {},
+                           router_.sessions().append(kTenant, {.session = "s", .input = {.text = long_text, .messages = {}}}));
     settle();
     ASSERT_TRUE(generate("", "s")->eos);
   }
@@ -225,7 +225,7 @@ TEST_F(RouterModels, ALoadThatNobodyWaitsForIsEnded) {
   const auto second = generate("a");
   cancel_last();
   EXPECT_TRUE(source_.cancelled.empty()) << "another waits";
-  router_.cancel(RequestId{first_id}, [](const Expected<bool>&) {});
+  EXPECT_TRUE(router_.cancel(RequestId{first_id}));
   EXPECT_EQ(source_.cancelled, std::vector<std::string>{"a"});
   EXPECT_EQ(first->eos.value().reason, FinishReason::cancelled);
 
@@ -242,6 +242,7 @@ TEST_F(RouterModels, ALoadThatNobodyWaitsForIsEnded) {
 TEST_F(RouterModels, ALoadThatFailedIsTriedAgainAfterAWhile) {
   const auto first = generate("a");
   router_.on_load_failed("a", {ErrorCode::model_load, "no memory"});
+  settle();
   EXPECT_EQ(first->error.value().code, ErrorCode::model_load);
   EXPECT_EQ(generate("a")->error.value().message, "no memory");
   EXPECT_EQ(source_.wanted.size(), 1u) << "not at once";

@@ -26,6 +26,7 @@ class DiskCatalog final : public kv::Catalog {
     kept.commit(std::move(record), std::move(before), std::move(done));
   }
   void remove(const SessionId& id, Done done) override {
+    if (throws) throw std::bad_alloc();
     if (is_full) return done(full());
     kept.remove(id, std::move(done));
   }

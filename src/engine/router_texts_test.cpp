@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_embedding.h"
@@ -60,7 +60,7 @@ class RouterTextsTest : public ::testing::Test {
   }
   RequestId embed(EmbedRequest request) {
     const RequestId id{++last_id_};
-    router_->embed(id, kTenant, std::move(request), [this](Expected<EmbedResult> result) {
+    router_->embeddings().embed(id, kTenant, std::move(request), [this](Expected<EmbedResult> result) {
       EXPECT_FALSE(embedded_) << "a second reply";
       embedded_ = std::move(result);
     });
@@ -102,7 +102,7 @@ TEST_F(RouterTextsTest, DocumentsComeBackInOrder) {
   load();
   std::optional<Expected<RerankResult>> ranked;
   RerankRequest request{.options = {}, .query = "q", .documents = {"a", "b", "c"}, .top_n = 2};
-  router_->rerank({1}, kTenant, request, [&](Expected<RerankResult> result) { ranked = std::move(result); });
+  router_->embeddings().rerank({1}, kTenant, request, [&](Expected<RerankResult> result) { ranked = std::move(result); });
   settle();
   ASSERT_TRUE(ranked && *ranked);
   ASSERT_EQ((*ranked)->scores.size(), 2u);
@@ -113,7 +113,8 @@ TEST_F(RouterTextsTest, GenerationsAndSessionsAreRefused) {
   start();
   load();
   std::optional<Expected<SessionInfo>> session;
-  router_->create_session(kTenant, {}, [&](Expected<SessionInfo> made) { session = std::move(made); });
+  router_->tasks().answer([&](Expected<SessionInfo> made) { session = std::move(made); },
+                          router_->sessions().create(kTenant, {}));
   settle();
   EXPECT_EQ(session->error().code, ErrorCode::model_capability);
   EXPECT_THAT(session->error().message, HasSubstr("text_embedding"));
@@ -150,7 +151,7 @@ TEST_F(RouterTextsTest, ACancelEndsThemWhereverTheyAre) {
   start();
   const auto cancel = [&](RequestId id) {
     bool found = false;
-    router_->cancel(id, [&](Expected<bool> was) { found = *was; });
+    found = router_->cancel(id);
     return found;
   };
   EXPECT_TRUE(cancel(embed(request_of({"a"}))));  // the model is loading
@@ -221,14 +222,17 @@ TEST_F(RouterTextsTest, ADrainTakesNoNewOnesAndTheEndAnswersAll) {
   const auto waiting = std::exchange(embedded_, std::nullopt);
   EXPECT_FALSE(waiting);
   router_->drain();
-  router_->cancel_all();
+  lane_->close();
+  lane_->cancel_all();
+  bool has_ended_all = false;
+  router_->end_all([&] { has_ended_all = true; });
+  EXPECT_FALSE(has_ended_all) << "what the lane has reported is on its way";
+  settle();
+  EXPECT_TRUE(has_ended_all);
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
   embedded_.reset();
   (void)embed(request_of({"a"}));
   EXPECT_EQ(refusal().code, ErrorCode::limit_wait);
-  lane_->close();
-  lane_->cancel_all();
-  settle();  // what the lane says now is for nobody
 }
 
 }  // namespace

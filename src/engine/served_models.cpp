@@ -48,58 +48,71 @@ ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder,
 
 ModelUse::ModelUse(const ServedModel& model, std::shared_ptr<ModelUses> uses, bool is_background)
     : model_(&model), uses_(std::move(uses)), is_background_(is_background) {
+  uses_->last_used.store(uses_->clock.now());
   uses_->all.fetch_add(1);
   if (is_background_) uses_->background.fetch_add(1);
 }
 
 ModelUse::~ModelUse() {
   if (uses_ == nullptr) return;
+  uses_->last_used.store(uses_->clock.now());
   uses_->all.fetch_sub(1);
   if (is_background_) uses_->background.fetch_sub(1);
 }
 
-void ServedModels::with(const std::string& name, Then then, Wanted wanted) {
+// Somebody's place among those who wait for a model.
+class ServedModels::Place {
+ public:
+  Place(ServedModels& models, Entry& entry, bool is_background)
+      : models_(models),
+        entry_(entry),
+        place_(entry.waiting.insert(entry.waiting.end(), Waiting{.is_background = is_background, .reply = {}})) {}
+  Place(const Place&) = delete;
+  ~Place() { models_.leave(entry_, place_); }
+  void wait(Reply<ModelUse> reply) { place_->reply = std::move(reply); }
+
+ private:
+  ServedModels& models_;
+  Entry& entry_;
+  const std::list<Waiting>::iterator place_;
+};
+
+Task<Expected<ModelUse>> ServedModels::lease(std::string name, bool is_background) {
   const auto known = source_.resolve(name);
-  if (!known) return then(std::unexpected(known.error()));
+  if (!known) co_return known.error();
   Entry& entry = entry_of(*known);
-  if (entry.state == Entry::State::ready && !(wanted.is_background && entry.holds_background)) {
-    entry.last_used = clock_.now();
-    return then(ModelUse(entry.model, entry.uses, wanted.is_background));
+  if (entry.state == Entry::State::ready && !(is_background && entry.holds_background)) {
+    co_return ModelUse(entry.model, entry.uses, is_background);
   }
-  if (entry.state == Entry::State::away && entry.error && clock_.now() < entry.retry_at) {
-    return then(std::unexpected(*entry.error));
-  }
-  entry.waiting.push_back({wanted, std::move(then)});
+  if (entry.state == Entry::State::away && entry.error && clock_.now() < entry.retry_at) co_return *entry.error;
+  Place place(*this, entry, is_background);
   if (entry.state == Entry::State::away) ask_source_for(entry);
+  co_return co_await tasks_.ask<ModelUse>([&](Reply<ModelUse> reply) { place.wait(std::move(reply)); });
 }
 
-void ServedModels::with_chat(const std::string& name, Then then, Wanted wanted) {
-  with(
-      name,
-      [then = std::move(then)](Expected<ModelUse> use) mutable {
-        if (!use || (*use)->embedder == nullptr) return then(std::move(use));
-        const ServedModel& model = **use;
-        then(fail(ErrorCode::model_capability,
+Task<Expected<ModelUse>> ServedModels::lease_chat(std::string name, bool is_background) {
+  auto use = co_await lease(std::move(name), is_background);
+  if (!use || (*use)->embedder == nullptr) co_return std::move(use);
+  const ServedModel& model = **use;
+  co_return Error{ErrorCode::model_capability,
                   std::format("model \"{}\" is one of {}: it takes no chats and no texts to continue", model.name,
-                              capability_name(model.embedder->model().facts().capability))));
-      },
-      wanted);
+                              capability_name(model.embedder->model().facts().capability))};
 }
 
-void ServedModels::stop_waiting(const std::string& name, RequestId request) {
-  const auto found = entries_.find(name);
-  if (found == entries_.end()) return;
-  Entry& entry = found->second;
-  const std::size_t removed =
-      std::erase_if(entry.waiting, [&](const Waiting& waiting) { return waiting.wanted.request == request; });
-  if (removed == 0 || !entry.waiting.empty() || entry.state != Entry::State::loading) return;
+// Does not wait any more. A load that nobody waits for ends too.
+void ServedModels::leave(Entry& entry, std::list<Waiting>::iterator place) {
+  const bool has_given_up = !place->is_answered;
+  entry.waiting.erase(place);
+  if (!has_given_up || !entry.waiting.empty() || entry.state != Entry::State::loading) return;
   entry.is_wanted = false;
-  source_.cancel_load(name);
+  source_.cancel_load(entry.model.name);
 }
 
 void ServedModels::refuse_waiting(const Error& error) {
   for (auto& [name, entry] : entries_) {
-    for (Waiting& next : std::exchange(entry.waiting, {})) run_noting([&] { next.then(std::unexpected(error)); });
+    for (Waiting& next : entry.waiting) {
+      if (!std::exchange(next.is_answered, true)) next.reply(std::unexpected(error));
+    }
   }
 }
 
@@ -192,14 +205,15 @@ std::vector<const ServedModel*> ServedModels::loaded() const {
 std::vector<ModelUsage> ServedModels::usage() const {
   std::vector<ModelUsage> usages;
   for (const auto& [name, entry] : entries_) {
+    const auto waits = [](const Waiting& waiting) { return !waiting.is_answered; };
+    const auto waits_in_background = [](const Waiting& waiting) { return !waiting.is_answered && waiting.is_background; };
     usages.push_back({.name = name,
                       .uses = entry.uses->all.load(),
-                      .waiting = std::ssize(entry.waiting),
+                      .waiting = std::ranges::count_if(entry.waiting, waits),
                       .background_uses = entry.uses->background.load(),
-                      .background_waiting = std::ranges::count_if(
-                          entry.waiting, [](const Waiting& waiting) { return waiting.wanted.is_background; }),
+                      .background_waiting = std::ranges::count_if(entry.waiting, waits_in_background),
                       .queued = queued_for(entry.model),
-                      .idle_s = to_ms(clock_.now() - entry.last_used) / 1000,
+                      .idle_s = to_ms(clock_.now() - entry.uses->last_used.load()) / 1000,
                       .is_loaded = entry.state == Entry::State::ready});
   }
   return usages;
@@ -207,31 +221,28 @@ std::vector<ModelUsage> ServedModels::usage() const {
 
 ServedModels::Entry& ServedModels::entry_of(const std::string& name) {
   Entry& entry = entries_[name];
+  if (entry.uses == nullptr) entry.uses = std::make_shared<ModelUses>(clock_);
   entry.model.name = name;
   return entry;
 }
 
 void ServedModels::ask_source_for(Entry& entry) {
+  source_.load(entry.model.name);
   entry.state = Entry::State::loading;
   entry.bytes_wanted = 0;
   entry.is_wanted = true;
   entry.error.reset();
-  source_.load(entry.model.name);
 }
 
 // Those that are held back wait on.
 void ServedModels::answer_waiting(Entry& entry) {
-  entry.last_used = clock_.now();
+  entry.uses->last_used.store(clock_.now());
   const bool is_ready = entry.state == Entry::State::ready;
-  for (Waiting& next : std::exchange(entry.waiting, {})) {
-    if (is_ready && entry.holds_background && next.wanted.is_background) {
-      entry.waiting.push_back(std::move(next));
-    } else {
-      run_noting([&] {
-        next.then(is_ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses, next.wanted.is_background))
-                           : std::unexpected(*entry.error));
-      });
-    }
+  for (Waiting& next : entry.waiting) {
+    if (next.is_answered || (is_ready && entry.holds_background && next.is_background)) continue;
+    next.is_answered = true;
+    next.reply(is_ready ? Expected<ModelUse>(ModelUse(entry.model, entry.uses, next.is_background))
+                        : std::unexpected(*entry.error));
   }
 }
 

@@ -1,11 +1,11 @@
-// The models that somebody has wanted: which are loaded, who waits for one, who uses one, which may leave. Of the router, on
-// its thread; a use may end on any. Invariants: (1) whoever wants a model hears exactly once: that it may be used, or why not;
-// one whose request has ended hears nothing. (2) A model that is in use is not retired.
+// The models that somebody has wanted: which are loaded, who waits for one, who uses one, which may leave. Owned by the
+// router's thread; a use may end on any. Invariants: (1) Whoever wants a model is answered once, with the model or with why it
+// cannot be used; one who gives up is not. (2) A model that is in use is not retired.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +19,8 @@
 #include "capability/text_embedding.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/reply.h"
+#include "core/task.h"
 #include "engine/embed_lane.h"
 #include "engine/grammar_cache.h"
 #include "engine/lane.h"
@@ -50,10 +52,14 @@ struct ServedModel {
 // One of embeddings or reranking.
 [[nodiscard]] ServedModel text_model(std::shared_ptr<const capability::TextEmbedder> embedder, std::vector<EmbedLane*> lanes);
 
-// Who uses a model now.
+// Who uses a model now, and when somebody did last.
 struct ModelUses {
+  explicit ModelUses(const Clock& its_clock) : clock(its_clock) {}
+
+  const Clock& clock;
   std::atomic<std::int64_t> all{0};
   std::atomic<std::int64_t> background{0};
+  std::atomic<TimePoint> last_used{TimePoint()};
 };
 
 // Keeps a loaded model from being retired. Moved along with what is done; may end on any thread.
@@ -85,28 +91,17 @@ class ModelUse {
   bool is_background_ = false;
 };
 
-// Who wants a model.
-struct Wanted {
-  RequestId request;  // zero: something that is no request
-  bool is_background = false;
-};
-
 class ServedModels {
  public:
-  // A model that is loaded; else why it cannot be used.
-  using Then = std::move_only_function<void(Expected<ModelUse>)>;
+  // The references outlive it.
+  ServedModels(WorkerSource& source, TaskRunner& tasks, const Clock& clock) : source_(source), tasks_(tasks), clock_(clock) {}
 
-  // Both outlive it.
-  ServedModels(WorkerSource& source, const Clock& clock) : source_(source), clock_(clock) {}
-
-  // Runs `then` at once, or when the model that clients mean by `name` is loaded, and for a background request is not held; not
-  // any more after stop_waiting() for the request.
-  void with(const std::string& name, Then then, Wanted wanted = {});
-  // Likewise, of a model of chat.
-  void with_chat(const std::string& name, Then then, Wanted wanted = {});
-  // The request ends. A load that nobody waits for any more ends too.
-  void stop_waiting(const std::string& name, RequestId request);
-  // Everybody who waits hears of it.
+  // Waits until the model that clients mean by `name` is loaded, which begins if need be, and for a background request until
+  // the model is not held. A load ends early where everybody who waits for it has given up. Errors: E_MODEL_001, E_MODEL_002.
+  [[nodiscard]] Task<Expected<ModelUse>> lease(std::string name, bool is_background = false);
+  // Likewise, of a model of chat. Errors: E_MODEL_003 too.
+  [[nodiscard]] Task<Expected<ModelUse>> lease_chat(std::string name, bool is_background = false);
+  // Everybody who waits is refused.
   void refuse_waiting(const Error& error);
 
   // What waits for a model that the source was asked for waits until one of these two is called.
@@ -127,8 +122,6 @@ class ServedModels {
   [[nodiscard]] bool retire(const std::string& name);
   void set_retired(const std::string& name);
 
-  // Somebody has just ended to use it.
-  void note_use(const std::string& name) { entries_.at(name).last_used = clock_.now(); }
   // Null: it is not loaded.
   [[nodiscard]] const ServedModel* find(const std::string& name) const;
   // All that are loaded.
@@ -137,27 +130,30 @@ class ServedModels {
 
  private:
   struct Waiting {
-    Wanted wanted;
-    Then then;
+    bool is_background = false;
+    Reply<ModelUse> reply;  // called once it is known whether the model may be used
+    bool is_answered = false;
   };
+  class Place;
   struct Entry {
     enum class State : std::uint8_t { away, loading, ready, leaving } state = State::away;
     ServedModel model;
-    std::shared_ptr<ModelUses> uses = std::make_shared<ModelUses>();
+    std::shared_ptr<ModelUses> uses;
     std::optional<Error> error;      // of the last load
     TimePoint retry_at{};            // until then it is the answer
     std::uint64_t bytes_wanted = 0;  // loading: it waits until there is so much memory; 0: it does not
     bool holds_background = false;
     bool is_wanted = true;  // loading: somebody waits for it; false: the load is being ended
-    std::vector<Waiting> waiting;
-    TimePoint last_used{};
+    std::list<Waiting> waiting;
   };
 
   [[nodiscard]] Entry& entry_of(const std::string& name);
   void ask_source_for(Entry& entry);
   void answer_waiting(Entry& entry);
+  void leave(Entry& entry, std::list<Waiting>::iterator place);
 
   WorkerSource& source_;
+  TaskRunner& tasks_;
   const Clock& clock_;
   std::unordered_map<std::string, Entry> entries_;  // never removed: uses point at them
 };

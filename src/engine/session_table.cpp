@@ -11,6 +11,7 @@ namespace uma::engine {
 namespace {
 
 constexpr Duration kRemoveRetry = std::chrono::minutes(1);  // of a session whose time to live is over
+constexpr std::size_t kWaitingForReplyMax = 64;             // requests, for one reply
 
 }  // namespace
 
@@ -18,8 +19,8 @@ Error unknown_session(const std::string& session) {
   return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
 }
 
-SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, const Clock& clock)
-    : options_(std::move(options)), catalog_(catalog), clock_(clock) {
+SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock)
+    : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock) {
   for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
 }
 
@@ -57,36 +58,6 @@ Session* SessionTable::find(const TenantId& tenant, const std::string& session) 
   return found != nullptr && found->summary.tenant == tenant ? found : nullptr;
 }
 
-void SessionTable::with(const TenantId& tenant, const std::string& name, Session::Then then) {
-  Session* session = find(tenant, name);
-  if (session == nullptr) return then(std::unexpected(unknown_session(name)));
-  if (session->record == nullptr && !session->is_locked) {
-    catalog_.read(session->summary.id,
-                  [this, id = session->summary.id, held = lock(*session)](Expected<kv::RecordPtr> record) mutable {
-                    options_.post([this, id = std::move(id), record = std::move(record), held = std::move(held)]() mutable {
-                      on_read(id, std::move(record), std::move(held));
-                    });
-                  });
-  }
-  if (session->is_locked) {
-    session->waiting.push_back(std::move(then));
-  } else {
-    then(session);
-  }
-}
-
-void SessionTable::on_read(const SessionId& id, Expected<kv::RecordPtr> record, SessionLock held) {
-  Session& session = *find(id);
-  std::vector<Session::Then> refused;
-  if (record) {
-    session.record = std::move(*record);
-  } else {
-    refused = std::exchange(session.waiting, {});
-  }
-  held.release();
-  for (Session::Then& next : refused) run_noting([&] { next(std::unexpected(record.error())); });
-}
-
 // --- New ones, and what they count
 // ------------------------------------------------------------------------------------------------------
 
@@ -98,10 +69,11 @@ SessionId SessionTable::new_id() {
   return id;
 }
 
-Session& SessionTable::add(kv::RecordPtr record, std::size_t lane, SessionId forked_from) {
-  Session& session = sessions_[record->id];
-  session.summary = kv::summary_of(*record);
-  session.record = std::move(record);
+SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane, SessionId forked_from) {
+  Session& session = sessions_[made.id];
+  session.summary = kv::summary_of(made);
+  session.record = std::make_shared<const kv::SessionRecord>(std::move(made));
+  session.is_new = true;
   session.lane = lane;
   session.forked_from = std::move(forked_from);
   const kv::SessionSummary& summary = session.summary;
@@ -109,7 +81,8 @@ Session& SessionTable::add(kv::RecordPtr record, std::size_t lane, SessionId for
   accounts_[summary.tenant].made.insert(&session);
   count_tokens(summary, true);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
-  return session;
+  touch(session);
+  return lock_now(session);
 }
 
 // REQUIRES: the session is in the account of its tenant.
@@ -142,98 +115,137 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t ses
   return Unit{};
 }
 
+// --- Locks
+// ----------------------------------------------------------------------------------------------------------------------
+
+void SessionLock::release() noexcept {
+  if (Session* session = std::exchange(session_, nullptr)) run_noting([&] { table_->unlock(*session); });
+}
+
+Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name) {
+  Session* session = find(tenant, name);
+  if (session == nullptr) co_return unknown_session(name);
+  co_return co_await lock(*session);
+}
+
+Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
+  SessionLock lock;
+  if (session.is_locked) {
+    auto granted =
+        co_await tasks_.ask<SessionLock>([&](Reply<SessionLock> reply) { session.waiting.push_back(std::move(reply)); });
+    if (!granted) co_return granted.error();
+    lock = std::move(*granted);
+  } else {
+    lock = lock_now(session);
+  }
+  if (session.record == nullptr) {
+    auto record = co_await tasks_.ask<kv::RecordPtr>(
+        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
+    if (!record) co_return record.error();
+    session.record = std::move(*record);
+  }
+  co_return std::move(lock);
+}
+
+SessionLock SessionTable::lock_now(Session& session) {
+  UMA_CHECK(!session.is_locked);
+  set_used(session);
+  session.is_locked = true;
+  return {*this, session};
+}
+
+void SessionTable::unlock(Session& session) {
+  UMA_CHECK(session.is_locked);
+  session.is_locked = false;
+  settle(session);
+}
+
+// What follows when nobody has the lock, or no reply is being made, any more.
+void SessionTable::settle(Session& session) {
+  if (session.is_locked) return;
+  if (!session.is_running() && session.is_new) return erase(session);
+  if (!session.is_running() && !session.ends.empty()) {
+    tasks_.start(remove(lock_now(session)));
+  } else if (!session.waiting.empty()) {
+    Reply<SessionLock> next = std::move(session.waiting.front());
+    session.waiting.erase(session.waiting.begin());
+    next(lock_now(session));
+  } else {
+    set_unused(session);
+  }
+}
+
 // --- Changes
 // --------------------------------------------------------------------------------------------------------------------
 
-SessionLock::~SessionLock() {
-  if (table_ != nullptr) run_noting([this] { table_->unlock_later(std::move(id_)); });
-}
-
-void SessionLock::release() {
-  std::exchange(table_, nullptr)->unlock(id_);
-}
-
-SessionLock SessionTable::lock(Session& session) {
-  UMA_CHECK(!session.is_locked);
-  wake(session);
-  session.is_locked = true;
-  return {*this, session.summary.id};
-}
-
-void SessionTable::unlock_later(SessionId id) {
-  options_.post([this, id = std::move(id)] {
-    Session* session = find(id);
-    if (session == nullptr || !session->is_locked) return;
-    // Its end may be what has thrown: it is not tried again and again.
-    for (Reply<Unit>& reply : std::exchange(session->ends, {})) {
-      reply(fail(ErrorCode::runtime_decode, "the session could not be ended: end it again"));
-    }
-    unlock(id);
-  });
-}
-
-void SessionTable::unlock(const SessionId& id) {
-  Session* session = find(id);
-  UMA_CHECK(session != nullptr && session->is_locked);
-  session->is_locked = false;
-  end_when_idle(*session);
-  // Commands may lock it again. Those of a session that is to end wait until it has, or could not.
-  while (!session->is_locked && session->ends.empty() && !session->waiting.empty()) {
-    Session::Then next = std::move(session->waiting.front());
-    session->waiting.erase(session->waiting.begin());
-    run_noting([&] {
-      if (session->record != nullptr) return next(session);
-      next(fail(ErrorCode::runtime_decode, "the session could not be read: try again"));  // reading it has thrown
-    });
-  }
-  rest(*session);
-}
-
-void SessionTable::put_first(const SessionId& id, Session::Then then) {
-  std::vector<Session::Then>& waiting = find(id)->waiting;
-  waiting.insert(waiting.begin(), std::move(then));
-}
-
-void SessionTable::commit(kv::RecordPtr record, kv::RecordPtr before, std::move_only_function<void(Expected<Unit>)> then) {
-  const SessionId id = record->id;
-  kv::SessionSummary next = kv::summary_of(*record);
-  count_tokens(find(id)->summary, false);
-  count_tokens(next, true);
+Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record) {
+  UMA_CHECK(session.is_locked);
+  kv::SessionSummary summary = kv::summary_of(*record);
+  const auto count_instead = [this](const kv::SessionSummary& counted, const kv::SessionSummary& now) {
+    count_tokens(counted, false);
+    count_tokens(now, true);
+  };
+  count_instead(session.summary, summary);
+  Expected<Unit> done;
   try {
-    catalog_.commit(record, std::move(before), [this, record, next, then = std::move(then)](Expected<Unit> done) mutable {
-      options_.post(
-          [this, record = std::move(record), next = std::move(next), done = std::move(done), then = std::move(then)]() mutable {
-            Session& session = *find(next.id);
-            if (done) {
-              session.summary = std::move(next);
-              session.record = std::move(record);
-              run_noting([&] { options_.on_committed(*session.record); });
-            } else {
-              count_tokens(next, false);
-              count_tokens(session.summary, true);
-            }
-            then(std::move(done));
-          });
-    });
+    done = co_await tasks_.ask<Unit>(
+        [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
   } catch (...) {
-    count_tokens(next, false);
-    count_tokens(find(id)->summary, true);
+    count_instead(summary, session.summary);
     throw;
   }
+  if (done) {
+    session.summary = std::move(summary);
+    session.record = record;
+    session.is_new = false;
+    run_noting([&] { options_.on_committed(*record); });
+  } else {
+    count_instead(summary, session.summary);
+  }
+  co_return done;
 }
 
 // --- Use
 // ------------------------------------------------------------------------------------------------------------------------
 
-void SessionTable::begin_run(Session& session, RequestId id) {
-  session.running = id;
-  wake(session);
+void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
+  session.run = std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response)});
+  set_used(session);
   touch(session);
 }
 
 void SessionTable::end_run(Session& session) {
-  session.running = {};
-  rest(session);
+  const std::unique_ptr<SessionRun> ended = std::move(session.run);
+  settle(session);
+  for (Reply<Unit>& reply : *ended->waiting) reply(Unit{});
+}
+
+Task<Expected<Unit>> SessionTable::until_idle(Session& session) {
+  if (!session.is_running()) co_return Unit{};
+  using Waiting = std::list<Reply<Unit>>;
+  const std::shared_ptr<Waiting> waiting = session.run->waiting;
+  if (waiting->size() >= kWaitingForReplyMax) {
+    co_return Error{ErrorCode::limit_wait, std::format("{} requests wait for the reply that is being made in the conversation, "
+                                                       "which are all that may: try again when it has ended",
+                                                       kWaitingForReplyMax)};
+  }
+  struct Place {
+    Waiting& list;
+    Waiting::iterator entry;
+    ~Place() { list.erase(entry); }
+  } const place{*waiting, waiting->emplace(waiting->end())};
+  co_return co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { *place.entry = std::move(reply); });
+}
+
+Task<Expected<SessionLock>> SessionTable::lock_idle(TenantId tenant, std::string name) {
+  while (true) {
+    auto locked = co_await lock(tenant, name);
+    if (!locked || !(*locked)->is_running()) co_return std::move(locked);
+    Session& session = **locked;
+    locked->release();
+    const auto idle = co_await until_idle(session);
+    if (!idle) co_return idle.error();
+  }
 }
 
 void SessionTable::touch(Session& session) {
@@ -242,26 +254,25 @@ void SessionTable::touch(Session& session) {
   next_expiry_ = std::min(next_expiry_, session.expires);
 }
 
-// The record of a session that is not in use any more stays in memory until there is no room for it.
-void SessionTable::rest(Session& session) {
-  if (session.is_locked || session.running != RequestId{} || session.record == nullptr) return;
-  wake(session);
+// The record of a session that nobody uses stays in memory until records that were used later need the space.
+void SessionTable::set_unused(Session& session) {
+  if (session.is_locked || session.is_running() || session.record == nullptr) return;
+  set_used(session);
   const std::size_t bytes = kv::bytes_of(*session.record);
-  session.resting = resting_.insert(resting_.end(), {&session, bytes});
-  resting_bytes_ += bytes;
-  while (resting_bytes_ > options_.record_bytes_max) {
-    Session& oldest = *resting_.front().session;
-    wake(oldest);
+  session.unused = unused_.insert(unused_.end(), {&session, bytes});
+  unused_bytes_ += bytes;
+  while (unused_bytes_ > options_.record_bytes_max) {
+    Session& oldest = *unused_.front().session;
+    set_used(oldest);
     oldest.record.reset();
   }
 }
 
-// The session is used: its record stays.
-void SessionTable::wake(Session& session) {
-  if (!session.resting) return;
-  resting_bytes_ -= (*session.resting)->bytes;
-  resting_.erase(*session.resting);
-  session.resting.reset();
+void SessionTable::set_used(Session& session) {
+  if (!session.unused) return;
+  unused_bytes_ -= (*session.unused)->bytes;
+  unused_.erase(*session.unused);
+  session.unused.reset();
 }
 
 // --- Ends
@@ -269,52 +280,45 @@ void SessionTable::wake(Session& session) {
 
 void SessionTable::end(Session& session, Reply<Unit> reply) {
   session.ends.push_back(std::move(reply));
-  end_when_idle(session);
+  settle(session);
 }
 
-void SessionTable::end_when_idle(Session& session) {
-  if (!session.ends.empty() && !session.is_locked && session.running == RequestId{}) remove(session);
+// Forgets a session that nobody uses once the catalog has. Where the catalog cannot, the session stays as it was.
+Task<> SessionTable::remove(SessionLock lock) {
+  Session& session = *lock;
+  Expected<Unit> removed;
+  try {
+    removed = co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
+  } catch (...) {
+    removed = std::unexpected(thrown_error());
+  }
+  if (removed) {
+    session.is_new = true;  // the catalog does not have it: it ends with its lock
+    co_return;
+  }
+  for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
+  if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
+  next_expiry_ = std::min(next_expiry_, session.expires);
 }
 
-// Forgets a session of which nothing is under way once the catalog has. Where that fails it is as it was.
-void SessionTable::remove(Session& session) {
-  const SessionId id = session.summary.id;
-  catalog_.remove(id, [this, id, held = lock(session)](Expected<Unit> done) mutable {
-    options_.post([this, id, done = std::move(done), held = std::move(held)]() mutable {
-      if (done) {
-        held.forget();
-        return erase(id);
-      }
-      Session& kept = *find(id);
-      for (Reply<Unit>& reply : std::exchange(kept.ends, {})) reply(std::unexpected(done.error()));
-      if (kept.expires <= clock_.now()) kept.expires = clock_.now() + kRemoveRetry;
-      next_expiry_ = std::min(next_expiry_, kept.expires);
-      held.release();
-    });
-  });
-}
-
-void SessionTable::erase(const SessionId& id) {
-  const auto found = sessions_.find(id);
-  UMA_CHECK(found != sessions_.end());
-  wake(found->second);
-  const auto account = accounts_.find(found->second.summary.tenant);
-  count_tokens(found->second.summary, false);
-  UMA_CHECK(account->second.made.erase(&found->second) == 1);
+void SessionTable::erase(Session& session) {
+  set_used(session);
+  const auto account = accounts_.find(session.summary.tenant);
+  count_tokens(session.summary, false);
+  UMA_CHECK(account->second.made.erase(&session) == 1);
   if (account->second.made.empty()) accounts_.erase(account);
-  Session session = std::move(found->second);
+  auto node = sessions_.extract(session.summary.id);
   if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
-  sessions_.erase(found);
   count_.set(static_cast<std::int64_t>(sessions_.size()));
-  options_.on_ended(session);
+  run_noting([&] { options_.on_ended(session); });
   for (Reply<Unit>& reply : session.ends) reply(Unit{});
-  for (Session::Then& next : session.waiting)
-    run_noting([&] { next(std::unexpected(unknown_session(session.summary.id.value))); });
+  for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown_session(session.summary.id.value)));
 }
 
-void SessionTable::refuse_ends(const Error& error) {
+void SessionTable::refuse_waiting(const Error& error) {
   for (auto& [id, session] : sessions_) {
     for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
+    for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
   }
 }
 
@@ -324,7 +328,7 @@ void SessionTable::expire() {
   next_expiry_ = kNever;
   std::vector<SessionId> expired;
   for (auto& [id, session] : sessions_) {
-    const bool is_used = session.running != RequestId{} || session.is_locked;
+    const bool is_used = session.is_running() || session.is_locked;
     if (is_used && session.expires <= now) touch(session);
     if (session.expires <= now) {
       expired.push_back(id);
@@ -335,7 +339,7 @@ void SessionTable::expire() {
   for (const SessionId& id : expired) {
     Session& session = *find(id);
     log_info("session {}: ends, unused for its ttl of {} s", id.value, session.summary.ttl_s);
-    remove(session);
+    tasks_.start(remove(lock_now(session)));
   }
 }
 
@@ -352,21 +356,20 @@ void SessionTable::check_invariants() const {
     UMA_CHECK(is_changing || tokens == account.tokens);
   }
   UMA_CHECK(counted == sessions_.size());
-  std::size_t resting_bytes = 0;
+  std::size_t unused_bytes = 0;
   for (const auto& [id, session] : sessions_) {
     UMA_CHECK(session.summary.id == id);
-    UMA_CHECK(session.is_locked || session.running != RequestId{} || session.ends.empty());
-    UMA_CHECK(session.is_locked || !session.ends.empty() || session.waiting.empty());
-    UMA_CHECK(session.record != nullptr || session.running == RequestId{});
-    UMA_CHECK(session.draft == nullptr || session.running != RequestId{});
-    UMA_CHECK(!session.is_new || session.running != RequestId{});
+    const bool is_used = session.is_locked || session.is_running();
+    UMA_CHECK(is_used || session.ends.empty());
+    UMA_CHECK(is_used || !session.is_new);
+    UMA_CHECK(session.is_locked || session.waiting.empty());
+    UMA_CHECK(session.record != nullptr || !session.is_running());
     // What is in memory and not in use can be let go.
-    const bool is_used = session.is_locked || session.running != RequestId{};
-    UMA_CHECK(session.resting.has_value() == (session.record != nullptr && !is_used));
-    if (session.resting) resting_bytes += (*session.resting)->bytes;
+    UMA_CHECK(session.unused.has_value() == (session.record != nullptr && !is_used));
+    if (session.unused) unused_bytes += (*session.unused)->bytes;
     UMA_CHECK(session.record == nullptr || session.summary == kv::summary_of(*session.record));
   }
-  UMA_CHECK(resting_bytes == resting_bytes_ && resting_bytes <= options_.record_bytes_max);
+  UMA_CHECK(unused_bytes == unused_bytes_ && unused_bytes <= options_.record_bytes_max);
   for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
 }
 

@@ -21,11 +21,10 @@ class SessionTableTest : public ::testing::Test {
     SessionTableOptions options;
     options.limits = limits;
     options.record_bytes_max = record_bytes_max;
-    options.post = [this](std::move_only_function<void()> command) { posted_.push_back(std::move(command)); };
     options.random = [this] { return random_.next_u64(); };
     options.on_committed = [](const kv::SessionRecord&) {};
     options.on_ended = [this](const Session& session) { ended_.push_back(session.summary.id.value); };
-    table_.emplace(std::move(options), catalog_, clock_);
+    table_.emplace(std::move(options), catalog_, tasks_, clock_);
   }
   // What the catalog has answered comes to the table.
   void work() {
@@ -34,6 +33,14 @@ class SessionTableTest : public ::testing::Test {
       for (auto& command : now) command();
       table_->check_invariants();
     }
+  }
+  // The result of a task, which ends.
+  template <class T>
+  Expected<T> result_of(Task<Expected<T>> task) {
+    std::optional<Expected<T>> result;
+    tasks_.answer([&](Expected<T> got) { result.emplace(std::move(got)); }, std::move(task));
+    work();
+    return std::move(result).value();
   }
   static kv::SessionRecord record(const std::string& id, std::size_t tokens = 0) {
     kv::SessionRecord made;
@@ -47,28 +54,25 @@ class SessionTableTest : public ::testing::Test {
   }
   // Adds and commits it.
   void add(kv::SessionRecord made) {
-    const SessionId id = made.id;
-    const auto shared = std::make_shared<const kv::SessionRecord>(std::move(made));
-    SessionLock lock = table_->lock(table_->add(shared, 0, {}));
-    table_->touch(*table_->find(id));
-    table_->commit(shared, nullptr, [lock = std::move(lock)](const Expected<Unit>& done) mutable {
-      EXPECT_TRUE(done);
-      lock.release();
-    });
-    work();
+    const SessionLock lock = table_->add(std::move(made), 0, {});
+    EXPECT_TRUE(result_of(table_->commit(*lock, lock->record)));
   }
-  Expected<Session*> used(const std::string& name) {
-    Expected<Session*> got = nullptr;
-    table_->with(kTenant, name, [&](Expected<Session*> found) { got = found; });
-    work();
-    return got;
+  Session& session(const std::string& id) { return *table_->find(SessionId{id}); }
+  SessionLock lock(const std::string& id) { return result_of(table_->lock(kTenant, id)).value(); }
+  Task<Expected<Unit>> end_of(std::string id) {
+    co_return co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { table_->end(session(id), std::move(reply)); });
+  }
+  // What becomes of the wish to lock it: the name of `log` when it has the lock, "-" when it is refused.
+  void lock_later(const std::string& id, std::string& log, char name) {
+    tasks_.answer([&log, name](const Expected<SessionLock>& got) { log += got ? name : '-'; }, table_->lock(kTenant, id));
   }
 
   Random random_{1};
+  std::vector<std::move_only_function<void()>> posted_;
+  TaskRunner tasks_{[this](std::move_only_function<void()> command) { posted_.push_back(std::move(command)); }};
   testing::SimClock clock_;
   DiskCatalog catalog_;
   std::optional<SessionTable> table_;
-  std::vector<std::move_only_function<void()>> posted_;
   std::vector<std::string> ended_;
 };
 
@@ -81,7 +85,7 @@ TEST_F(SessionTableTest, ASessionIsFoundByItsIdAndItsNameByItsOwnTenantOnly) {
   EXPECT_EQ(table_->find(kTenant, "notes"), table_->find(SessionId{"one"}));
   EXPECT_EQ(table_->find(TenantId{"b"}, "one"), nullptr);
   EXPECT_EQ(table_->find(TenantId{"b"}, "notes"), nullptr);
-  const auto none = used("two");
+  const auto none = result_of(table_->lock(kTenant, "two"));
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().code, ErrorCode::session_unknown);
 }
@@ -89,38 +93,56 @@ TEST_F(SessionTableTest, ASessionIsFoundByItsIdAndItsNameByItsOwnTenantOnly) {
 TEST_F(SessionTableTest, WhatComesToALockedSessionWaitsInItsOrder) {
   make();
   add(record("s"));
-  std::optional<SessionLock> lock = table_->lock(*table_->find(SessionId{"s"}));
+  SessionLock held = lock("s");
   std::string order;
-  for (const char c : {'a', 'b'}) {
-    table_->with(kTenant, "s", [&order, c](Expected<Session*> found) { order += found ? c : '-'; });
-  }
-  table_->put_first(SessionId{"s"}, [&](Expected<Session*> found) {
-    order += 'f';
-    lock = table_->lock(**found);
-  });
+  for (const char name : {'a', 'b', 'c'}) lock_later("s", order, name);
+  work();
   EXPECT_EQ(order, "");
-  lock->release();
-  EXPECT_EQ(order, "f") << "it has locked the session again";
-  lock->release();
-  EXPECT_EQ(order, "fab");
+  held.release();
+  work();
+  EXPECT_EQ(order, "abc");
+  EXPECT_FALSE(session("s").is_locked);
 }
 
-TEST_F(SessionTableTest, ALockThatIsLetGoUnlocksTheSessionByACommandOfItsOwn) {
+TEST_F(SessionTableTest, WhoGivesUpHoldsUpNobodyWhoWaitsBehind) {
   make();
   add(record("s"));
-  int used = 0;
-  {
-    const SessionLock lock = table_->lock(*table_->find(SessionId{"s"}));
-    table_->with(kTenant, "s", [&](const Expected<Session*>&) {
-      ++used;
-      throw std::bad_alloc();
-    });
-    table_->with(kTenant, "s", [&](const Expected<Session*>&) { ++used; });
-  }
-  EXPECT_EQ(used, 0);
+  SessionLock held = lock("s");
+  std::string order;
+  const auto take = [&](char name) -> Task<> {
+    if (const auto got = co_await table_->lock(kTenant, "s")) order += name;
+  };
+  const std::uint64_t gives_up = tasks_.start(take('a'));
+  const std::uint64_t gives_up_late = tasks_.start(take('b'));
+  tasks_.start(take('c'));
+  tasks_.end(gives_up);
+  held.release();  // the lock goes to those that have given up too
+  tasks_.end(gives_up_late);
   work();
-  EXPECT_EQ(used, 2) << "one that throws keeps no other waiting";
-  EXPECT_FALSE(table_->find(SessionId{"s"})->is_locked);
+  EXPECT_EQ(order, "c");
+  EXPECT_FALSE(session("s").is_locked);
+}
+
+TEST_F(SessionTableTest, WaitsForTheReplyThatIsBeingMade) {
+  make();
+  add(record("s"));
+  table_->begin_run(session("s"), RequestId{1});
+  std::string order;
+  tasks_.answer([&](const Expected<SessionLock>& got) { order += got ? 'a' : '-'; }, table_->lock_idle(kTenant, "s"));
+  lock_later("s", order, 'b');
+  work();
+  EXPECT_EQ(order, "b") << "its record can be read meanwhile";
+  table_->end_run(session("s"));
+  work();
+  EXPECT_EQ(order, "ba");
+  table_->begin_run(session("s"), RequestId{2});
+  for (int i = 0; i < 65; ++i)
+    tasks_.answer([&](const Expected<Unit>& got) { order += got ? '+' : '-'; }, table_->until_idle(session("s")));
+  work();
+  EXPECT_EQ(order, "ba-") << "so many may wait";
+  table_->end_run(session("s"));
+  work();
+  EXPECT_EQ(order, "ba-" + std::string(64, '+'));
 }
 
 TEST_F(SessionTableTest, RecordsNobodyUsesLeaveMemoryAndAreReadAgain) {
@@ -130,15 +152,13 @@ TEST_F(SessionTableTest, RecordsNobodyUsesLeaveMemoryAndAreReadAgain) {
   EXPECT_EQ(table_->find(SessionId{"s0"})->record, nullptr);
   EXPECT_NE(table_->find(SessionId{"s1"})->record, nullptr);
   EXPECT_EQ(catalog_.readings, 0);
-  const auto read = used("s0");
-  ASSERT_TRUE(read);
-  EXPECT_EQ((*read)->record->chain.size(), 100u);
+  EXPECT_EQ(lock("s0")->record->chain.size(), 100u);
   EXPECT_EQ(catalog_.readings, 1);
   EXPECT_EQ(table_->find(SessionId{"s1"})->record, nullptr);
   // What runs stays, however long ago it was used.
   table_->begin_run(*table_->find(SessionId{"s0"}), RequestId{1});
-  EXPECT_TRUE(used("s1"));
-  EXPECT_TRUE(used("s2"));
+  (void)lock("s1");
+  (void)lock("s2");
   EXPECT_NE(table_->find(SessionId{"s0"})->record, nullptr);
   table_->end_run(*table_->find(SessionId{"s0"}));
   table_->check_invariants();
@@ -155,19 +175,17 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   EXPECT_EQ(table_->check_quota(kTenant, 1, 41).error().code, ErrorCode::limit_quota);
   EXPECT_TRUE(table_->check_quota(TenantId{"b"}, 1, 100));
 
-  Session& session = *table_->find(SessionId{"s"});
-  SessionLock lock = table_->lock(session);
-  catalog_.is_full = true;
-  bool failed = false;
-  table_->commit(std::make_shared<const kv::SessionRecord>(record("s", 90)), session.record, [&](const Expected<Unit>& done) {
-    failed = !done;
-    lock.release();
-  });
-  EXPECT_FALSE(table_->check_quota(kTenant, 0, 11));
-  work();
-  EXPECT_TRUE(failed);
-  EXPECT_EQ(session.record->chain.size(), 60u);
-  EXPECT_TRUE(table_->check_quota(kTenant, 0, 40));
+  {
+    const SessionLock held = lock("s");
+    catalog_.is_full = true;
+    std::optional<Expected<Unit>> done;
+    tasks_.answer([&](Expected<Unit> got) { done.emplace(std::move(got)); }, table_->commit(*held, record("s", 90)));
+    EXPECT_FALSE(table_->check_quota(kTenant, 0, 11));
+    work();
+    EXPECT_FALSE(done.value());
+    EXPECT_EQ(held->record->chain.size(), 60u);
+    EXPECT_TRUE(table_->check_quota(kTenant, 0, 40));
+  }
   catalog_.is_full = false;
 
   add(record("t"));
@@ -175,10 +193,12 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
   // One that a response has made counts before it is in the catalog, and not when it is discarded.
   kv::SessionRecord other = record("o");
   other.tenant = TenantId{"b"};
-  Session& made = table_->add(std::make_shared<const kv::SessionRecord>(std::move(other)), 0, {});
-  table_->begin_run(made, RequestId{1});
+  SessionLock made = table_->add(std::move(other), 0, {});
+  table_->begin_run(*made, RequestId{1});
+  Session& begun = *made;
+  made.release();
   EXPECT_EQ(table_->check_quota(TenantId{"c"}, 1, 0).error().code, ErrorCode::limit_sessions);
-  table_->erase(SessionId{"o"});
+  table_->end_run(begun);
   EXPECT_TRUE(table_->check_quota(TenantId{"c"}, 1, 0));
   EXPECT_EQ(table_->count(), 2);
   table_->check_invariants();
@@ -187,27 +207,35 @@ TEST_F(SessionTableTest, QuotasCountWhatIsBeingCommittedAndTakeItBackWhereThatFa
 TEST_F(SessionTableTest, ASessionEndsWhenNothingOfItIsUnderWayAndTheCatalogHasForgottenIt) {
   make();
   add(record("s"));
-  Session& session = *table_->find(SessionId{"s"});
-  table_->begin_run(session, RequestId{1});
-  std::vector<bool> answers;
-  table_->end(session, [&](const Expected<Unit>& done) { answers.push_back(done.has_value()); });
+  table_->begin_run(session("s"), RequestId{1});
+  std::string answers;
+  const auto answer = [&](const Expected<Unit>& done) { answers += done ? '+' : '-'; };
+  table_->end(session("s"), answer);
   work();
-  EXPECT_TRUE(answers.empty()) << "a request runs in it";
+  EXPECT_EQ(answers, "") << "a reply is being made";
   catalog_.is_full = true;
-  table_->end_run(session);
-  table_->end_when_idle(session);
+  table_->end_run(session("s"));
   work();
-  EXPECT_EQ(answers, (std::vector<bool>{false}));
-  EXPECT_TRUE(used("s")) << "it is as it was";
+  EXPECT_EQ(answers, "-");
+  EXPECT_EQ(lock("s")->summary.id.value, "s") << "it is as it was";
 
   catalog_.is_full = false;
-  table_->end(session, [&](const Expected<Unit>& done) { answers.push_back(done.has_value()); });
-  bool refused = false;
-  table_->with(kTenant, "s", [&](Expected<Session*> found) { refused = !found; });
+  table_->end(session("s"), answer);
+  lock_later("s", answers, 's');
   work();
-  EXPECT_EQ(answers, (std::vector<bool>{false, true}));
-  EXPECT_TRUE(refused) << "it came while the session ended";
+  EXPECT_EQ(answers, "-+-") << "what came while the session ended is refused";
   EXPECT_EQ(ended_, (std::vector<std::string>{"s"}));
+  EXPECT_EQ(table_->size(), 0u);
+}
+
+TEST_F(SessionTableTest, AnEndThatThrowsIsAnsweredAndNotTriedAgain) {
+  make();
+  add(record("s"));
+  catalog_.throws = true;
+  EXPECT_FALSE(result_of(end_of("s")));
+  catalog_.throws = false;
+  EXPECT_EQ(table_->size(), 1u);
+  EXPECT_TRUE(result_of(end_of("s")));
   EXPECT_EQ(table_->size(), 0u);
 }
 
@@ -220,8 +248,8 @@ TEST_F(SessionTableTest, ATimeToLiveGoesOnOverARestartAndNotWhileItIsUsed) {
   clock_.advance(std::chrono::seconds(40));
   make();
   EXPECT_EQ(table_->next_expiry() - clock_.now(), std::chrono::seconds(20));
-  EXPECT_TRUE(used("s"));
-  table_->begin_run(*table_->find(SessionId{"s"}), RequestId{1});
+  (void)lock("s");
+  table_->begin_run(session("s"), RequestId{1});
   clock_.advance(std::chrono::seconds(100));
   table_->expire();
   work();

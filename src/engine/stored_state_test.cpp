@@ -70,7 +70,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
     };
     auto context = model().new_context({.cells = 4096, .sequences = 4, .threads = 1, .layout = GetParam()}).value();
     lane_ = std::make_unique<Lane>(std::move(options), std::move(context), nullptr, model().vocab(), clock_,
-                                   [this](TaskResult result) {
+                                   [this](GenerationResult result) {
                                      Answer& answer = answers_[result.id.value];
                                      answer.tokens = std::move(result.generated);
                                      answer.usage = std::get<EosEvent>(result.terminal).usage;
@@ -79,7 +79,7 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
   }
 
   Answer ask(const std::string& session, std::vector<Token> chain, const std::string& forked_from = "") {
-    Task task;
+    GenerationJob task;
     task.id = RequestId{++last_id_};
     task.session = SessionId{session};
     task.forked_from = SessionId{forked_from};

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "capability/chat.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/router_test_support.h"
 #include "engine/worker_source_test_support.h"
 #include "testing/fake_model.h"
@@ -75,8 +75,9 @@ class ToolCalls : public ::testing::Test {
     RouterOptions router;
     router_ = std::make_unique<Router>(router, source_, catalog_, store_, preparer_, clock_);
     lane_ = std::make_unique<Lane>(
-        LaneOptions{}, std::make_unique<FakeContext>(options), nullptr, model_->vocab(), clock_, [this](TaskResult result) {
-          router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+        LaneOptions{}, std::make_unique<FakeContext>(options), nullptr, model_->vocab(), clock_,
+        [this](GenerationResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
         });
     router_->on_loaded("fake", chat_model(model_, {lane_.get()}));
   }
@@ -92,7 +93,7 @@ class ToolCalls : public ::testing::Test {
   std::shared_ptr<CallsSink> generate(GenerateRequest request, bool is_slow = false) {
     auto sink = std::make_shared<CallsSink>();
     sink->is_slow = is_slow;
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+    router_->generations().start(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     for (int quiet = 0; quiet < 3;) {
       bool worked = router_->step();
       worked |= preparer_.step();
@@ -108,7 +109,8 @@ class ToolCalls : public ::testing::Test {
     std::string id;
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
-    router_->create_session(kTenant, request, [&](Expected<SessionInfo> made) { id = made.value().id.value; });
+    router_->tasks().answer([&](Expected<SessionInfo> made) { id = made.value().id.value; },
+                            router_->sessions().create(kTenant, request));
     while (router_->step()) {
     }
     return id;
@@ -267,8 +269,9 @@ TEST_F(ToolCalls, OtherToolsWriteTheSessionAnew) {
 TEST_F(ToolCalls, InputThatWaitsIsWrittenWithTheToolsOfWhoGenerates) {
   serve(kCall);
   const std::string session = begin_session();
-  router_->append_input(kTenant, {.session = session, .input = {.text = "what?", .messages = {}}},
-                        [](const Expected<SessionInfo>& done) { EXPECT_TRUE(done); });
+  router_->tasks().answer(
+      [](const Expected<SessionInfo>& done) { EXPECT_TRUE(done); },
+      router_->sessions().append(kTenant, {.session = session, .input = {.text = "what?", .messages = {}}}));
   GenerateRequest request = ask("");
   request.input = {};
   request.session = session;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <format>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,12 +29,16 @@ class NamedModels final : public WorkerSource {
   }
   void add_metrics(MetricsSnapshot&) const override {}
   void start(WorkerHost&) override {}
-  void load(const std::string& model) override { wanted.push_back(model); }
+  void load(const std::string& model) override {
+    if (throws) throw std::bad_alloc();
+    wanted.push_back(model);
+  }
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string& model) override { cancelled.push_back(model); }
   void note_queue(const std::string& model) override { queued.push_back(model); }
   void stop() override {}
 
+  bool throws = false;
   std::vector<std::string> wanted;     // loads that were asked for, in order
   std::vector<std::string> cancelled;  // likewise
   std::vector<std::string> queued;     // likewise

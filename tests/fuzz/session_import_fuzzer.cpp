@@ -25,7 +25,7 @@
 #include "engine/context_shift.h"
 #include "engine/lane.h"
 #include "engine/portable_session.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/worker_source_test_support.h"
 #include "kv/record_check.h"
 #include "kv/session_file.h"
@@ -154,7 +154,8 @@ class Life {
 
   [[nodiscard]] Expected<SessionId> import(const std::string& name, PortableFile file) {
     const auto made = ask<ImportedSession>([&](auto reply) {
-      router_->import_session(kTenant, {.name = name, .file = std::move(file), .model = {}}, std::move(reply));
+      router_->tasks().answer(
+          std::move(reply), router_->transfer().import_session(kTenant, {.name = name, .file = std::move(file), .model = {}}));
     });
     if (!made) return std::unexpected(made.error());
     sessions_.push_back(made->info.id);
@@ -203,13 +204,11 @@ class Life {
                                      std::move_only_function<void(Expected<engine::EncodedPtr>)> then) {
       vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
     };
-    lane_ = std::make_unique<engine::Lane>(std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr,
-                                           model_->vocab(), clock_, [this](engine::TaskResult result) {
-                                             const RequestId id = result.id;
-                                             router_->post(router_->of(id, [this, result = std::move(result)]() mutable {
-                                               router_->on_result(std::move(result));
-                                             }));
-                                           });
+    lane_ = std::make_unique<engine::Lane>(
+        std::move(lane), std::make_unique<testing::FakeContext>(options_), nullptr, model_->vocab(), clock_,
+        [this](engine::GenerationResult result) {
+          router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
+        });
     router_->on_loaded("fake", engine::chat_model(model_, {lane_.get()}, vision_));
   }
   void settle() {
@@ -241,7 +240,7 @@ class Life {
   void generate(GenerateRequest request, std::int32_t max_tokens) {
     request.options.max_tokens = max_tokens;
     const auto sink = std::make_shared<OneEndSink>();
-    router_->generate(RequestId{++last_request_}, kTenant, std::move(request), {sink});
+    router_->generations().start(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
     UMA_CHECK(sink->has_ended);
   }
@@ -278,7 +277,8 @@ void Life::operate(std::uint8_t operation) {
   switch (operation % 16) {
     case 0:
       (void)ask<SessionInfo>([&](auto reply) {
-        router_->append_input(kTenant, {.session = id.value, .input = input(record->mode, text)}, std::move(reply));
+        router_->tasks().answer(std::move(reply),
+                                router_->sessions().append(kTenant, {.session = id.value, .input = input(record->mode, text)}));
       });
       break;
     case 1:
@@ -293,12 +293,15 @@ void Life::operate(std::uint8_t operation) {
       generate({.model = {}, .session = id.value, .input = {}, .regenerate = true, .options = {}, .response = {}}, 1 + how);
       break;
     case 5:
-      (void)ask<SessionInfo>(
-          [&](auto reply) { router_->rewind_session(kTenant, id.value, record->turns_dropped + how / 2, std::move(reply)); });
+      (void)ask<SessionInfo>([&](auto reply) {
+        router_->tasks().answer(std::move(reply),
+                                router_->sessions().rewind(kTenant, id.value, record->turns_dropped + how / 2));
+      });
       break;
     case 6: {
       if (sessions_.size() >= kSessionsMax) break;
-      const auto fork = ask<SessionInfo>([&](auto reply) { router_->fork_session(kTenant, id.value, "", std::move(reply)); });
+      const auto fork = ask<SessionInfo>(
+          [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().fork(kTenant, id.value, "")); });
       if (fork) sessions_.push_back(fork->id);
       break;
     }
@@ -310,7 +313,9 @@ void Life::operate(std::uint8_t operation) {
       const bool begins_with_instructions = record->has_instructions && begin == 0 && (!waits || record->messages.empty());
       const auto turns = record->turns_dropped + static_cast<std::int32_t>(record->turns.size());
       const MessagePosition place{.turn = waits ? turns : turns - 1, .number = number - (begins_with_instructions ? 1 : 0)};
-      (void)ask<SessionDetail>([&](auto reply) { router_->remove_last_message(kTenant, id.value, place, std::move(reply)); });
+      (void)ask<SessionDetail>([&](auto reply) {
+        router_->tasks().answer(std::move(reply), router_->sessions().remove_last_message(kTenant, id.value, place));
+      });
       break;
     }
     case 8:
@@ -318,7 +323,8 @@ void Life::operate(std::uint8_t operation) {
       respond(id, how);
       break;
     case 10:
-      (void)ask<SessionDetail>([&](auto reply) { router_->get_session(kTenant, id.value, std::move(reply)); });
+      (void)ask<SessionDetail>(
+          [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().get(kTenant, id.value)); });
       break;
     case 11:
     case 12:
@@ -336,7 +342,8 @@ void Life::operate(std::uint8_t operation) {
       restart();
       break;
     default:
-      (void)ask<Unit>([&](auto reply) { router_->end_session(kTenant, id.value, std::move(reply)); });
+      (void)ask<Unit>(
+          [&](auto reply) { router_->tasks().answer(std::move(reply), router_->sessions().end(kTenant, id.value)); });
       break;
   }
 }
@@ -357,8 +364,9 @@ void Life::respond(const SessionId& session, int how) {
 // What comes out goes in again, and is the same.
 void Life::export_and_import(const SessionId& session, bool with_kv) {
   const kv::SessionRecord record = *catalog_.kept().at(session);
-  auto exported =
-      ask<ExportedSession>([&](auto reply) { router_->export_session(kTenant, session.value, with_kv, std::move(reply)); });
+  auto exported = ask<ExportedSession>([&](auto reply) {
+    router_->tasks().answer(std::move(reply), router_->transfer().export_session(kTenant, session.value, with_kv));
+  });
   UMA_CHECK(exported.has_value());
   const auto made = import(std::format("copy {}", sessions_.size()), std::move(exported->file));
   if (!made) {

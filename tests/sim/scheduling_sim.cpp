@@ -93,8 +93,8 @@ void SchedulingSim::make_world() {
   engine::RouterOptions options;
   options.limits.deadline_ms = 0;
   router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, timeline_);
-  machine_ = std::make_unique<Machine>(machine_options_, timeline_, model_->vocab(), [this](engine::TaskResult result) {
-    router_->post([this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); });
+  machine_ = std::make_unique<Machine>(machine_options_, timeline_, model_->vocab(), [this](engine::GenerationResult result) {
+    router_->post([this, result = std::move(result)]() mutable { router_->generations().on_result(std::move(result)); });
   });
   machine_->on_begin = [this](const Call& call) { note_begin(call); };
   machine_->on_call = [this](const Call& call) { note_call(call); };
@@ -266,8 +266,8 @@ void SchedulingSim::arrive(Request& request) {
   wanted.options.target_tbt_ms = request.target_tbt_ms;
   wanted.options.target_ttft_ms = request.target_ttft_ms;
   if (request.is_background) wanted.options.request_class = RequestClass::background;
-  router_->generate(RequestId{request.id + 1}, TenantId{request.flow.tenant}, std::move(wanted),
-                    {std::make_shared<Sink>(*this, request)});
+  router_->generations().start(RequestId{request.id + 1}, TenantId{request.flow.tenant}, std::move(wanted),
+                               {std::make_shared<Sink>(*this, request)});
   pump();
   update_contests();
   machine_->wake_lane();

@@ -21,7 +21,7 @@
 
 #include "base/random.h"
 #include "engine/preparer.h"
-#include "engine/router.h"
+#include "engine/router/router.h"
 #include "engine/worker_source_test_support.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"

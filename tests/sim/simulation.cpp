@@ -59,6 +59,13 @@ void SlowCatalog::crash(std::size_t count) {
   }
 }
 
+kv::RecordPtr SlowCatalog::given(const SessionId& id) const {
+  for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
+    if (call->record != nullptr && call->record->id == id) return call->record;
+  }
+  return kept_.find(id);
+}
+
 bool SlowCatalog::answer_one(bool with_failure) {
   if (calls_.empty()) return false;
   Call call = std::move(calls_.front());
@@ -169,7 +176,8 @@ class Simulation::Sink final : public EventSink {
   // What the session has when its first token or shift comes. Nothing else can change it until the end.
   void look_at_start() {
     if (session_.empty() || !start_.empty()) return;
-    const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
+    // The input may be on its way to the catalog.
+    const kv::RecordPtr record = simulation_.catalog_.given(SessionId{session_});
     if (record == nullptr) return;
     start_ = record->chain;
     start_.insert(start_.end(), record->pending.begin(), record->pending.end());
@@ -381,13 +389,12 @@ void Simulation::make_lanes() {
       prefill_context = std::make_unique<testing::FakeContext>(one);
       contexts_.push_back(prefill_context.get());
     }
-    lanes_.push_back(std::make_unique<engine::Lane>(
-        lane_options_, std::move(context), std::move(prefill_context), model_->vocab(), clock_,
-        [this](engine::TaskResult result) {
-          const RequestId id = result.id;
-          router_->post(
-              router_->of(id, [this, result = std::move(result)]() mutable { router_->on_result(std::move(result)); }));
-        }));
+    lanes_.push_back(std::make_unique<engine::Lane>(lane_options_, std::move(context), std::move(prefill_context),
+                                                    model_->vocab(), clock_, [this](engine::GenerationResult result) {
+                                                      router_->post([this, result = std::move(result)]() mutable {
+                                                        router_->generations().on_result(std::move(result));
+                                                      });
+                                                    }));
     if (random_.next_below(2) == 0) {
       // A draft model that is cheaper, and wrong now and then.
       testing::FakeOptions draft = model_options_;
@@ -426,12 +433,10 @@ void Simulation::crash_and_start_again() {
 
   // Every session that a client was told of is there, and its own tenant's.
   for (const TenantId& tenant : kTenants) {
-    router_->list_sessions(
-        tenant, {}, expect_reply<SessionList>([this, tenant](const Expected<SessionList>& all) {
-          for (const auto& [id, session] : known_) {
-            UMA_CHECK(std::ranges::contains(all->sessions, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
-          }
-        }));
+    const SessionList all = router_->sessions().list(tenant, {}).value();
+    for (const auto& [id, session] : known_) {
+      UMA_CHECK(std::ranges::contains(all.sessions, SessionId{id}, &SessionInfo::id) == (session.tenant == tenant));
+    }
   }
 }
 
@@ -661,22 +666,23 @@ void Simulation::create_session() {
     request.n_keep = random_.next_below(2) == 0 ? 0 : static_cast<std::int32_t>(random_.next_below(30));
   }
   const bool can_expire = request.ttl_s > 0;
-  router_->create_session(
-      tenant, request,
+  router_->tasks().answer(
       expect_reply<SessionInfo>([this, tenant, can_expire, system = request.system](Expected<SessionInfo> made) {
         if (!made || can_expire) return;
         known_[made->id.value].tenant = tenant;
         known_[made->id.value].system = system;
-      }));
+      }),
+      router_->sessions().create(tenant, request));
 }
 
 void Simulation::append() {
   const std::string session = pick_session();
   const std::string text = input_text();
-  router_->append_input(tenant_of(session), {.session = session, .input = {.text = text, .messages = {}}},
-                        expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
-                          if (done && known_.contains(session)) known_[session].inputs.push_back(text);
-                        }));
+  router_->tasks().answer(
+      expect_reply<SessionInfo>([this, session, text](const Expected<SessionInfo>& done) {
+        if (done && known_.contains(session)) known_[session].inputs.push_back(text);
+      }),
+      router_->sessions().append(tenant_of(session), {.session = session, .input = {.text = text, .messages = {}}}));
 }
 
 void Simulation::generate(bool in_session) {
@@ -706,18 +712,17 @@ void Simulation::generate(bool in_session) {
   sinks_.push_back(sink);
   ++outcome_.generations;
   const TenantId tenant = tenant_of(request.session);
-  router_->of(sink->id, [&] { router_->generate(sink->id, tenant, std::move(request), {sink}); })();
+  router_->generations().start(sink->id, tenant, std::move(request), {sink});
 }
 
 void Simulation::cancel() {
   if (sinks_.empty()) return;
   const auto& sink = sinks_[random_.next_below(sinks_.size())];
   if (random_.next_below(2) == 0) {
-    router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
+    (void)router_->cancel(sink->id);
   } else {
     const std::string session = pick_session();
-    router_->cancel_session(tenant_of(session), session,
-                            expect_reply<bool>([](const Expected<bool>& done) { UMA_CHECK(done.has_value()); }));
+    (void)router_->cancel_session(tenant_of(session), session);
   }
 }
 
@@ -732,24 +737,26 @@ void Simulation::end_session() {
     known->inputs.clear();
     known->was_cut = true;
   }
-  router_->end_session(tenant, session, expect_reply<Unit>([this, session, known](const Expected<Unit>& done) {
-                         const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
-                         UMA_CHECK(is_kept == (!done && done.error().code != ErrorCode::session_unknown));
-                         if (known && is_kept) known_[session] = *known;
-                       }));
+  router_->tasks().answer(expect_reply<Unit>([this, session, known](const Expected<Unit>& done) {
+                            const bool is_kept = catalog_.kept().find(SessionId{session}) != nullptr;
+                            UMA_CHECK(is_kept == (!done && done.error().code != ErrorCode::session_unknown));
+                            if (known && is_kept) known_[session] = *known;
+                          }),
+                          router_->sessions().end(tenant, session));
 }
 
 void Simulation::fork_or_rewind() {
   const std::string session = pick_session();
   const TenantId tenant = tenant_of(session);
   if (random_.next_below(2) == 0) {
-    router_->fork_session(tenant, session, "", expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
-                            if (made) known_[made->id.value].tenant = tenant;
-                          }));
+    router_->tasks().answer(expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
+                              if (made) known_[made->id.value].tenant = tenant;
+                            }),
+                            router_->sessions().fork(tenant, session, ""));
   } else {
     if (known_.contains(session)) known_[session].was_cut = true;
-    router_->rewind_session(tenant, session, static_cast<std::int32_t>(random_.next_below(3)),
-                            expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}));
+    router_->tasks().answer(expect_reply<SessionInfo>([](const Expected<SessionInfo>&) {}),
+                            router_->sessions().rewind(tenant, session, static_cast<std::int32_t>(random_.next_below(3))));
   }
 }
 
@@ -757,23 +764,23 @@ void Simulation::export_and_import() {
   const std::string session = pick_session();
   const TenantId tenant = tenant_of(session);
   const bool with_kv = random_.next_below(2) == 0;
-  router_->export_session(
-      tenant, session, with_kv, expect_reply<ExportedSession>([this, tenant](Expected<ExportedSession> exported) {
-        if (!exported) return;
-        const std::int32_t tokens = exported->info.tokens;
-        const bool had_kv = exported->kv_bytes > 0;
-        ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
-        router_->import_session(
-            tenant, std::move(request),
-            expect_reply<ImportedSession>([this, tenant, tokens, had_kv](const Expected<ImportedSession>& made) {
-              if (!made) return;
-              UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
-              UMA_CHECK(had_kv == (made->kv != ImportedKv::none));
-              outcome_.imports_with_kv += made->kv == ImportedKv::kept ? 1 : 0;
-              known_[made->info.id.value].tenant = tenant;
-              ++outcome_.imports;
-            }));
-      }));
+  router_->tasks().answer(expect_reply<ExportedSession>([this, tenant](Expected<ExportedSession> exported) {
+                            if (!exported) return;
+                            const std::int32_t tokens = exported->info.tokens;
+                            const bool had_kv = exported->kv_bytes > 0;
+                            ImportRequest request{.name = new_text(), .file = std::move(exported->file)};
+                            router_->tasks().answer(expect_reply<ImportedSession>(
+                                                        [this, tenant, tokens, had_kv](const Expected<ImportedSession>& made) {
+                                                          if (!made) return;
+                                                          UMA_CHECK(made->are_tokens_kept && made->info.tokens == tokens);
+                                                          UMA_CHECK(had_kv == (made->kv != ImportedKv::none));
+                                                          outcome_.imports_with_kv += made->kv == ImportedKv::kept ? 1 : 0;
+                                                          known_[made->info.id.value].tenant = tenant;
+                                                          ++outcome_.imports;
+                                                        }),
+                                                    router_->transfer().import_session(tenant, std::move(request)));
+                          }),
+                          router_->transfer().export_session(tenant, session, with_kv));
 }
 
 void Simulation::create_conversation() {
@@ -781,9 +788,10 @@ void Simulation::create_conversation() {
   CreateSessionRequest request;
   request.mode = SessionMode::chat;
   if (random_.next_below(2) == 0) request.messages = {{"user", input_text()}};
-  router_->create_session(tenant, request, expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
+  router_->tasks().answer(expect_reply<SessionInfo>([this, tenant](const Expected<SessionInfo>& made) {
                             if (made) conversations_.emplace_back(made->id.value, tenant);
-                          }));
+                          }),
+                          router_->sessions().create(tenant, request));
 }
 
 void Simulation::respond() {
@@ -809,8 +817,8 @@ void Simulation::respond() {
   auto sink = std::make_shared<ResponseSink>(*this, request, tenant);
   sink->id = RequestId{++last_request_};
   response_sinks_.push_back(sink);
-  router_->of(sink->id, [&] { router_->generate(sink->id, tenant, std::move(request), {sink}); })();
-  if (random_.next_below(8) == 0) router_->cancel(sink->id, expect_reply<bool>([](const Expected<bool>&) {}));
+  router_->generations().start(sink->id, tenant, std::move(request), {sink});
+  if (random_.next_below(8) == 0) (void)router_->cancel(sink->id);
 }
 
 void Simulation::forget_response() {
@@ -818,7 +826,8 @@ void Simulation::forget_response() {
   const auto picked = responses_.begin() + static_cast<std::ptrdiff_t>(random_.next_below(responses_.size()));
   const KnownResponse known = std::move(*picked);
   responses_.erase(picked);
-  router_->forget_response(known.tenant, known.session, known.id, expect_reply<Unit>([](const Expected<Unit>&) {}));
+  router_->tasks().answer(expect_reply<Unit>([](const Expected<Unit>&) {}),
+                          router_->sessions().forget_response(known.tenant, known.session, known.id));
 }
 
 // Every response whose end was told is kept, unless a full context has cost its turn.

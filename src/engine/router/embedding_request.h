@@ -1,0 +1,53 @@
+// Requests for embeddings and rankings, from their admission to their reply. Owned by the router's thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+#include "base/metrics.h"
+#include "core/embedding.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/image.h"
+#include "core/reply.h"
+#include "core/task.h"
+#include "engine/router/router_parts.h"
+#include "engine/worker_source.h"
+
+namespace uma::engine {
+
+class EmbeddingRequests {
+ public:
+  // The references outlive it.
+  EmbeddingRequests(const RouterParts& parts, WorkerSource& source, Counter& refused)
+      : parts_(parts), source_(source), refused_(refused) {}
+
+  // Accept a request and start it.
+  void embed(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply) {
+    start(id, tenant, std::move(call), std::move(reply));
+  }
+  void rerank(RequestId id, const TenantId& tenant, RerankRequest call, Reply<RerankResult> reply) {
+    start(id, tenant, std::move(call), std::move(reply));
+  }
+  // A vector for each image. Errors: ImageIntake::embed(), E_LIMIT_003.
+  [[nodiscard]] Task<Expected<ImageEmbeddings>> embed_images(TenantId tenant, EmbedImagesRequest call);
+  // From now on new requests are refused.
+  void drain() { draining_ = true; }
+
+ private:
+  template <class Call, class Result>
+  void start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply);
+  template <class Result, class Call>
+  [[nodiscard]] Task<> run(InFlight& request, Call call, std::shared_ptr<Reply<Result>> reply);
+  template <class Result, class Call>
+  [[nodiscard]] Task<Expected<Result>> compute(InFlight& request, const Call& call);
+  [[nodiscard]] Expected<Unit> admit(std::size_t bytes) const;
+
+  const RouterParts parts_;
+  WorkerSource& source_;
+  Counter& refused_;
+  bool draining_ = false;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,600 @@
+#include "engine/router/generation.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/check.h"
+#include "base/thrown.h"
+#include "capability/message_images.h"
+#include "engine/record_edits.h"
+#include "engine/record_input.h"
+#include "engine/router/session_commands.h"
+#include "llm/image_tokens.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kDefaultMaxTokens = 512;
+
+Error unknown_session_of(const GenerateRequest& call) {
+  const bool continues = call.response && !call.response->previous.empty();
+  return continues ? unknown_response(call.response->previous) : unknown_session(call.session);
+}
+
+bool is_chat(const kv::SessionRecord& record) {
+  return record.mode == SessionMode::chat;
+}
+
+// The options of a chat's reply, which also ends where the model's own notation does.
+GenerateOptions chat_options(const llm::Model& model, GenerateOptions options) {
+  for (std::string& stop : capability::chat_stop_strings(model)) options.stop.push_back(std::move(stop));
+  return options;
+}
+
+// The images among these tokens, which are of the record.
+Expected<std::vector<ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,
+                                          std::span<const Token> tokens) {
+  if (served.vision == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
+  std::vector<std::string> ids;
+  for (const auto* messages : {&record.messages, &record.pending_messages}) {
+    for (const ChatMessage& message : *messages) {
+      for (capability::MessageImage& image : capability::images_of(message)) ids.push_back(std::move(image.id));
+    }
+  }
+  return find_image_runs(tokens, ids, served.vision->identity());
+}
+
+// Charges the request for tokens that are kept for it, and for what its reply must follow.
+Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, std::size_t tokens) {
+  if (!request.share) return Unit{};
+  return request.share->grow(tokens * sizeof(Token) + grammars.bytes());
+}
+
+Expected<Unit> check_logit_bias(const llm::Model& model, const SamplingParams& sampling) {
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token >= 0 && token < model.vocab().size()) continue;
+    return std::unexpected(Error{ErrorCode::proto_field,
+                                 std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
+                                             token, model.vocab().size() - 1),
+                                 "logit_bias"});
+  }
+  return Unit{};
+}
+
+// Whether a session with this record can make the reply that is asked for. Errors: E_PROTO_003.
+Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest& call) {
+  if (call.regenerate && record.turns.empty()) return fail(ErrorCode::proto_field, "the session has no reply to regenerate");
+  if (call.regenerate && !record.pending.empty()) {
+    return fail(ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first");
+  }
+  if (!call.regenerate && call.input.empty() && !call.options.chat.tools.empty() && record.pending_messages.empty()) {
+    return fail(ErrorCode::proto_field, "field \"tools\" belongs to input of a chat: the session has none to answer");
+  }
+  return Unit{};
+}
+
+// The pending messages are written with other tools or template arguments than before.
+bool is_written_anew(const kv::SessionRecord& record, const GenerateRequest& call) {
+  const ChatOptions& chat = call.options.chat;
+  return !call.regenerate && !record.pending_messages.empty() &&
+         (chat.tools != record.tools || chat.template_arguments != record.template_arguments);
+}
+
+// A turn that the model ended at once is a turn; a reply that never came to its first token leaves its input pending.
+bool is_turn(const GenerationResult& result) {
+  const auto* eos = std::get_if<EosEvent>(&result.terminal);
+  return eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
+}
+
+// The end of a reply that could not be stored.
+EosEvent not_stored(const GenerationResult& result, const Error& error, std::string_view what) {
+  EosEvent eos;
+  if (const auto* ended = std::get_if<EosEvent>(&result.terminal)) eos = *ended;
+  eos.reason = FinishReason::error;
+  eos.error = Error{error.code, std::format("{}: {}", what, error.message)};
+  return eos;
+}
+
+// A session's run, which ends with the scope.
+class RunGuard {
+ public:
+  RunGuard(SessionTable& sessions, Session& session, RequestId id, std::string response)
+      : sessions_(sessions), session_(&session) {
+    sessions.begin_run(session, id, std::move(response));
+  }
+  RunGuard(const RunGuard&) = delete;
+  ~RunGuard() { end(); }
+  void end() {
+    if (Session* session = std::exchange(session_, nullptr)) run_noting([&] { sessions_.end_run(*session); });
+  }
+
+ private:
+  SessionTable& sessions_;
+  Session* session_;
+};
+
+}  // namespace
+
+// --- Every generation
+
+void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest call,
+                        std::vector<std::shared_ptr<EventSink>> sinks) {
+  UMA_CHECK(!sinks.empty() && (sinks.size() == 1 || (call.session.empty() && !call.response)));
+  const TimePoint now = parts_.clock.now();
+  const std::int64_t timeout_ms = call.options.timeout_ms;
+  InFlight& request = parts_.in_flight.begin({
+      .id = id,
+      .flow = {tenant.value, call.client},
+      .received = now,
+      .timeout = timeout_ms > 0 ? now + std::chrono::milliseconds(timeout_ms) : kNever,
+      .deadline_ms = call.options.deadline_ms,
+      .sinks = sinks,
+      .wants_progress = call.options.progress,
+      .share = call.share,
+      .end = {},
+      .use = {},
+      .on_abort =
+          [this, sinks](const Abort& how) {
+            if (how.reason == FinishReason::error) refused_.add();
+            const Event terminal = how.reason == FinishReason::error
+                                       ? Event(FailureEvent{how.error})
+                                       : Event(EosEvent{.reason = how.reason, .usage = {}, .text = {}, .error = std::nullopt});
+            for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });
+          },
+  });
+  parts_.in_flight.start(request, run(request, generate(request, tenant, std::move(call))));
+}
+
+void Generations::on_result(GenerationResult result) {
+  InFlight* request = parts_.in_flight.find(result.id);
+  UMA_CHECK(request != nullptr);
+  request->has_result = true;
+  if (request->on_result) std::exchange(request->on_result, std::nullopt).value()(std::move(result));
+}
+
+// Ends the request with an error where `body`, which otherwise ends it, fails or throws.
+Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
+  Expected<Unit> done;
+  bool has_thrown = false;
+  try {
+    done = co_await std::move(body);
+  } catch (...) {
+    done = std::unexpected(thrown_error(parts_.tasks.place()));
+    has_thrown = static_cast<bool>(request.cancel_in_lane);  // tokens may have been sent
+  }
+  if (done) co_return;
+  if (request.cancel_in_lane && !request.has_result) {
+    // It has thrown while its lane goes on.
+    request.cancel_in_lane();
+    (void)co_await parts_.tasks.ask<GenerationResult>(
+        [&](Reply<GenerationResult> reply) { request.on_result = std::move(reply); });
+  }
+  refused_.add();
+  end(request, has_thrown ? Event(EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = done.error()})
+                          : Event(FailureEvent{done.error()}));
+}
+
+// Before the client hears of its end the request is out of every table.
+void Generations::end(InFlight& request, const Event& terminal) {
+  const std::vector<std::shared_ptr<EventSink>> sinks = request.sinks;
+  parts_.in_flight.end(request);
+  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });  // terminal events are always taken
+}
+
+Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, GenerateRequest call) {
+  if (auto admitted = admit(call, std::ssize(request.sinks)); !admitted) co_return admitted.error();
+  auto model = model_of(tenant, call);
+  if (!model) co_return model.error();
+  request.model = std::move(*model);
+  if (parts_.models.bytes_wanted(request.model) > 0) parts_.in_flight.set_deadline(request);
+  const bool is_background = call.options.request_class == RequestClass::background;
+  auto leasing = call.session.empty() ? parts_.models.lease_chat(call.model, is_background)
+                                      : parts_.access.lease_model(tenant, call.session, is_background);
+  auto use = co_await std::move(leasing);
+  if (!use) co_return use.error();
+  request.use = std::move(*use);
+  request.deadline = kNever;
+  if (auto may = check_logit_bias(*request.use->model, call.options.sampling); !may) co_return may.error();
+
+  const bool is_of_session = !call.session.empty() || call.response;
+  auto images = std::make_shared<ImageHold>();
+  if (!call.input.images.empty()) {
+    auto held = co_await parts_.images.read(*request.use, call.input,
+                                            {.tenant = tenant,
+                                             .keeps = is_of_session,
+                                             .deadline = parts_.in_flight.deadline_of(request),
+                                             .end = request.end.get_token(),
+                                             .share = request.share});
+    if (!held) co_return held.error();
+    *images = std::move(*held);
+  }
+  if (!is_of_session) co_return co_await generate_one_shot(request, std::move(call), std::move(images));
+  co_return co_await generate_in_session(request, std::move(tenant), std::move(call));
+}
+
+Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t replies) const {
+  if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
+  const std::size_t prompt_bytes = call.input.bytes() + call.options.chat.tools.size();
+  if (prompt_bytes > parts_.limits.max_prompt_bytes) {
+    return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
+                                                     parts_.limits.max_prompt_bytes));
+  }
+  // What waits is what the slots cannot hold; the request itself is in the table already. Counted here and not in the lanes, so
+  // that a burst is judged alike however far its requests have come.
+  std::int64_t waiting = parts_.in_flight.generations() - replies;
+  for (const ServedModel* served : parts_.models.loaded()) {
+    for (const Lane* lane : served->lanes) waiting -= lane->shape().sequences;
+  }
+  const auto waiting_max = static_cast<std::int64_t>(parts_.limits.queue_max);
+  if (waiting_max > 0 && waiting >= waiting_max) {
+    return fail(ErrorCode::limit_wait,
+                std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
+  }
+  return Unit{};
+}
+
+// The name of the model that the request is for; empty where nobody knows it, which the lease will say.
+Expected<std::string> Generations::model_of(const TenantId& tenant, const GenerateRequest& call) const {
+  const auto known = source_.resolve(call.model);
+  if (call.session.empty()) return known.value_or("");
+  const Session* session = parts_.sessions.find(tenant, call.session);
+  if (session == nullptr) return std::unexpected(unknown_session_of(call));
+  if (!call.model.empty() && !known) return known;
+  if (!call.model.empty() && *known != session->summary.model) {
+    return fail(ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session is of model \"{}\"", call.model,
+                                                    session->summary.model));
+  }
+  return session->summary.model;
+}
+
+// --- One-shot requests
+
+Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images) {
+  const ServedModel& served = *request.use;
+  kv::SessionRecord empty;
+  empty.created_s = parts_.clock.unix_s();
+  const bool has_messages = !call.input.messages.empty();
+  GenerateOptions options = call.options;
+  const auto prepared = co_await prepare(request, std::make_shared<const kv::SessionRecord>(std::move(empty)), call);
+  if (!prepared) co_return prepared.error();
+  const std::vector<Token>& prompt = prepared->record->pending;
+  if (auto fits = check_fits(served, 0, prompt.size()); !fits) co_return fits.error();
+  if (prompt.empty()) co_return Error{ErrorCode::proto_field, "field \"prompt\" has no tokens for this model"};
+  auto runs = images_of(served, *prepared->record, prompt);
+  if (!runs) co_return runs.error();
+  if (auto may = charge(request, prepared->grammars, prompt.size() * request.sinks.size()); !may) co_return may.error();
+  if (has_messages) options = chat_options(*served.model, std::move(options));
+  const auto next_job = [&](const InFlight& each) {
+    GenerationJob job = make_job(each, prepared->grammars, options, prompt);
+    job.images = *runs;
+    if (has_messages) read_reply(served, job, options.chat);
+    if (options.sampling.seed) ++*options.sampling.seed;
+    return job;
+  };
+  GenerationJob first = next_job(request);
+  const std::vector<RequestId> ids = parts_.in_flight.split(request);
+  for (std::size_t i = 1; i < ids.size(); ++i) {
+    InFlight& each = *parts_.in_flight.find(ids[i]);
+    Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
+    parts_.in_flight.start(each, run(each, reply_one_shot(each, next_job(each), lane, images)));
+  }
+  Lane& lane = *served.lanes[parts_.access.least_loaded_lane(served)];
+  co_return co_await reply_one_shot(request, std::move(first), lane, std::move(images));
+}
+
+// `images` are held until the reply has ended.
+Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr /*images*/) {
+  const GenerationResult result = co_await run_in_lane(request, std::move(job), lane);
+  end(request, result.terminal);
+  co_return Unit{};
+}
+
+// --- Replies in sessions
+
+Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call) {
+  auto finding = call.response ? find_response_place(request, tenant, call) : find_place(request, tenant, call);
+  auto place = co_await std::move(finding);
+  if (!place) co_return place.error();
+  const auto prepared = co_await prepare(request, place->record, call);
+  if (!prepared) co_return prepared.error();
+  kv::RecordPtr next = prepared->record;
+  const bool has_lost_turns = next->turns.size() < place->record->turns.size();
+  if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {
+    // These turns cannot be found in the chain any more, but the responses that they are can still be asked for: so the reply
+    // is made in a session of its own.
+    *place = forked_place(*place->lock, *place->record, place->record->turns.size(), *call.response);
+    kv::SessionRecord moved = *next;
+    moved.id = place->record->id;
+    moved.created_s = place->record->created_s;
+    next = std::make_shared<const kv::SessionRecord>(std::move(moved));
+  }
+  if (auto may = check_start(*request.use, *place, *next); !may) co_return may.error();
+  const bool is_new = place->lock.is_empty();
+  if (is_new) {
+    parts_.images.release().set(place->record->id, kv::image_extras(*place->record));
+    place->lock = parts_.sessions.add(*place->record, place->lane, place->forked_from);
+    request.session = place->record->id;
+  }
+  Session& session = *place->lock;
+  auto job = session_job(request, session, {.grammars = prepared->grammars, .record = next}, call);
+  if (!job) co_return job.error();
+
+  RunGuard run(parts_.sessions, session, request.id, call.response ? call.response->id : "");
+  // What is stored can go on in any lane.
+  const ServedModel& served = *request.use;
+  if (!served.lanes[session.lane]->holds(next->id)) session.lane = parts_.access.least_loaded_lane(served);
+  const std::int64_t created_s = parts_.clock.unix_s();
+  if (call.response) {
+    // The instructions are no part of what was said in the turn.
+    const bool begins_with_instructions = next->has_instructions && next->messages.empty();
+    const auto said = std::ssize(next->pending_messages) - (begins_with_instructions ? 1 : 0);
+    (void)request.sinks.front()->deliver(
+        ResponseBegunEvent{.session = next->id,
+                           .turn = next->turns_dropped + static_cast<std::int32_t>(next->turns.size()),
+                           .number = static_cast<std::int32_t>(said)});
+  }
+  // A response's input is committed with its reply, other input while the reply is being made.
+  std::optional<Started<Unit>> saving;
+  if (!call.response && next != place->record) {
+    saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id));
+  } else {
+    place->lock.release();
+  }
+  GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
+  const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
+  if (!saved && (result.generated.empty() || !call.options.stream)) co_return saved.error();  // the client has nothing of it
+  if (!saved) {
+    run.end();
+    end(request, not_stored(result, saved.error(), "the input could not be stored, and is not in the session"));
+    co_return Unit{};
+  }
+  if (!is_turn(result) || (is_new && !call.response->is_kept)) {
+    run.end();
+    end(request, result.terminal);
+    co_return Unit{};
+  }
+  auto lock = co_await parts_.sessions.lock(session);
+  const auto done = lock ? co_await commit_turn(session, *next, result, call.response, created_s)
+                         : Expected<Unit>(std::unexpected(lock.error()));
+  run.end();
+  if (!done) {
+    const std::string_view rest = call.response ? "the reply could not be stored, and is gone"
+                                                : "the reply could not be stored, its input is pending again";
+    result.terminal = not_stored(result, done.error(), rest);
+  }
+  end(request, result.terminal);
+  co_return Unit{};
+}
+
+Task<Expected<Generations::Place>> Generations::find_place(InFlight& request, const TenantId& tenant,
+                                                           const GenerateRequest& call) {
+  if (const Session* found = parts_.sessions.find(tenant, call.session)) {
+    if (found->is_running()) co_return busy_session(call.session);
+    request.session = found->summary.id;
+  }
+  auto lock = co_await parts_.sessions.lock(tenant, call.session);
+  if (!lock) co_return lock.error();
+  Session& session = **lock;
+  if (session.is_running()) co_return busy_session(call.session);
+  if (auto known = check_model(*request.use, *session.record); !known) co_return known.error();
+  if (auto may = check_call(*session.record, call); !may) co_return may.error();
+  parts_.sessions.touch(session);
+  co_return Place{.lock = std::move(*lock), .record = session.record};
+}
+
+// A response begins a session, continues a conversation after the replies that are being made there, or continues another
+// response: in that one's session where nothing has followed it, else in a new one that begins like it.
+Task<Expected<Generations::Place>> Generations::find_response_place(InFlight& request, const TenantId& tenant,
+                                                                    const GenerateRequest& call) {
+  const ResponseRequest& response = *call.response;
+  if (call.session.empty()) co_return new_place(tenant, *request.use, response);
+  const bool is_conversation = response.previous.empty();
+  if (const Session* found = parts_.sessions.find(tenant, call.session); found != nullptr && is_conversation) {
+    request.session = found->summary.id;
+    if (found->is_running()) parts_.in_flight.set_deadline(request);
+  }
+  auto locking = is_conversation ? parts_.sessions.lock_idle(tenant, call.session) : parts_.sessions.lock(tenant, call.session);
+  auto lock = co_await std::move(locking);
+  request.deadline = kNever;
+  if (!lock) co_return lock.error().code == ErrorCode::session_unknown ? unknown_session_of(call) : lock.error();
+  Session& session = **lock;
+  const kv::SessionRecord& record = *session.record;
+  if (auto known = check_model(*request.use, record); !known) co_return known.error();
+  if (!is_conversation) {
+    const ResponsePtr continued = find_response(record, response.previous);
+    if (continued == nullptr) co_return unknown_response(response.previous);
+    const std::size_t turns = turns_through(record, *continued);
+    const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
+                              !session.is_running() && response.is_kept;
+    if (!goes_on_here) co_return forked_place(session, record, turns, response);
+    request.session = session.summary.id;
+  }
+  parts_.sessions.touch(session);
+  co_return Place{.lock = std::move(*lock), .record = session.record};
+}
+
+Generations::Place Generations::new_place(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response) {
+  kv::SessionRecord record;
+  record.id = parts_.sessions.new_id();
+  record.tenant = tenant;
+  record.model = served.name;
+  record.mode = SessionMode::chat;
+  record.is_of_responses = true;
+  record.is_ephemeral = !response.is_kept;
+  record.ttl_s = response.ttl_s;
+  record.created_s = parts_.clock.unix_s();
+  record.last_used_s = record.created_s;
+  return {.lock = {},
+          .record = std::make_shared<const kv::SessionRecord>(std::move(record)),
+          .lane = parts_.access.least_loaded_lane(served)};
+}
+
+// A new session that begins with the session's first turns.
+Generations::Place Generations::forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
+                                             const ResponseRequest& response) {
+  kv::SessionRecord copy = forked_for_responses(record, turns, parts_.sessions.new_id(), parts_.clock.unix_s());
+  copy.ttl_s = response.ttl_s;
+  copy.is_ephemeral = !response.is_kept;
+  return {.lock = {},
+          .record = std::make_shared<const kv::SessionRecord>(std::move(copy)),
+          .lane = session.lane,
+          .forked_from = session.summary.id};
+}
+
+// Compiles what the reply must follow, and makes the input pending, in one job. Grammars come first, so that a request with an
+// invalid one changes nothing.
+Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, const kv::RecordPtr& record,
+                                                           const GenerateRequest& call) {
+  const bool is_unchanged = !call.response && !call.regenerate && call.input.empty() && !is_written_anew(*record, call);
+  if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
+  const bool reads_all = call.response || call.regenerate || is_written_anew(*record, call);
+  const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
+  co_return co_await parts_.preparer.run(
+      parts_.tasks, TenantId{request.flow.tenant}, bytes,
+      [lease = request.use.again(), end = request.end.get_token(), record, call, is_unchanged,
+       now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
+        if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
+        const capability::ChatFormat& format = *lease->chat;
+        auto grammars = call.response ? lease->grammars->compile(format, call.options, "text.format.schema")
+                                      : lease->grammars->compile(format, call.options);
+        if (!grammars) return std::unexpected(grammars.error());
+        if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
+        const ChatOptions& chat = call.options.chat;
+        Expected<kv::SessionRecord> next;
+        if (call.response) {
+          next = begin_response(format, *record, call.input, *call.response, chat);
+        } else if (call.regenerate) {
+          next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat);
+        } else {
+          next = append_to_record(format, *record, call.input, &chat);
+        }
+        if (!next) return std::unexpected(next.error());
+        next->last_used_s = now_s;
+        return Prepared{.grammars = std::move(*grammars),
+                        .record = std::make_shared<const kv::SessionRecord>(std::move(*next))};
+      });
+}
+
+// Whether there is something to generate on, and room for it.
+Expected<Unit> Generations::check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const {
+  if (next.chain.empty() && next.pending.empty()) {
+    return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
+  }
+  if (place.record.get() != &next) {
+    if (auto may = parts_.access.check_next(served, *place.record, next); !may) return may;
+  }
+  if (auto fits = check_record_fits(served, next, next.pending.size()); !fits) return fits;
+  const bool is_new = place.lock.is_empty();
+  return parts_.sessions.check_quota(next.tenant, is_new ? 1 : 0, is_new ? tokens_count(next) : 1);
+}
+
+Expected<GenerationJob> Generations::session_job(InFlight& request, Session& session, const Prepared& prepared,
+                                                 const GenerateRequest& call) {
+  const kv::SessionRecord& record = *prepared.record;
+  const ServedModel& served = *request.use;
+  std::vector<Token> tokens = record.chain;
+  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
+  auto images = images_of(served, record, tokens);
+  if (!images) return std::unexpected(images.error());
+  if (auto may = charge(request, prepared.grammars, tokens.size()); !may) return std::unexpected(may.error());
+  const GenerateOptions options = is_chat(record) ? chat_options(*served.model, call.options) : call.options;
+  GenerationJob job = make_job(request, prepared.grammars, options, std::move(tokens), droppable_of(record));
+  job.images = std::move(*images);
+  // A reply that goes on is not read from its beginning: it is content.
+  if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat);
+  job.session = record.id;
+  job.forked_from = session.forked_from;
+  job.is_public = record.is_public && !record.has_foreign_kv;
+  job.is_private = record.has_foreign_kv;
+  job.is_ephemeral = record.is_ephemeral;
+  return job;
+}
+
+// Beside the lane, which does not wait for the disk. A reply to input that cannot be kept ends.
+Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr next, RequestId id) {
+  auto saved = co_await parts_.sessions.commit(*lock, std::move(next));
+  if (!saved) (void)parts_.in_flight.cancel(id);
+  co_return saved;
+}
+
+Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::SessionRecord& record, const GenerationResult& result,
+                                              const std::optional<ResponseRequest>& response, std::int64_t created_s) {
+  kv::SessionRecord next = with_turn(record,
+                                     {.generated = result.generated,
+                                      .dropped_turns = result.dropped_turns,
+                                      .reply = result.reply,
+                                      .reply_extra = result.reply_extra},
+                                     parts_.clock.unix_s());
+  if (!response) next.is_of_responses = false;  // from now on it is somebody's conversation
+  if (response && response->is_kept) {
+    const EosEvent& eos = std::get<EosEvent>(result.terminal);
+    next.responses.push_back(std::make_shared<const ResponseRecord>(
+        ResponseRecord{.turn = next.turns_dropped + static_cast<std::int32_t>(next.turns.size()) - 1,
+                       .id = response->id,
+                       .request = response->request,
+                       .created_s = created_s,
+                       .reason = eos.reason,
+                       .prompt_tokens = eos.usage.prompt_tokens,
+                       .reused_tokens = eos.usage.reused_tokens,
+                       .completion_tokens = eos.usage.completion_tokens,
+                       .reasoning_tokens = eos.usage.reasoning_tokens}));
+  }
+  parts_.sessions.touch(session);
+  co_return co_await parts_.sessions.commit(session, std::move(next));
+}
+
+// --- Lanes
+
+GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars& grammars, const GenerateOptions& options,
+                                    std::vector<Token> tokens, Droppable droppable) {
+  GenerationJob job;
+  job.id = request.id;
+  const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
+  const std::int32_t cells_left = request.use->shape().sequence_cells_max - shortest;
+  job.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), parts_.limits.max_tokens, cells_left});
+  job.tokens = std::move(tokens);
+  job.droppable = std::move(droppable);
+  job.sampling = options.sampling;
+  job.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
+  job.grammar = grammars.whole;
+  job.reply.call_grammar = grammars.calls;
+  job.reply.stop = options.stop;
+  job.reply.logprobs = options.logprobs;
+  job.reply.stream = options.stream;
+  job.flow = request.flow;
+  job.target_ttft_ms = options.target_ttft_ms;
+  job.target_tbt_ms = options.target_tbt_ms;
+  job.is_background = options.request_class == RequestClass::background;
+  job.wants_progress = options.progress;
+  job.received = request.received;
+  job.deadline = parts_.in_flight.deadline_of(request);
+  job.timeout = request.timeout;
+  job.sink = request.sinks.front();
+  job.share = request.share;
+  return job;
+}
+
+// The reply to a chat is parsed.
+void Generations::read_reply(const ServedModel& served, GenerationJob& job, ChatOptions chat) {
+  // All of it follows the client's own grammar: there is no reasoning before it.
+  if (job.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
+  job.reply.format = served.chat->reply_format(chat, job.tokens);
+  if (!chat.tools.empty()) job.reply.call_seed = random_.next_u64();
+}
+
+// Waits for its result, which comes whatever happens.
+Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob job, Lane& lane) {
+  const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
+  if (std::ranges::all_of(request.use->lanes, has_queue)) source_.note_queue(request.use->name);
+  auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
+    request.on_result = std::move(reply);
+    lane.stats().queue_depth.add(1);
+    lane.post(StartCommand{std::move(job)});
+    parts_.in_flight.set_in_lane(request, lane);
+  });
+  UMA_CHECK(result);
+  co_return std::move(*result);
+}
+
+}  // namespace uma::engine

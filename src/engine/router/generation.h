@@ -1,0 +1,91 @@
+// Generations, from their admission to their terminal event: one-shot requests, replies in sessions, and responses. All take
+// one path (docs/decisions/0048): lease the model, read images, find the session, prepare the input, run in a lane, commit.
+// Owned by the router's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/random.h"
+#include "core/error.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "core/request.h"
+#include "core/task.h"
+#include "engine/context_shift.h"
+#include "engine/grammar_cache.h"
+#include "engine/image_runs.h"
+#include "engine/lane.h"
+#include "engine/router/router_parts.h"
+#include "engine/worker_source.h"
+
+namespace uma::engine {
+
+class Generations {
+ public:
+  // The references outlive it. `random`: seeds of generations that bring none.
+  Generations(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
+      : parts_(parts), source_(source), random_(random), refused_(refused) {}
+
+  // Accepts the request and starts it. Each sink gets one reply; several only without session and response.
+  void start(RequestId id, const TenantId& tenant, GenerateRequest call, std::vector<std::shared_ptr<EventSink>> sinks);
+  // A lane reports the end of what it had.
+  void on_result(GenerationResult result);
+  // From now on new generations are refused.
+  void drain() { draining_ = true; }
+
+ private:
+  using ImagesPtr = std::shared_ptr<const ImageHold>;  // shared by the replies to one prompt
+  // The session that a reply is made in.
+  struct Place {
+    SessionLock lock;         // empty: the session does not exist yet
+    kv::RecordPtr record;     // what the reply begins from
+    std::size_t lane = 0;     // of a new session
+    SessionId forked_from{};  // of a new session; empty: it is no fork
+  };
+  struct Prepared {
+    ReplyGrammars grammars;
+    kv::RecordPtr record;  // with the input pending
+  };
+
+  [[nodiscard]] Task<> run(InFlight& request, Task<Expected<Unit>> body);
+  [[nodiscard]] Task<Expected<Unit>> generate(InFlight& request, TenantId tenant, GenerateRequest call);
+  [[nodiscard]] Expected<Unit> admit(const GenerateRequest& call, std::int64_t replies) const;
+  [[nodiscard]] Expected<std::string> model_of(const TenantId& tenant, const GenerateRequest& call) const;
+
+  [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images);
+  [[nodiscard]] Task<Expected<Unit>> reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr images);
+  [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call);
+  [[nodiscard]] Task<Expected<Place>> find_place(InFlight& request, const TenantId& tenant, const GenerateRequest& call);
+  [[nodiscard]] Task<Expected<Place>> find_response_place(InFlight& request, const TenantId& tenant,
+                                                          const GenerateRequest& call);
+  [[nodiscard]] Place new_place(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response);
+  [[nodiscard]] Place forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
+                                   const ResponseRequest& response);
+  [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, const GenerateRequest& call);
+  [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const;
+  [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, Session& session, const Prepared& prepared,
+                                                    const GenerateRequest& call);
+  [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id);
+  [[nodiscard]] Task<Expected<Unit>> commit_turn(Session& session, const kv::SessionRecord& record,
+                                                 const GenerationResult& result, const std::optional<ResponseRequest>& response,
+                                                 std::int64_t created_s);
+
+  [[nodiscard]] GenerationJob make_job(const InFlight& request, const ReplyGrammars& grammars, const GenerateOptions& options,
+                                       std::vector<Token> tokens, Droppable droppable = {});
+  void read_reply(const ServedModel& served, GenerationJob& job, ChatOptions chat);
+  [[nodiscard]] Task<GenerationResult> run_in_lane(InFlight& request, GenerationJob job, Lane& lane);
+  void end(InFlight& request, const Event& terminal);
+
+  const RouterParts parts_;
+  WorkerSource& source_;
+  Random& random_;
+  Counter& refused_;
+  bool draining_ = false;
+};
+
+}  // namespace uma::engine

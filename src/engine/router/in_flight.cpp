@@ -1,0 +1,202 @@
+#include "engine/router/in_flight.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "base/thrown.h"
+
+namespace uma::engine {
+
+InFlight& InFlightTable::begin(InFlight request) {
+  const RequestId id = request.id;
+  InFlight& begun = requests_.insert_or_assign(id, std::move(request)).first->second;
+  add(begun);
+  next_expiry_ = std::min(next_expiry_, begun.timeout);
+  unsent_.emplace(id, begun.received);
+  waiting_since_us_.set(to_us(unsent_.begin()->second));
+  return begun;
+}
+
+void InFlightTable::start(InFlight& request, Task<> task) {
+  const RequestId id = request.id;
+  const std::uint64_t started = tasks_.start(std::move(task));
+  if (InFlight* left = find(id)) left->task = started;  // it may have ended already
+}
+
+void InFlightTable::add(const InFlight& request) {
+  generations_ += std::ssize(request.sinks);
+  embeddings_ += request.sinks.empty() ? 1 : 0;
+  count_.set(generations_ + embeddings_);
+}
+
+InFlight* InFlightTable::find(RequestId id) {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : &found->second;
+}
+
+InFlight* InFlightTable::find_of(const SessionId& session) {
+  const auto found = std::ranges::find_if(requests_, [&](const auto& entry) { return entry.second.session == session; });
+  return found == requests_.end() ? nullptr : &found->second;
+}
+
+std::vector<RequestId> InFlightTable::split(InFlight& request) {
+  std::vector<RequestId> ids{request.id};
+  const std::vector<std::shared_ptr<EventSink>> sinks = std::move(request.sinks);
+  request.sinks = {sinks.front()};
+  generations_ -= std::ssize(sinks) - 1;
+  for (std::size_t i = 1; i < sinks.size(); ++i) {
+    const RequestId id{request.id.value + i};
+    begin({.id = id,
+           .model = request.model,
+           .flow = request.flow,
+           .received = request.received,
+           .timeout = request.timeout,
+           .deadline_ms = request.deadline_ms,
+           .sinks = {sinks[i]},
+           .wants_progress = request.wants_progress,
+           .share = request.share,
+           .end = {},
+           .use = request.use.again(),
+           .on_abort = {}});
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+// No longer waits for a lane: it has one, or has ended.
+void InFlightTable::set_sent(RequestId id) {
+  unsent_.erase(id);
+  waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
+}
+
+void InFlightTable::set_in_lane(InFlight& request, Lane& lane) {
+  request.lane = &lane;
+  ++count_in_[&lane];
+  set_in_lane(request, [&lane, id = request.id] { lane.post(CancelCommand{id}); });
+}
+
+void InFlightTable::set_in_lane(InFlight& request, std::function<void()> cancel) {
+  request.cancel_in_lane = std::move(cancel);
+  set_sent(request.id);
+}
+
+std::int64_t InFlightTable::count_in(const Lane* lane) const {
+  const auto found = count_in_.find(lane);
+  return found == count_in_.end() ? 0 : found->second;
+}
+
+// --- Ends
+// -----------------------------------------------------------------------------------------------------------------------
+
+void InFlightTable::end(InFlight& request) {
+  (void)request.end.request_stop();
+  if (const auto counted = count_in_.find(request.lane); counted != count_in_.end() && --counted->second == 0) {
+    count_in_.erase(counted);
+  }
+  generations_ -= std::ssize(request.sinks);
+  embeddings_ -= request.sinks.empty() ? 1 : 0;
+  count_.set(generations_ + embeddings_);
+  set_sent(request.id);
+  requests_.erase(request.id);
+}
+
+void InFlightTable::abort(InFlight& request, const Abort& how) {
+  UMA_CHECK(!request.cancel_in_lane);
+  tasks_.end(request.task);
+  auto on_abort = std::move(request.on_abort);
+  end(request);
+  run_noting([&] { on_abort(how); });
+}
+
+bool InFlightTable::cancel(RequestId id) {
+  InFlight* request = find(id);
+  if (request == nullptr) return false;
+  if (request->cancel_in_lane) {
+    request->cancel_in_lane();
+  } else {
+    abort(*request, {.reason = FinishReason::cancelled});
+  }
+  return true;
+}
+
+void InFlightTable::abort_all() {
+  std::vector<RequestId> left;
+  for (auto& [id, request] : requests_) {
+    request.cancel_in_lane = nullptr;  // a lane that was closed before the request came has dropped it
+    if (!request.has_result) left.push_back(id);
+  }
+  for (const RequestId id : left) abort(requests_.at(id), {.reason = FinishReason::cancelled});
+}
+
+// --- Time
+// -----------------------------------------------------------------------------------------------------------------------
+
+TimePoint InFlightTable::deadline_of(const InFlight& request) const {
+  const std::int64_t deadline_ms = request.deadline_ms.value_or(limits_.deadline_ms);
+  if (deadline_ms <= 0) return kNever;
+  // Loading the model is not counted as waiting.
+  const TimePoint begin = request.use.is_empty() ? request.received : std::max(request.received, request.use->loaded_at);
+  return begin + std::chrono::milliseconds(deadline_ms);
+}
+
+void InFlightTable::set_deadline(InFlight& request) {
+  request.deadline = deadline_of(request);
+  next_expiry_ = std::min(next_expiry_, request.deadline);
+}
+
+void InFlightTable::expire() {
+  const TimePoint now = clock_.now();
+  if (now < next_expiry_) return;
+  next_expiry_ = kNever;
+  std::vector<RequestId> late;
+  for (const auto& [id, request] : requests_) {
+    if (request.cancel_in_lane) continue;
+    const TimePoint expires = std::min(request.timeout, request.deadline);
+    if (expires <= now) {
+      late.push_back(id);
+    } else {
+      next_expiry_ = std::min(next_expiry_, expires);
+    }
+  }
+  for (const RequestId id : late) {
+    InFlight& request = requests_.at(id);
+    if (request.timeout <= now) {
+      abort(request, {.reason = FinishReason::timeout});
+    } else if (!request.use.is_empty()) {
+      abort(request, {.error = {ErrorCode::limit_wait,
+                                "other replies of the same conversation took until the request's deadline: try again"}});
+    } else {
+      const std::string memory = readable_bytes(models_.bytes_wanted(request.model));
+      abort(
+          request,
+          {.error = {ErrorCode::limit_wait,
+                     std::format("model \"{}\" waited for {} of memory until the request's deadline: the models in use take it",
+                                 request.model, memory)}});
+    }
+  }
+}
+
+void InFlightTable::on_load_queued(const std::string& model, std::uint64_t bytes) {
+  for (auto& [id, request] : requests_) {
+    if (request.model != model || !request.use.is_empty()) continue;
+    if (bytes > 0) {
+      set_deadline(request);
+    } else {
+      request.deadline = kNever;
+    }
+  }
+}
+
+void InFlightTable::on_load_progress(const std::string& model, std::int64_t percent) {
+  const ProgressEvent event{.stage = ProgressStage::loading, .done = percent, .total = 100, .position = 0, .eta_ms = 0};
+  for (const auto& [id, request] : requests_) {
+    if (!request.wants_progress || request.model != model || request.cancel_in_lane) continue;
+    // A lost progress report is no reason to end a request.
+    for (const auto& sink : request.sinks) run_noting([&] { (void)sink->deliver(event); });
+  }
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,167 @@
+#include "engine/router/router.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/thrown.h"
+
+namespace uma::engine {
+
+Router::Router(const RouterOptions& options, WorkerSource& source, kv::Catalog& catalog, kv::StateStore& store,
+               Preparer& preparer, const Clock& clock)
+    : options_(options),
+      clock_(clock),
+      store_(store),
+      random_(options_.seed),
+      tasks_([inbox = inbox_](Command command) { inbox->push(std::move(command)); }),
+      models_(source, tasks_, clock),
+      session_table_(session_options(), catalog, tasks_, clock),
+      in_flight_(options_.limits, tasks_, models_, clock),
+      images_(options_.fetcher, options_.on_images_free, options_.limits, tasks_),
+      access_(source, store, models_, session_table_, in_flight_),
+      parts_{.limits = options_.limits,
+             .clock = clock,
+             .store = store,
+             .preparer = preparer,
+             .tasks = tasks_,
+             .models = models_,
+             .sessions = session_table_,
+             .in_flight = in_flight_,
+             .images = images_,
+             .access = access_},
+      generations_(parts_, source, random_, requests_refused_),
+      embeddings_(parts_, source, requests_refused_),
+      sessions_(parts_),
+      transfer_(parts_, sessions_) {
+  for (const auto& [id, extras] : catalog.load_image_extras()) images_.release().set(id, extras);
+}
+
+SessionTableOptions Router::session_options() {
+  return {
+      .limits = options_.limits,
+      .random = options_.ids ? options_.ids : [this] { return random_.next_u64(); },
+      .record_bytes_max = options_.record_bytes_max,
+      .on_committed = [this](const kv::SessionRecord& record) { images_.release().set(record.id, kv::image_extras(record)); },
+      .on_ended =
+          [this](const Session& session) {
+            if (is_destroyed_) return;
+            images_.release().set(session.summary.id, {});
+            if (Lane* lane = access_.lane_of(session)) lane->post(ForgetCommand{session.summary.id});
+            store_.forget(session.summary.id);
+          }};
+}
+
+Router::~Router() {
+  // Tasks and commands end while the tables that they use are still there.
+  is_destroyed_ = true;
+  inbox_->close();
+  session_table_.refuse_waiting({ErrorCode::limit_wait, "the daemon has stopped"});
+  tasks_.end_all();
+  taken_.clear();
+  inbox_->drain(taken_);
+  taken_.clear();
+}
+
+std::unordered_set<SessionId> Router::session_ids() const {
+  std::unordered_set<SessionId> ids;
+  session_table_.for_each([&](const Session& session) { ids.insert(session.summary.id); });
+  return ids;
+}
+
+bool Router::step() {
+  inbox_->drain(taken_);
+  const bool any = !taken_.empty();
+  for (Command& command : taken_) run_noting(command);
+  taken_.clear();
+  run_noting([this] { in_flight_.expire(); });
+  run_noting([this] { session_table_.expire(); });
+  if (on_all_ended_ && in_flight_.is_empty()) run_noting(std::exchange(on_all_ended_, nullptr));
+  return any;
+}
+
+bool Router::wait() {
+  return inbox_->wait_drain(taken_, std::min(in_flight_.next_expiry(), session_table_.next_expiry()));
+}
+
+bool Router::cancel_session(const TenantId& tenant, const std::string& session) {
+  const Session* found = session_table_.find(tenant, session);
+  const InFlight* request = found == nullptr ? nullptr : in_flight_.find_of(found->summary.id);
+  return request != nullptr && in_flight_.cancel(request->id);
+}
+
+void Router::refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Error& error) {
+  requests_refused_.add();
+  for (const auto& sink : sinks) (void)sink->deliver(FailureEvent{error});
+}
+
+// --- Models
+
+Task<Expected<Unit>> Router::load_model(std::string name) {
+  const auto use = co_await models_.lease(std::move(name));
+  if (!use) co_return use.error();
+  co_return Unit{};
+}
+
+void Router::on_loaded(const std::string& name, ServedModel loaded) {
+  std::size_t next = 0;
+  session_table_.for_each([&](Session& session) {
+    if (session.summary.model == name && !loaded.lanes.empty()) session.lane = next++ % loaded.lanes.size();
+  });
+  models_.add(name, std::move(loaded));
+}
+
+bool Router::keep_lanes(const std::string& name, std::size_t count) {
+  if (!models_.keep_lanes(name, count)) return false;
+  session_table_.for_each([&](Session& session) {
+    if (session.summary.model == name) session.lane %= count;
+  });
+  return true;
+}
+
+void Router::on_load_queued(const std::string& name, std::uint64_t bytes) {
+  models_.set_bytes_wanted(name, bytes);
+  in_flight_.on_load_queued(name, bytes);
+}
+
+void Router::on_load_progress(const std::string& name, double progress) {
+  in_flight_.on_load_progress(name, std::llround(progress * 100));
+}
+
+// --- Ends
+
+void Router::drain() {
+  generations_.drain();
+  embeddings_.drain();
+}
+
+void Router::end_all(Command done) {
+  in_flight_.abort_all();
+  models_.refuse_waiting({ErrorCode::limit_wait, "the daemon stops before the model is loaded"});
+  session_table_.refuse_waiting({ErrorCode::limit_wait, "the daemon stops before the session has ended: end it again"});
+  on_all_ended_ = std::move(done);
+}
+
+void Router::check_invariants() {
+  session_table_.check_invariants();
+  session_table_.for_each([this](const Session& session) {
+    UMA_CHECK(!session.is_running() || in_flight_.contains(session.run->request));
+    if (session.record == nullptr) return;
+    const kv::SessionRecord& record = *session.record;
+    std::int32_t before = 0;
+    for (const kv::Turn& turn : record.turns) {
+      UMA_CHECK(turn.tokens_begin >= before && turn.reply_begin >= turn.tokens_begin);
+      before = turn.reply_begin;
+    }
+    UMA_CHECK(static_cast<std::size_t>(before) <= record.chain.size());
+    UMA_CHECK(record.turns_dropped == 0 || record.on_full == OnFull::shift);
+    std::int32_t last = record.turns_dropped - 1;
+    for (const ResponsePtr& response : record.responses) {
+      UMA_CHECK(response->turn > last);
+      last = response->turn;
+    }
+    UMA_CHECK(last < record.turns_dropped + static_cast<std::int32_t>(record.turns.size()));
+  });
+}
+
+}  // namespace uma::engine

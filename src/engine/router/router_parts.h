@@ -1,0 +1,31 @@
+// The tables and helpers that the router's parts share.
+#pragma once
+
+#include "base/clock.h"
+#include "core/limits.h"
+#include "core/task.h"
+#include "engine/preparer.h"
+#include "engine/router/image_intake.h"
+#include "engine/router/in_flight.h"
+#include "engine/router/session_access.h"
+#include "engine/served_models.h"
+#include "engine/session_table.h"
+#include "kv/state_store.h"
+
+namespace uma::engine {
+
+// Everything outlives the parts.
+struct RouterParts {
+  const Limits& limits;
+  const Clock& clock;
+  kv::StateStore& store;
+  Preparer& preparer;
+  TaskRunner& tasks;
+  ServedModels& models;
+  SessionTable& sessions;
+  InFlightTable& in_flight;
+  ImageIntake& images;
+  SessionAccess& access;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,130 @@
+#include "engine/router/session_access.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "engine/context_shift.h"
+#include "engine/record_edits.h"
+#include "llm/image_tokens.h"
+
+namespace uma::engine {
+
+Error busy_session(const std::string& session) {
+  return {ErrorCode::session_busy, std::format("session \"{}\" is generating: wait for its eos, or cancel it", session)};
+}
+
+Expected<Unit> check_fits(const ServedModel& served, std::size_t known, std::size_t added) {
+  const auto context = static_cast<std::size_t>(served.shape().sequence_cells_max);
+  if (added + 1 > context) {
+    return fail(ErrorCode::limit_prompt,
+                std::format("the context is {} tokens, the prompt has {}: shorten it or start umad with a larger --n-ctx{}",
+                            context, added, served.shape().is_unified ? "" : " or fewer --slots"));
+  }
+  if (known + added + 1 > context) {
+    return fail(
+        ErrorCode::limit_context,
+        std::format("the context is {} tokens, the session has {} and the input {}: rewind the session or start a new one",
+                    context, known, added));
+  }
+  return Unit{};
+}
+
+Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRecord& record, std::size_t added) {
+  const std::size_t total = record.chain.size() + record.pending.size();
+  const auto shortest = shortest_length(droppable_of(record), static_cast<std::int32_t>(total));
+  const std::size_t stays = static_cast<std::size_t>(shortest) - added;
+  auto fits = check_fits(served, stays, added);
+  if (!fits && fits.error().code == ErrorCode::limit_context && record.on_full == OnFull::shift) {
+    fits.error().message =
+        std::format("the context is {} tokens, {} of the session stay whatever is dropped, and the input has {}: shorten it",
+                    served.shape().sequence_cells_max, stays, added);
+  }
+  return fits;
+}
+
+Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record) {
+  const auto is_known = [size = served.model->vocab().size(), sees = served.vision != nullptr](Token token) {
+    return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
+  };
+  if (std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known)) return Unit{};
+  return fail(ErrorCode::model_unknown,
+              std::format("session \"{}\" is of another model \"{}\" than the one that is served now: it goes on when its own "
+                          "model is served",
+                          record.name.empty() ? record.id.value : record.name, record.model));
+}
+
+Task<Expected<ModelUse>> SessionAccess::lease_model(TenantId tenant, std::string session, bool is_background) {
+  const Session* found = sessions_.find(tenant, session);
+  if (found == nullptr) co_return unknown_session(session);
+  const std::string model = found->summary.model;
+  if (auto known = source_.resolve(model); !known || *known != model) {
+    co_return Error{ErrorCode::model_unknown,
+                    std::format("session \"{}\" is of model \"{}\", which this daemon does not serve: it goes on when its own "
+                                "model is served",
+                                session, model)};
+  }
+  co_return co_await models_.lease_chat(model, is_background);
+}
+
+Expected<Unit> SessionAccess::check_next(const ServedModel& served, const kv::SessionRecord& record,
+                                         const kv::SessionRecord& next) const {
+  const std::size_t known = tokens_count(record);
+  const std::size_t total = tokens_count(next);
+  const std::size_t added = total > known ? total - known : 0;
+  if (auto fits = check_record_fits(served, next, added); !fits) return fits;
+  return sessions_.check_quota(next.tenant, 0, added);
+}
+
+Lane* SessionAccess::lane_of(const Session& session) const {
+  const ServedModel* served = models_.find(session.summary.model);
+  return served == nullptr || served->lanes.empty() ? nullptr : served->lanes[session.lane];
+}
+
+std::size_t SessionAccess::least_loaded_lane(const ServedModel& served) const {
+  const auto load = [this](const Lane* lane) {
+    return std::pair(in_flight_.count_in(lane), lane->stats().hot_sessions.value());
+  };
+  return static_cast<std::size_t>(std::ranges::min_element(served.lanes, {}, load) - served.lanes.begin());
+}
+
+SessionInfo SessionAccess::info_of(const Session& session) const {
+  const kv::SessionSummary& summary = session.summary;
+  SessionInfo info;
+  info.id = summary.id;
+  info.name = summary.name;
+  info.model = summary.model;
+  info.mode = summary.mode == SessionMode::automatic ? SessionMode::text : summary.mode;
+  info.tokens = summary.tokens_count;
+  info.pending_tokens = summary.pending_tokens_count;
+  info.pending_messages = summary.pending_messages_count;
+  info.turns = summary.turns_dropped + summary.turns_count;
+  info.dropped_turns = summary.turns_dropped;
+  info.on_full = summary.on_full;
+  info.n_keep = summary.n_keep;
+  info.busy = session.is_running();
+  const kv::SessionStates states = store_.states_of(summary.id);
+  const Lane* lane = lane_of(session);
+  const bool is_hot = lane != nullptr && lane->holds(summary.id);
+  info.tier = is_hot ? Tier::hot : states.tier;
+  info.hot_bytes = is_hot ? lane->bytes_of(summary.id) : 0;
+  info.warm_bytes = states.warm_bytes;
+  info.cold_bytes = states.cold_bytes;
+  if (lane != nullptr) info.worker = static_cast<std::int32_t>(session.lane);
+  info.created_s = summary.created_s;
+  info.last_used_s = summary.last_used_s;
+  return info;
+}
+
+SessionDetail SessionAccess::detail_of(const Session& session, const kv::SessionRecord& record) const {
+  SessionDetail detail;
+  detail.info = info_of(session);
+  detail.messages = record.messages;
+  detail.pending_messages = record.pending_messages;
+  for (const kv::Turn& turn : record.turns) detail.turns_begin.push_back(turn.messages_begin);
+  detail.has_instructions = record.has_instructions;
+  detail.metadata = record.metadata;
+  return detail;
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,317 @@
+#include "engine/router/session_commands.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+#include <vector>
+
+#include "engine/portable_session.h"
+#include "engine/record_edits.h"
+#include "engine/record_input.h"
+
+namespace uma::engine {
+namespace {
+
+// The record that a session begins with, without its first input.
+kv::SessionRecord first_record(SessionId id, TenantId tenant, const CreateSessionRequest& request, const ServedModel& served,
+                               std::int64_t now_s) {
+  kv::SessionRecord record;
+  record.id = std::move(id);
+  record.tenant = std::move(tenant);
+  record.name = request.name;
+  record.model = served.name;
+  record.mode = request.mode;
+  if (record.mode == SessionMode::automatic && !served.model->facts().chat_template.empty()) record.mode = SessionMode::chat;
+  if (record.mode == SessionMode::automatic && !request.system.empty()) record.mode = SessionMode::text;
+  record.is_public = request.is_public;
+  record.is_ephemeral = request.is_ephemeral;
+  record.ttl_s = request.ttl_s;
+  record.on_full = request.on_full;
+  record.n_keep = request.n_keep;
+  record.created_s = now_s;
+  record.last_used_s = now_s;
+  record.metadata = request.metadata;
+  if (record.mode == SessionMode::chat && !request.system.empty()) record.pending_messages = {{"system", request.system}};
+  return record;
+}
+
+}  // namespace
+
+Error unknown_response(const std::string& response) {
+  return {ErrorCode::session_unknown,
+          std::format("no response \"{}\": it was never made or not stored, or it is gone by now", response)};
+}
+
+// --- Making and changing sessions
+
+Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessionRequest request) {
+  auto use = co_await parts_.models.lease_chat(request.model);
+  if (!use) co_return use.error();
+  const ServedModel& served = **use;
+  const std::size_t bytes_max = parts_.limits.max_prompt_bytes;
+  if (request.system.size() > bytes_max) {
+    co_return Error{ErrorCode::limit_prompt,
+                    std::format("field \"system\" has {} bytes, the limit is {}", request.system.size(), bytes_max)};
+  }
+  if (request.n_keep >= served.shape().sequence_cells_max) {
+    co_return Error{ErrorCode::proto_field, std::format("field \"n_keep\" is {}, the context is {} tokens", request.n_keep,
+                                                        served.shape().sequence_cells_max)};
+  }
+  kv::SessionRecord record = first_record(parts_.sessions.new_id(), tenant, request, served, parts_.clock.unix_s());
+  Input input{.text = {}, .messages = std::move(request.messages)};
+  // In a text session the system text is simply how the text begins.
+  if (record.mode != SessionMode::chat) input.text = std::move(request.system);
+  if (!input.empty()) {
+    const std::size_t bytes = input.bytes();
+    if (bytes > bytes_max) {
+      co_return Error{ErrorCode::limit_prompt,
+                      std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}", bytes, bytes_max)};
+    }
+    auto begun = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
+                                              [lease = use->again(), record = std::move(record), input = std::move(input)] {
+                                                return append_to_record(*lease->chat, record, input);
+                                              });
+    if (!begun) co_return begun.error();
+    record = std::move(*begun);
+    if (auto fits = check_fits(served, 0, record.pending.size()); !fits) co_return fits.error();
+    if (record.on_full == OnFull::shift && record.mode == SessionMode::text) {
+      record.n_keep = std::max(record.n_keep, static_cast<std::int32_t>(record.pending.size()));
+    }
+  }
+  co_return co_await add(std::move(record), parts_.access.least_loaded_lane(served), {});
+}
+
+Task<Expected<SessionInfo>> SessionCommands::add(kv::SessionRecord record, std::size_t lane, SessionId forked_from) {
+  if (auto may = parts_.sessions.check_quota(record.tenant, 1, tokens_count(record)); !may) co_return may.error();
+  if (!record.name.empty() && parts_.sessions.find(record.tenant, record.name) != nullptr) {
+    co_return Error{ErrorCode::proto_field, std::format("field \"name\": a session \"{}\" exists already", record.name)};
+  }
+  const SessionLock lock = parts_.sessions.add(std::move(record), lane, std::move(forked_from));
+  if (auto done = co_await parts_.sessions.commit(*lock, lock->record); !done) co_return done.error();
+  co_return parts_.access.info_of(*lock);
+}
+
+Task<Expected<SessionInfo>> SessionCommands::commit(SessionLock lock, kv::SessionRecord next) {
+  if (auto done = co_await parts_.sessions.commit(*lock, std::move(next)); !done) co_return done.error();
+  co_return parts_.access.info_of(*lock);
+}
+
+Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendRequest request) {
+  auto use = co_await parts_.access.lease_model(tenant, request.session);
+  if (!use) co_return use.error();
+  // Known to be busy before its images are read.
+  if (const Session* found = parts_.sessions.find(tenant, request.session); found != nullptr && found->is_running()) {
+    co_return busy_session(request.session);
+  }
+  ImageHold images;
+  if (!request.input.images.empty()) {
+    auto held = co_await parts_.images.read(**use, request.input, {.tenant = tenant, .keeps = true});
+    if (!held) co_return held.error();
+    images = std::move(*held);
+  }
+  auto lock = co_await parts_.sessions.lock(tenant, request.session);
+  if (!lock) co_return lock.error();
+  Session& session = **lock;
+  if (session.is_running()) co_return busy_session(request.session);
+  if (auto known = check_model(**use, *session.record); !known) co_return known.error();
+  const std::size_t bytes = request.input.bytes();
+  if (bytes > parts_.limits.max_prompt_bytes) {
+    co_return Error{ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}", bytes,
+                                                         parts_.limits.max_prompt_bytes)};
+  }
+  parts_.sessions.touch(session);
+  auto next = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
+                                           [lease = use->again(), record = session.record, input = std::move(request.input)] {
+                                             return append_to_record(*lease->chat, *record, input);
+                                           });
+  if (!next) co_return next.error();
+  if (auto may = parts_.access.check_next(**use, *session.record, *next); !may) co_return may.error();
+  next->last_used_s = parts_.clock.unix_s();
+  co_return co_await commit(std::move(*lock), std::move(*next));
+}
+
+Task<Expected<SessionInfo>> SessionCommands::fork(TenantId tenant, std::string session, std::string name) {
+  auto lock = co_await parts_.sessions.lock(tenant, session);
+  if (!lock) co_return lock.error();
+  const SessionId parent = (*lock)->summary.id;
+  const std::size_t lane = (*lock)->lane;
+  kv::SessionRecord copy = forked(*(*lock)->record, parts_.sessions.new_id(), std::move(name), parts_.clock.unix_s());
+  lock->release();
+  co_return co_await add(std::move(copy), lane, parent);
+}
+
+Task<Expected<SessionInfo>> SessionCommands::rewind(TenantId tenant, std::string name, std::int32_t turn) {
+  const Session* found = parts_.sessions.find(tenant, name);
+  if (found != nullptr && found->is_running()) co_return busy_session(name);
+  auto lock = co_await parts_.sessions.lock(tenant, name);
+  if (!lock) co_return lock.error();
+  Session& session = **lock;
+  if (session.is_running()) co_return busy_session(name);
+  const std::int32_t dropped = session.summary.turns_dropped;
+  const std::int32_t turns = dropped + session.summary.turns_count;
+  if (turn >= 0 && turn < dropped) {
+    co_return Error{ErrorCode::proto_field,
+                    std::format("field \"turn\" is {}, but turns 0 to {} were dropped when the context was full: the session "
+                                "has turns {} to {}",
+                                turn, dropped - 1, dropped, turns - 1)};
+  }
+  if (turn < 0 || turn >= turns) {
+    co_return Error{ErrorCode::proto_field,
+                    std::format("field \"turn\" is {}, the session has turns {} to {}", turn, dropped, turns - 1)};
+  }
+  parts_.sessions.touch(session);
+  const auto turns_kept = static_cast<std::size_t>(turn - dropped) + 1;
+  co_return co_await commit(std::move(*lock), rewound(*session.record, turns_kept, parts_.clock.unix_s()));
+}
+
+Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string name) {
+  if (Session* found = parts_.sessions.find(tenant, name)) {
+    parts_.sessions.touch(*found);
+    // It is about to be used.
+    if (parts_.access.info_of(*found).tier == Tier::cold) parts_.store.prefetch(found->summary.id);
+  }
+  auto lock = co_await parts_.sessions.lock(tenant, name);
+  if (!lock) co_return lock.error();
+  // The turn that runs will be committed, and with it the time.
+  if ((*lock)->is_running()) co_return parts_.access.info_of(**lock);
+  kv::SessionRecord next = *(*lock)->record;
+  next.last_used_s = parts_.clock.unix_s();
+  co_return co_await commit(std::move(*lock), std::move(next));
+}
+
+Task<Expected<SessionDetail>> SessionCommands::set_metadata(TenantId tenant, std::string name, std::string metadata) {
+  // A turn that runs will be committed in the place of the record as it is now.
+  auto lock = co_await parts_.sessions.lock_idle(tenant, name);
+  if (!lock) co_return lock.error();
+  Session& session = **lock;
+  kv::SessionRecord next = *session.record;
+  next.metadata = std::move(metadata);
+  if (auto done = co_await parts_.sessions.commit(session, std::move(next)); !done) co_return done.error();
+  co_return parts_.access.detail_of(session, *session.record);
+}
+
+Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tenant, std::string name, MessagePosition place) {
+  auto use = co_await parts_.access.lease_model(tenant, name);
+  if (!use) co_return use.error();
+  auto lock = co_await parts_.sessions.lock_idle(tenant, name);
+  if (!lock) co_return lock.error();
+  Session& session = **lock;
+  const kv::SessionRecord& record = *session.record;
+  if (auto known = check_model(**use, record); !known) co_return known.error();
+  if (last_message_position(record) != place) {
+    co_return Error{ErrorCode::proto_field, "only the message that a conversation ends with can be taken out"};
+  }
+  parts_.sessions.touch(session);
+  auto next = co_await parts_.preparer.run(parts_.tasks, tenant, text_bytes(record),
+                                           [lease = use->again(), whole = session.record,
+                                            without_turn = rewound(record, record.turns.size() - 1, parts_.clock.unix_s())] {
+                                             return without_last_message(*lease->chat, *whole, without_turn);
+                                           });
+  if (!next) co_return next.error();
+  next->last_used_s = parts_.clock.unix_s();
+  if (auto done = co_await parts_.sessions.commit(session, std::move(*next)); !done) co_return done.error();
+  co_return parts_.access.detail_of(session, *session.record);
+}
+
+// --- Reading sessions
+
+Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string name) {
+  const Session* found = parts_.sessions.find(tenant, name);
+  if (found == nullptr) co_return unknown_session(name);
+  ModelUse use;
+  // The text of a text session is in its tokens, which only their model knows.
+  if (found->summary.mode != SessionMode::chat) {
+    auto lease = co_await parts_.access.lease_model(tenant, name);
+    if (!lease) co_return lease.error();
+    use = std::move(*lease);
+  }
+  auto lock = co_await parts_.sessions.lock(tenant, name);
+  if (!lock) co_return lock.error();
+  const kv::SessionRecord& record = *(*lock)->record;
+  SessionDetail detail = parts_.access.detail_of(**lock, record);
+  if (record.mode == SessionMode::chat) co_return detail;
+  if (auto known = check_model(*use, record); !known) co_return known.error();
+  detail.text = text_of(use->model->vocab(), record.chain);
+  co_return detail;
+}
+
+Expected<SessionList> SessionCommands::list(const TenantId& tenant, const SessionListRequest& request) const {
+  // An id goes before a name that is spelled alike.
+  const Session* after = parts_.sessions.find(SessionId{request.after});
+  if (after == nullptr || after->summary.tenant != tenant) after = parts_.sessions.find(tenant, request.after);
+  if (after == nullptr && !request.after.empty()) return std::unexpected(unknown_session(request.after));
+  SessionList list;
+  list.has_more = parts_.sessions.for_each_of(tenant, after, [&](const Session& session) {
+    if (std::ssize(list.sessions) == request.limit) return false;
+    list.sessions.push_back(parts_.access.info_of(session));
+    return true;
+  });
+  return list;
+}
+
+// --- Ending sessions
+
+Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
+  Session* session = parts_.sessions.find(tenant, name);
+  if (session == nullptr) co_return unknown_session(name);
+  std::vector<RequestId> requests;
+  parts_.in_flight.for_each([&](const InFlight& request) {
+    if (request.session == session->summary.id) requests.push_back(request.id);
+  });
+  for (const RequestId id : requests) (void)parts_.in_flight.cancel(id);
+  // One that a request had begun may have gone with it.
+  session = parts_.sessions.find(tenant, name);
+  if (session == nullptr) co_return Unit{};
+  co_return co_await end_idle(*session);
+}
+
+// As soon as nobody uses it.
+Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
+  co_return co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) { parts_.sessions.end(session, std::move(reply)); });
+}
+
+// --- Responses
+
+Task<Expected<ResponseDetail>> SessionCommands::get_response(TenantId tenant, std::string session, std::string response) {
+  if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
+  auto lock = co_await parts_.sessions.lock(tenant, session);
+  if (!lock) co_return lock.error();
+  const kv::SessionRecord& record = *(*lock)->record;
+  ResponsePtr kept = find_response(record, response);
+  if (kept == nullptr) co_return unknown_response(response);
+  const kv::SessionRecord until = rewound(record, turns_through(record, *kept), parts_.clock.unix_s());
+  co_return ResponseDetail{.session = parts_.access.detail_of(**lock, until), .response = std::move(kept)};
+}
+
+Task<Expected<ResponseDetail>> SessionCommands::cancel_response(TenantId tenant, std::string session, std::string response) {
+  Session* found = parts_.sessions.find(tenant, session);
+  if (found != nullptr && found->is_running() && found->run->response == response) {
+    (void)parts_.in_flight.cancel(found->run->request);
+    if (auto idle = co_await parts_.sessions.until_idle(*found); !idle) co_return idle.error();
+  }
+  co_return co_await get_response(std::move(tenant), std::move(session), std::move(response));
+}
+
+Task<Expected<Unit>> SessionCommands::forget_response(TenantId tenant, std::string session, std::string response) {
+  if (parts_.sessions.find(tenant, session) == nullptr) co_return unknown_response(response);
+  auto lock = co_await parts_.sessions.lock(tenant, session);
+  if (!lock) co_return lock.error();
+  if (find_response(*(*lock)->record, response) == nullptr) co_return unknown_response(response);
+  if ((*lock)->is_running()) {
+    lock->release();
+    lock = co_await parts_.sessions.lock_idle(tenant, session);
+    if (!lock) co_return lock.error();
+    if (find_response(*(*lock)->record, response) == nullptr) co_return unknown_response(response);
+  }
+  const kv::SessionRecord& record = *(*lock)->record;
+  if (record.is_of_responses && record.responses.size() == 1) {
+    Session& last = **lock;
+    lock->release();
+    co_return co_await end_idle(last);
+  }
+  auto changed = co_await commit(std::move(*lock), without_response(record, response, parts_.clock.unix_s()));
+  if (!changed) co_return changed.error();
+  co_return Unit{};
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,51 @@
+// The commands that create, change, read and end sessions, but for generations. Owned by the router's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/request.h"
+#include "core/service.h"
+#include "core/session_info.h"
+#include "core/task.h"
+#include "engine/router/router_parts.h"
+#include "engine/session_table.h"
+#include "kv/catalog.h"
+
+namespace uma::engine {
+
+// Each as Service, where its errors are.
+class SessionCommands {
+ public:
+  explicit SessionCommands(const RouterParts& parts) : parts_(parts) {}
+
+  [[nodiscard]] Task<Expected<SessionInfo>> create(TenantId tenant, CreateSessionRequest request);
+  [[nodiscard]] Task<Expected<SessionInfo>> append(TenantId tenant, AppendRequest request);
+  [[nodiscard]] Task<Expected<Unit>> end(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<SessionInfo>> fork(TenantId tenant, std::string session, std::string name);
+  [[nodiscard]] Task<Expected<SessionInfo>> rewind(TenantId tenant, std::string session, std::int32_t turn);
+  [[nodiscard]] Task<Expected<SessionInfo>> touch(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<SessionDetail>> get(TenantId tenant, std::string session);
+  [[nodiscard]] Expected<SessionList> list(const TenantId& tenant, const SessionListRequest& request) const;
+  [[nodiscard]] Task<Expected<SessionDetail>> set_metadata(TenantId tenant, std::string session, std::string metadata);
+  [[nodiscard]] Task<Expected<SessionDetail>> remove_last_message(TenantId tenant, std::string session, MessagePosition place);
+  [[nodiscard]] Task<Expected<ResponseDetail>> get_response(TenantId tenant, std::string session, std::string response);
+  [[nodiscard]] Task<Expected<ResponseDetail>> cancel_response(TenantId tenant, std::string session, std::string response);
+  [[nodiscard]] Task<Expected<Unit>> forget_response(TenantId tenant, std::string session, std::string response);
+
+  // Adds a session to the table and the catalog. Errors: E_LIMIT_002, E_LIMIT_005, E_PROTO_003 for a name that is taken.
+  [[nodiscard]] Task<Expected<SessionInfo>> add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
+
+ private:
+  [[nodiscard]] Task<Expected<SessionInfo>> commit(SessionLock lock, kv::SessionRecord next);
+  [[nodiscard]] Task<Expected<Unit>> end_idle(Session& session);
+
+  const RouterParts parts_;
+};
+
+[[nodiscard]] Error unknown_response(const std::string& response);
+
+}  // namespace uma::engine

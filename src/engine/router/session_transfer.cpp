@@ -1,0 +1,199 @@
+#include "engine/router/session_transfer.h"
+
+#include <format>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/lane.h"
+#include "engine/record_edits.h"
+#include "engine/vision.h"
+
+namespace uma::engine {
+
+// --- Export
+
+Task<Expected<ExportedSession>> SessionTransfer::export_session(TenantId tenant, std::string session, bool with_kv) {
+  // What its tokens are and say only their model knows.
+  auto use = co_await parts_.access.lease_model(tenant, session);
+  if (!use) co_return use.error();
+  auto lock = co_await parts_.sessions.lock(tenant, session);
+  if (!lock) co_return lock.error();
+  const kv::RecordPtr record = (*lock)->record;
+  if (auto known = check_model(**use, *record); !known) co_return known.error();
+  ExportedSession made{.info = parts_.access.info_of(**lock), .file = {}};
+  Lane& lane = *(*use)->lanes[(*lock)->lane];
+  lock->release();
+  if (with_kv) {
+    // What is in a slot goes to the store first, as it does when the slot is needed.
+    if (lane.holds(record->id)) {
+      (void)co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) {
+        lane.post(SaveCommand{record->id, [reply = std::move(reply)]() mutable { reply(Unit{}); }});
+      });
+    }
+    auto kv = co_await export_kv(*use, *record);
+    if (!kv) co_return kv.error();
+    made.file = std::move(*kv);
+    made.kv_bytes = made.file.size();
+  }
+  auto conversation = co_await export_conversation(*use, record);
+  if (!conversation) co_return conversation.error();
+  made.file = joined(std::move(*conversation), std::move(made.file));
+  co_return made;
+}
+
+// The session's stored state, where there is one of the beginning of its tokens; else nothing.
+Task<Expected<PortableFile>> SessionTransfer::export_kv(const ModelUse& use, const kv::SessionRecord& record) {
+  std::vector<Token> chain = record.chain;
+  chain.insert(chain.end(), record.pending.begin(), record.pending.end());
+  const kv::Asker asker{.family = use->lanes.front()->family(),
+                        .tenant = record.tenant,
+                        .session = record.id,
+                        .forked_from = {},
+                        .takes_others = false};
+  const auto match = parts_.store.find(asker, chain);
+  if (!match || match->tokens_count < match->tokens_stored) co_return PortableFile{};
+  ByteBudget::Share share(exports_);
+  if (match->bytes > exports_->bytes_max()) {
+    co_return Error{ErrorCode::limit_prompt,
+                    std::format("the KV of the session takes {} bytes, limits.transfer_bytes_max is {}: export it without",
+                                match->bytes, exports_->bytes_max())};
+  }
+  if (!share.grow(match->bytes)) {
+    co_return Error{ErrorCode::limit_wait,
+                    std::format("exports that are read take {} of {} bytes, limits.transfer_bytes_max: try again later",
+                                exports_->bytes_used(), exports_->bytes_max())};
+  }
+  // Made on the store's thread, so that nobody else waits for its checksum.
+  co_return co_await parts_.tasks.ask<PortableFile>([&](Reply<PortableFile> reply) {
+    parts_.store.fetch(match->id,
+                       [share = std::move(share), reply = std::move(reply)](const Expected<kv::ImagePtr>& image) mutable {
+                         PortableFile file;
+                         if (image) file = export_state(*image, std::move(share));
+                         reply(std::move(file));
+                       });
+  });
+}
+
+// The conversation and the images of its messages.
+Task<Expected<PortableFile>> SessionTransfer::export_conversation(const ModelUse& use, kv::RecordPtr record) {
+  auto conversation = co_await parts_.preparer.run(
+      parts_.tasks, record->tenant, text_bytes(*record),
+      [lease = use.again(), record] -> Expected<Bytes> { return export_record(*lease->model, *record); });
+  if (!conversation) co_return conversation.error();
+  PortableFile images;
+  if (const std::shared_ptr<Vision> vision = use->vision) {
+    auto kept = co_await parts_.tasks.ask<PortableFile>([&](Reply<PortableFile> reply) {
+      vision->post(record->tenant, [vision, record, exports = exports_, reply = std::move(reply)]() mutable {
+        reply(export_images(*vision, *record, exports));
+      });
+    });
+    if (!kept) co_return kept.error();
+    images = std::move(*kept);
+  }
+  if (conversation->size() > kConversationBytesMax) {
+    co_return Error{ErrorCode::limit_prompt, std::format("the session takes {} bytes as a file, at most {} are possible",
+                                                         conversation->size(), kConversationBytesMax)};
+  }
+  co_return joined(file_of(std::move(*conversation)), std::move(images));
+}
+
+// --- Import
+
+Task<Expected<ImportedSession>> SessionTransfer::import_session(TenantId tenant, ImportRequest request) {
+  auto use = co_await parts_.models.lease_chat(request.model);
+  if (!use) co_return use.error();
+  const ServedModel& served = **use;
+  std::vector<std::string> ids;
+  // Until the session has them, or the import has failed.
+  const auto images = co_await keep_images(*use, tenant, request.file, ids);
+  if (!images) co_return images.error();
+  auto imported = co_await parts_.preparer.run(
+      parts_.tasks, tenant, request.file.size(),
+      [lease = use->again(), file = request.file, ids, bytes_max = parts_.limits.max_prompt_bytes] {
+        return import_record(*lease->chat, file, bytes_max, lease->vision.get(), ids);
+      });
+  if (!imported) co_return imported.error();
+  kv::SessionRecord& record = imported->record;
+  std::optional<Expected<kv::StateImage>> state;
+  if (imported->has_state) {
+    state = co_await import_kv(*use, request, record);
+    request.file = {};
+    if (!*state && state->error().code == ErrorCode::proto_field) co_return state->error();
+  }
+  if (auto fits = check_fits(served, record.chain.size(), record.pending.size()); !fits) co_return fits.error();
+  if (record.n_keep >= served.shape().sequence_cells_max) {
+    co_return Error{ErrorCode::limit_context, std::format("the session keeps {} tokens, the context is {}", record.n_keep,
+                                                          served.shape().sequence_cells_max)};
+  }
+  record.id = parts_.sessions.new_id();
+  record.tenant = tenant;
+  if (!request.name.empty()) record.name = request.name;
+  record.model = served.name;
+  record.last_used_s = parts_.clock.unix_s();
+  record.has_foreign_kv = state && *state;
+  auto added = co_await commands_.add(std::move(record), parts_.access.least_loaded_lane(served), {});
+  if (!added) co_return added.error();
+  ImportedSession made{.info = std::move(*added), .are_tokens_kept = imported->are_tokens_kept};
+  if (state) {
+    made.kv = keep_kv(made.info.id, std::move(*state));
+    if (const Session* session = parts_.sessions.find(made.info.id)) made.info = parts_.access.info_of(*session);
+  }
+  co_return made;
+}
+
+// Keeps the images of the file; `ids` are theirs.
+Task<Expected<ImageHold>> SessionTransfer::keep_images(const ModelUse& use, TenantId tenant, PortableFile file,
+                                                       std::vector<std::string>& ids) {
+  struct Kept {
+    ImportedImages images;
+    Expected<Unit> outcome;
+  };
+  auto kept = co_await parts_.tasks.ask<Kept>([&](Reply<Kept> reply) {
+    const std::size_t bytes = file.size();
+    parts_.preparer.post(tenant, bytes, [vision = use->vision, tenant, file, reply = std::move(reply)]() mutable {
+      import_images(vision, tenant, file, [reply = std::move(reply)](ImportedImages images, Expected<Unit> outcome) mutable {
+        reply(Kept{.images = std::move(images), .outcome = std::move(outcome)});
+      });
+    });
+  });
+  if (!kept) co_return kept.error();
+  ids = kept->images.ids;
+  ImageHold hold = parts_.images.hold(std::move(kept->images.ids), std::move(kept->images.uses));
+  if (!kept->outcome) co_return kept->outcome.error();
+  co_return std::move(hold);
+}
+
+// The KV of the file, read on the store's thread; an error where it is not taken. E_PROTO_003: the file is broken.
+Task<Expected<kv::StateImage>> SessionTransfer::import_kv(const ModelUse& use, const ImportRequest& request,
+                                                          const kv::SessionRecord& record) {
+  const auto refused = [](std::string_view reason) {
+    return Error{ErrorCode::runtime_decode, std::format("the KV of the session file is left out: {}", reason)};
+  };
+  if (!request.takes_kv) co_return refused("over HTTP none is taken");
+  if (!use->shape().checks_states) co_return refused("that of such models cannot be checked");
+  co_return co_await parts_.tasks.ask<kv::StateImage>([&](Reply<kv::StateImage> reply) {
+    parts_.store.run_later(
+        [lease = use.again(), &store = parts_.store, record, file = request.file, reply = std::move(reply)]() mutable {
+          reply(contain([&] {
+            return import_state(*lease->model, lease->shape(), lease->lanes.front()->state_identity(), record, file, store);
+          }));
+        });
+  });
+}
+
+// The state of an imported session goes to the store for that session alone: its numbers are whatever somebody wrote.
+ImportedKv SessionTransfer::keep_kv(const SessionId& id, Expected<kv::StateImage> image) {
+  const Session* session = parts_.sessions.find(id);
+  if (!image || session == nullptr) {
+    log_info("session {}: {}", id.value, image ? "it has ended" : image.error().message);
+    return ImportedKv::refused;
+  }
+  parts_.store.put({.tenant = session->summary.tenant, .session = id, .is_public = false, .is_private = true},
+                   std::move(*image));
+  if (parts_.store.states_of(id).tier != Tier::none) return ImportedKv::kept;
+  log_info("session {}: its KV is left out: there is no room for it", id.value);
+  return ImportedKv::refused;
+}
+
+}  // namespace uma::engine
