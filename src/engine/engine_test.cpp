@@ -232,10 +232,12 @@ TEST(Engine, SessionsAreKeptWhenItStopsInTheMiddleOfTheirReplies) {
     engine.start();
     for (int i = 0; i < 6; ++i) {
       ids.push_back(ask<SessionInfo>([&](auto reply) { engine.create_session(kTenant, {}, std::move(reply)); })->id.value);
+    }
+    for (std::size_t i = 0; i < ids.size(); ++i) {
       sinks.push_back(std::make_shared<CollectingSink>());
       if (i == 0) sinks[0]->hold = stopping.get_future().share();
       GenerateRequest asked = request(std::format("session {}", i), 400);
-      asked.session = ids.back();
+      asked.session = ids[i];
       engine.generate(kTenant, std::move(asked), {sinks.back()});
     }
     sinks[0]->first_token.get_future().wait();

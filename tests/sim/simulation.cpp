@@ -59,13 +59,6 @@ void SlowCatalog::crash(std::size_t count) {
   }
 }
 
-kv::RecordPtr SlowCatalog::given(const SessionId& id) const {
-  for (auto call = calls_.rbegin(); call != calls_.rend(); ++call) {
-    if (call->record != nullptr && call->record->id == id) return call->record;
-  }
-  return kept_.find(id);
-}
-
 bool SlowCatalog::answer_one(bool with_failure) {
   if (calls_.empty()) return false;
   Call call = std::move(calls_.front());
@@ -176,8 +169,7 @@ class Simulation::Sink final : public EventSink {
   // What the session has when its first token or shift comes. Nothing else can change it until the end.
   void look_at_start() {
     if (session_.empty() || !start_.empty()) return;
-    // The input may be on its way to the catalog.
-    const kv::RecordPtr record = simulation_.catalog_.given(SessionId{session_});
+    const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
     if (record == nullptr) return;
     start_ = record->chain;
     start_.insert(start_.end(), record->pending.begin(), record->pending.end());

@@ -39,8 +39,6 @@ class SlowCatalog final : public kv::Catalog {
   [[nodiscard]] std::size_t waiting_count() const { return calls_.size(); }
   [[nodiscard]] std::uint64_t readings_count() const { return readings_count_; }
   [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
-  // The newest record that the session has been given, kept or not; null: none.
-  [[nodiscard]] kv::RecordPtr given(const SessionId& id) const;
   std::function<bool()> throws = [] { return false; };  // the next call
 
  private:

@@ -9,6 +9,7 @@
 #include "capability/message_images.h"
 #include "engine/record_edits.h"
 #include "engine/record_input.h"
+#include "engine/router/held_sink.h"
 #include "engine/router/session_commands.h"
 #include "llm/image_tokens.h"
 
@@ -337,18 +338,15 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   // A response's input is committed with its reply, other input while the reply is being made.
   std::optional<Started<Unit>> saving;
   if (!call.response && next != place->record) {
-    saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id));
+    const auto held = std::make_shared<HeldSink>(std::move(job->sink));
+    job->sink = held;
+    saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id, held));
   } else {
     place->lock.release();
   }
   GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
-  if (!saved && (result.generated.empty() || !call.options.stream)) co_return saved.error();  // the client has nothing of it
-  if (!saved) {
-    run.end();
-    end(request, not_stored(result, saved.error(), "the input could not be stored, and is not in the session"));
-    co_return Unit{};
-  }
+  if (!saved) co_return saved.error();  // the client has read nothing of the reply
   if (!is_turn(result) || (is_new && !call.response->is_kept)) {
     run.end();
     end(request, result.terminal);
@@ -511,10 +509,16 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   return job;
 }
 
-// Beside the lane, which does not wait for the disk. A reply to input that cannot be kept ends.
-Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr next, RequestId id) {
+// Beside the lane, which does not wait for the disk; only the client hears nothing before. A reply to input that cannot be kept
+// ends.
+Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
+                                             std::shared_ptr<HeldSink> reply) {
   auto saved = co_await parts_.sessions.commit(*lock, std::move(next));
-  if (!saved) (void)parts_.in_flight.cancel(id);
+  if (saved) {
+    reply->release();
+  } else {
+    (void)parts_.in_flight.cancel(id);
+  }
   co_return saved;
 }
 

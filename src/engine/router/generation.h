@@ -25,6 +25,8 @@
 
 namespace uma::engine {
 
+class HeldSink;
+
 class Generations {
  public:
   // The references outlive it. `random`: seeds of generations that bring none.
@@ -70,7 +72,8 @@ class Generations {
   [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const;
   [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, Session& session, const Prepared& prepared,
                                                     const GenerateRequest& call);
-  [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id);
+  [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
+                                                std::shared_ptr<HeldSink> reply);
   [[nodiscard]] Task<Expected<Unit>> commit_turn(Session& session, const kv::SessionRecord& record,
                                                  const GenerationResult& result, const std::optional<ResponseRequest>& response,
                                                  std::int64_t created_s);

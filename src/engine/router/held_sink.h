@@ -1,0 +1,60 @@
+// Holds back what a reply says until its input is on disk: a client never reads a reply to something that a crash can lose.
+// release() is called by the router's thread, deliver() by the lane's.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/mutex.h"
+#include "core/event.h"
+
+namespace uma::engine {
+
+class HeldSink final : public EventSink {
+ public:
+  explicit HeldSink(std::shared_ptr<EventSink> client) : client_(std::move(client)) {}
+
+  bool deliver(const Event& event) override {
+    const MutexLock lock(mutex_);
+    if (is_released_) return keeps_up_ && client_->deliver(event);
+    held_.push_back(Held{.event = event, .text = {}, .logprobs = {}});
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      held_.back().text = token->text;
+      held_.back().logprobs.assign(token->logprobs.begin(), token->logprobs.end());
+    }
+    return true;
+  }
+
+  // The client gets what was held back, and from now on everything at once.
+  void release() {
+    const MutexLock lock(mutex_);
+    for (Held& held : held_) {
+      if (auto* token = std::get_if<TokenEvent>(&held.event)) {
+        token->text = held.text;
+        token->logprobs = held.logprobs;
+      }
+      keeps_up_ = keeps_up_ && client_->deliver(held.event);
+    }
+    held_.clear();
+    is_released_ = true;
+  }
+
+ private:
+  // An event, and what a TokenEvent only refers to.
+  struct Held {
+    Event event;
+    std::string text;
+    std::vector<TokenLogprobs> logprobs;
+  };
+
+  const std::shared_ptr<EventSink> client_;  // shared with the listener and the request
+  Mutex mutex_;
+  bool is_released_ GUARDED_BY(mutex_) = false;
+  bool keeps_up_ GUARDED_BY(mutex_) = true;
+  std::vector<Held> held_ GUARDED_BY(mutex_);
+};
+
+}  // namespace uma::engine
