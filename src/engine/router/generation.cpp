@@ -440,32 +440,33 @@ Generations::Place Generations::forked_place(const Session& session, const kv::S
           .forked_from = session.summary.id};
 }
 
-// Compiles what the reply must follow, and makes the input pending, in one job. Grammars come first, so that a request with an
-// invalid one changes nothing.
+// Compiles what the reply must follow, and makes the input pending, in one job, which takes the input. Grammars come first, so
+// that a request with an invalid one changes nothing.
 Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, const kv::RecordPtr& record,
-                                                           const GenerateRequest& call) {
+                                                           GenerateRequest& call) {
   const bool is_unchanged = !call.response && !call.regenerate && call.input.empty() && !is_written_anew(*record, call);
   if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
   const bool reads_all = call.response || call.regenerate || is_written_anew(*record, call);
   const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
   co_return co_await parts_.preparer.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
-      [lease = request.use.again(), end = request.end.get_token(), record, call, is_unchanged,
+      [lease = request.use.again(), end = request.end.get_token(), record, is_unchanged, input = std::exchange(call.input, {}),
+       options = call.options, response = call.response, regenerate = call.regenerate,
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
         const capability::ChatFormat& format = *lease->chat;
-        auto grammars = call.response ? lease->grammars->compile(format, call.options, "text.format.schema")
-                                      : lease->grammars->compile(format, call.options);
+        auto grammars = response ? lease->grammars->compile(format, options, "text.format.schema")
+                                 : lease->grammars->compile(format, options);
         if (!grammars) return std::unexpected(grammars.error());
         if (is_unchanged) return Prepared{.grammars = std::move(*grammars), .record = record};
-        const ChatOptions& chat = call.options.chat;
+        const ChatOptions& chat = options.chat;
         Expected<kv::SessionRecord> next;
-        if (call.response) {
-          next = begin_response(format, *record, call.input, *call.response, chat);
-        } else if (call.regenerate) {
+        if (response) {
+          next = begin_response(format, *record, input, *response, chat);
+        } else if (regenerate) {
           next = reopen_last_turn(format, *record, rewound(*record, record->turns.size() - 1, now_s), chat);
         } else {
-          next = append_to_record(format, *record, call.input, &chat);
+          next = append_to_record(format, *record, input, &chat);
         }
         if (!next) return std::unexpected(next.error());
         next->last_used_s = now_s;

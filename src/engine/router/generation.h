@@ -68,7 +68,7 @@ class Generations {
   [[nodiscard]] Place new_place(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response);
   [[nodiscard]] Place forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
                                    const ResponseRequest& response);
-  [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, const GenerateRequest& call);
+  [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
   [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const;
   [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, Session& session, const Prepared& prepared,
                                                     const GenerateRequest& call);
