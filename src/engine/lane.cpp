@@ -192,7 +192,7 @@ void Lane::take_commands() {
 
 void Lane::run(LaneCommand& command) {
   if (auto* started = std::get_if<StartCommand>(&command)) {
-    start(std::move(started->task));
+    start(std::move(started->job));
   } else if (const auto* cancelled = std::get_if<CancelCommand>(&command)) {
     contain_in(cancelled->id, [&] { cancel(cancelled->id); });
   } else if (const auto* forgotten = std::get_if<ForgetCommand>(&command)) {
@@ -212,32 +212,32 @@ void Lane::run(LaneCommand& command) {
   }
 }
 
-void Lane::start(GenerationJob task) {
-  const RequestId id = task.id;
-  const SessionId session = task.session;
+void Lane::start(GenerationJob job) {
+  const RequestId id = job.id;
+  const SessionId session = job.session;
   try {
-    add_sequence(std::move(task));
+    add_sequence(std::move(job));
   } catch (...) {
     stats_.queue_depth.add(-1);
     give_failed(id, session, FailureEvent{thrown_error()});
   }
 }
 
-void Lane::add_sequence(GenerationJob task) {
-  UMA_CHECK(!task.tokens.empty() && task.tokens_max >= 1);
-  UMA_CHECK(shortest_length(task.droppable, size_of(task.tokens)) < shape().sequence_cells_max);
-  const std::span<const Token> banned = task.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
-  auto sequence = std::make_unique<Sequence>(std::move(task), vocab_, banned);
-  sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->task.tokens_max));
+void Lane::add_sequence(GenerationJob job) {
+  UMA_CHECK(!job.tokens.empty() && job.tokens_max >= 1);
+  UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
+  const std::span<const Token> banned = job.sampling.ignore_eos ? vocab_.end_of_generation() : std::span<const Token>();
+  auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, banned);
+  sequence->chain.reserve(sequence->chain.size() + static_cast<std::size_t>(sequence->job.tokens_max));
   stats_.requests_total.add();
   sequence->waits_since = clock_.now();
-  shares_.enter(sequence->task.flow);
+  shares_.enter(sequence->job.flow);
   queue_changed_ = true;
   sequences_.push_back(std::move(sequence));
 }
 
 Lane::Sequence* Lane::find(RequestId id) {
-  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->task.id == id; });
+  const auto found = std::ranges::find_if(sequences_, [&](const SequencePtr& sequence) { return sequence->job.id == id; });
   return found == sequences_.end() ? nullptr : found->get();
 }
 
@@ -257,7 +257,7 @@ void Lane::save(const SessionId& session) {
 
 void Lane::forget(const SessionId& session) {
   for (const SequencePtr& sequence : sequences_) {
-    if (sequence->task.session == session && sequence->state != Sequence::State::finished)
+    if (sequence->job.session == session && sequence->state != Sequence::State::finished)
       contain_in(*sequence, [&] { finish(*sequence, FinishReason::cancelled); });
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
@@ -267,7 +267,7 @@ void Lane::forget(const SessionId& session) {
 
 // Gives up what is being computed of its prompt elsewhere.
 void Lane::come_home(Sequence& sequence) {
-  prefill_->cancel(sequence.task.id);
+  prefill_->cancel(sequence.job.id);
   sequence.is_away = false;
 }
 
@@ -283,7 +283,7 @@ void Lane::take_report(PrefillReport report) {
   Sequence& sequence = *found;
   if (report.began != TimePoint{}) note_in_batch(sequence, report.began);
   if (!report.is_final()) {
-    if (sequence.task.wants_progress) report_progress(sequence, report.tokens_done);
+    if (sequence.job.wants_progress) report_progress(sequence, report.tokens_done);
     return;
   }
   if (report.image) {
@@ -291,7 +291,7 @@ void Lane::take_report(PrefillReport report) {
   } else {
     sequence.is_away = false;
     log_warning("request {}: its prompt failed in the prefill lane ({}) and is computed in the context itself",
-                sequence.task.id.value, report.error->message);
+                sequence.job.id.value, report.error->message);
     sequence.stays = true;
   }
 }
@@ -302,8 +302,8 @@ void Lane::take_report(PrefillReport report) {
 // What a sequence without a free cell drops: enough for the input and what it may still say, a quarter of the cells at most.
 std::optional<TurnDrop> Lane::droppable_turns(const Sequence& sequence) const {
   const std::int32_t cells = shape().sequence_cells_max;
-  const std::int32_t room = std::clamp(sequence.task.tokens_max - sequence.generated(), 1, std::max(1, cells / 4));
-  return choose_drop(sequence.task.droppable, size_of(sequence.chain), cells - room);
+  const std::int32_t room = std::clamp(sequence.job.tokens_max - sequence.generated(), 1, std::max(1, cells / 4));
+  return choose_drop(sequence.job.droppable, size_of(sequence.chain), cells - room);
 }
 
 void Lane::make_room_in_chains() {
@@ -322,25 +322,25 @@ void Lane::drop_turns(Sequence& sequence, const TurnDrop& drop) {
   const auto end = static_cast<std::size_t>(drop.end);
   const bool is_running = sequence.state == Sequence::State::running;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const bool is_its = is_running ? sequence.slot == i : slots_[i].owner.session == sequence.task.session;
+    const bool is_its = is_running ? sequence.slot == i : slots_[i].owner.session == sequence.job.session;
     if (!is_its) continue;
     const bool is_shifted = kv::common_prefix(slots_[i].tokens, sequence.chain) > end && shift_slot(i, drop);
     if (is_running && !is_shifted) (void)cut_slot(i, std::min(begin, slots_[i].tokens.size()));
   }
   sequence.chain.erase(sequence.chain.begin() + drop.begin, sequence.chain.begin() + drop.end);
   sequence.prompt_tokens -= drop.end - drop.begin;
-  note_dropped(sequence.task.droppable, drop);
-  drop_runs(sequence.task.images, drop.begin, drop.end);
+  note_dropped(sequence.job.droppable, drop);
+  drop_runs(sequence.job.images, drop.begin, drop.end);
   sequence.drafter = {};  // what it knows is by position
   sequence.usage.dropped_turns += drop.turns;
   sequence.usage.dropped_tokens += drop.end - drop.begin;
   stats_.context_shifts_total.add();
-  log_info("request {} session {}: the context is full, goes on without the {} oldest turns ({} tokens)",
-           sequence.task.id.value, sequence.task.session.value, drop.turns, drop.end - drop.begin);
+  log_info("request {} session {}: the context is full, goes on without the {} oldest turns ({} tokens)", sequence.job.id.value,
+           sequence.job.session.value, drop.turns, drop.end - drop.begin);
   // Like a token it must not be lost.
   contain_in(sequence, [&] {
     const ContextShiftEvent shift{.dropped_turns = drop.turns, .dropped_tokens = drop.end - drop.begin};
-    if (!sequence.task.sink->deliver(shift)) finish(sequence, FinishReason::slow_consumer);
+    if (!sequence.job.sink->deliver(shift)) finish(sequence, FinishReason::slow_consumer);
   });
 }
 
@@ -353,9 +353,9 @@ void Lane::expire(TimePoint now) {
     Sequence& sequence = *pointer;
     if (sequence.state == Sequence::State::finished) continue;
     contain_in(sequence, [&] {
-      if (now >= sequence.task.timeout) {
+      if (now >= sequence.job.timeout) {
         finish(sequence, FinishReason::timeout);
-      } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.task.deadline) {
+      } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
         fail_waiting(sequence, position);
       }
     });
@@ -365,7 +365,7 @@ void Lane::expire(TimePoint now) {
 }
 
 void Lane::fail_waiting(Sequence& sequence, std::size_t position) {
-  const double waited_ms = to_ms(clock_.now() - sequence.task.received);
+  const double waited_ms = to_ms(clock_.now() - sequence.job.received);
   const double estimate_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size());
   finish(sequence, FinishReason::error,
          Error{ErrorCode::limit_wait,
@@ -389,7 +389,7 @@ void Lane::admit(TimePoint now) {
     if (waits_for_room_ || !is_urgent(*next, now)) break;
     Sequence* victim = choose_less_important(now);
     if (victim == nullptr) break;
-    log_info("request {}: makes room for request {}, which is more important", victim->task.id.value, next->task.id.value);
+    log_info("request {}: makes room for request {}, which is more important", victim->job.id.value, next->job.id.value);
     swap_out(*victim);
   }
   if (!waits_for_room_) room_wanted_since_ = kNever;
@@ -405,7 +405,7 @@ Lane::Admission Lane::try_to_admit(Sequence& next, TimePoint now) {
 
 // Interactive, or in the background and waiting for so long that it is its turn.
 bool Lane::is_urgent(const Sequence& sequence, TimePoint now) const {
-  return !sequence.task.is_background || to_ms(now - sequence.waits_since) >= sched::kBackgroundWaitMaxMs;
+  return !sequence.job.is_background || to_ms(now - sequence.waits_since) >= sched::kBackgroundWaitMaxMs;
 }
 
 Lane::Sequence* Lane::next_waiting(TimePoint now) {
@@ -422,7 +422,7 @@ Lane::Sequence* Lane::next_waiting(TimePoint now) {
 }
 
 Lane::AdmissionOrder Lane::admission_order(const Sequence& sequence, TimePoint now) const {
-  return {!is_urgent(sequence, now), !sequence.was_placed(), shares_.rank(sequence.task.flow)};
+  return {!is_urgent(sequence, now), !sequence.was_placed(), shares_.rank(sequence.job.flow)};
 }
 
 // The newest background sequence, if one may be sent away; one whose prompt is being computed elsewhere, which then begins
@@ -431,7 +431,7 @@ Lane::Sequence* Lane::choose_less_important(TimePoint now) {
   Sequence* away = nullptr;
   for (auto sequence = sequences_.rbegin(); sequence != sequences_.rend(); ++sequence) {
     const bool may_go =
-        (*sequence)->state == Sequence::State::running && (*sequence)->task.is_background && now >= (*sequence)->keeps_until;
+        (*sequence)->state == Sequence::State::running && (*sequence)->job.is_background && now >= (*sequence)->keeps_until;
     if (may_go && !(*sequence)->is_elsewhere()) return sequence->get();
     if (may_go && away == nullptr) away = sequence->get();
   }
@@ -441,7 +441,7 @@ Lane::Sequence* Lane::choose_less_important(TimePoint now) {
 void Lane::report_positions(TimePoint now) {
   const auto is_waiting = [](const SequencePtr& sequence) { return sequence->state == Sequence::State::waiting; };
   const bool is_heard = std::ranges::any_of(
-      sequences_, [&](const SequencePtr& sequence) { return is_waiting(sequence) && sequence->task.wants_progress; });
+      sequences_, [&](const SequencePtr& sequence) { return is_waiting(sequence) && sequence->job.wants_progress; });
   if (!is_heard) return;
   std::vector<std::pair<AdmissionOrder, Sequence*>> waiting;
   for (const SequencePtr& sequence : sequences_) {
@@ -454,12 +454,12 @@ void Lane::report_positions(TimePoint now) {
 }
 
 void Lane::report_queued(Sequence& sequence, std::int64_t position) {
-  if (!sequence.task.wants_progress || sequence.position_reported == position) return;
+  if (!sequence.job.wants_progress || sequence.position_reported == position) return;
   sequence.position_reported = position;
   const ProgressEvent progress{.stage = ProgressStage::queued,
                                .position = position,
                                .eta_ms = service_ms_ * static_cast<double>(position + 1) / static_cast<double>(slots_.size())};
-  run_noting([&] { (void)sequence.task.sink->deliver(progress); });
+  run_noting([&] { (void)sequence.job.sink->deliver(progress); });
 }
 
 // Makes sure that the cells of so many rows exist: drops idle sessions' caches, then swaps sequences out, which changes the
@@ -483,24 +483,24 @@ void Lane::build_views(TimePoint now) {
   least_work_of_prompts_ = std::numeric_limits<double>::infinity();
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->state != Sequence::State::running || sequence->generated() > 0) continue;
-    least_work_of_prompts_ = std::min(least_work_of_prompts_, shares_.rank(sequence->task.flow).tenant_work);
+    least_work_of_prompts_ = std::min(least_work_of_prompts_, shares_.rank(sequence->job.flow).tenant_work);
   }
   views_.clear();
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     Sequence& sequence = *sequences_[i];
     if (sequence.state != Sequence::State::running || sequence.is_elsewhere()) continue;
-    if (!sequence.task.images.empty()) prepare_images(sequence);
+    if (!sequence.job.images.empty()) prepare_images(sequence);
     const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
     const std::int32_t pending = size_of(sequence.chain) - cached;
     UMA_CHECK(pending >= 1);
-    views_.push_back({.id = sequence.task.id.value,
+    views_.push_back({.id = sequence.job.id.value,
                       .index = static_cast<std::int32_t>(i),
                       .slot = static_cast<std::int32_t>(sequence.slot),
                       .pending_tokens = pending,
                       .cached_tokens = cached,
                       .decodes = pending == 1 && sequence.generated() > 0,
-                      .is_background = sequence.task.is_background,
-                      .waited_ms = to_ms(now - sequence.task.received),
+                      .is_background = sequence.job.is_background,
+                      .waited_ms = to_ms(now - sequence.job.received),
                       .placed_ms = to_ms(now - sequence.placed_at),
                       .due_ms = time_left_ms(sequence, now)});
   }
@@ -530,15 +530,15 @@ void Lane::send_prompts_away() {
 // Steps back to where a call can begin, and asks for what is missing of the images that are to be computed.
 void Lane::prepare_images(Sequence& sequence) {
   const std::int32_t before = size_of(slots_[sequence.slot].tokens);
-  const ImageRun* begun = run_at(sequence.task.images, before);
+  const ImageRun* begun = run_at(sequence.job.images, before);
   if (begun != nullptr && begun->encoded) (void)cut_slot(sequence.slot, static_cast<std::size_t>(call_begin(*begun, before)));
   const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
   sequence.has_rows = true;
-  for (const ImageRun& run : sequence.task.images) {
+  for (const ImageRun& run : sequence.job.images) {
     if (run.end() <= cached || run.encoded) continue;
     sequence.has_rows = false;
     if (!encoding_.insert(run.image).second) continue;
-    options_.encode({sequence.task.flow.tenant}, run.image, [inbox = inbox_, image = run.image](Expected<EncodedPtr> encoded) {
+    options_.encode({sequence.job.flow.tenant}, run.image, [inbox = inbox_, image = run.image](Expected<EncodedPtr> encoded) {
       inbox->push(EncodedReport{image, std::move(encoded)});
     });
   }
@@ -554,7 +554,7 @@ void Lane::take_encoded(const EncodedReport& report) {
 void Lane::take_encoded(Sequence& sequence, const EncodedReport& report) {
   if (sequence.state == Sequence::State::finished) return;
   Expected<Unit> all_fit;
-  for (ImageRun& run : sequence.task.images) {
+  for (ImageRun& run : sequence.job.images) {
     if (run.image != report.image) continue;
     const auto fits = report.encoded ? check_encoded(run, **report.encoded, shape().image_rows_max)
                                      : Expected<Unit>(std::unexpected(report.encoded.error()));
@@ -574,9 +574,9 @@ Lane::Sequence* Lane::stop_at_images() {
   Sequence* first = nullptr;
   for (sched::SequenceView& view : views_) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
-    const std::int32_t end = text_end(sequence.task.images, view.cached_tokens, size_of(sequence.chain));
+    const std::int32_t end = text_end(sequence.job.images, view.cached_tokens, size_of(sequence.chain));
     view.pending_tokens = end - view.cached_tokens;
-    const ImageRun* run = run_at(sequence.task.images, view.cached_tokens);
+    const ImageRun* run = run_at(sequence.job.images, view.cached_tokens);
     if (first == nullptr && run != nullptr && run->encoded) first = &sequence;
   }
   std::erase_if(views_, [](const sched::SequenceView& view) { return view.pending_tokens == 0; });
@@ -587,7 +587,7 @@ Lane::Sequence* Lane::stop_at_images() {
 void Lane::run_image(Sequence& sequence) {
   const auto index = std::ranges::find(sequences_, &sequence, &SequencePtr::get) - sequences_.begin();
   const std::int32_t cached = size_of(slots_[sequence.slot].tokens);
-  const ImageRun& run = *run_at(sequence.task.images, cached);
+  const ImageRun& run = *run_at(sequence.job.images, cached);
   const std::int32_t end = call_end(run, cached, shape().image_rows_max);
   const std::int32_t rows = end - cached;
   if (!make_room(rows)) return;
@@ -595,7 +595,7 @@ void Lane::run_image(Sequence& sequence) {
       std::span<const Token>(sequence.chain).subspan(static_cast<std::size_t>(cached), static_cast<std::size_t>(rows));
   {
     const MutexLock lock(prefilled_mutex_);
-    prefilled_.push_back(sequence.task.id);
+    prefilled_.push_back(sequence.job.id);
   }
   set_threads(cores_.decode_threads());
   const TimePoint began = clock_.now();
@@ -629,26 +629,26 @@ void Lane::run_image(Sequence& sequence) {
       .index = static_cast<std::int32_t>(index), .slot = static_cast<std::int32_t>(sequence.slot), .tokens_count = rows};
   note_bytes_moved(std::span(&row, 1), true, began, ended);
   note_tokens_computed(std::span(&row, 1), began);
-  if (sequence.task.wants_progress) report_progress(sequence, end);
+  if (sequence.job.wants_progress) report_progress(sequence, end);
   if (end == size_of(sequence.chain)) sample_row(sequence, rows - 1, ended);
 }
 
 bool Lane::send_away(Sequence& sequence) {
   const Slot& slot = slots_[sequence.slot];
   if (slot.was_moved()) return false;
-  PrefillJob job{.id = sequence.task.id,
+  PrefillJob job{.id = sequence.job.id,
                  .tokens = sequence.chain,
-                 .images = sequence.task.images,
+                 .images = sequence.job.images,
                  .image = std::nullopt,
-                 .is_background = sequence.task.is_background,
-                 .received = sequence.task.received,
+                 .is_background = sequence.job.is_background,
+                 .received = sequence.job.received,
                  .placed = sequence.placed_at,
                  .due = prompt_due(sequence)};
   // For its beginning, what is put aside of it meanwhile and what comes back, one after another.
   auto room = pool_.reserve(room_of_prompt(prefill_->context().shape(), size_of(sequence.chain)));
   if (!room) {
     log_debug("request {}: memory has no room for the state of its prompt, which is computed in the context itself",
-              sequence.task.id.value);
+              sequence.job.id.value);
     sequence.stays = true;
     return false;
   }
@@ -730,7 +730,7 @@ void Lane::note_tokens_computed(std::span<const sched::PlanRow> plan, TimePoint 
 
 void Lane::note_in_batch(Sequence& sequence, TimePoint now) {
   if (std::exchange(sequence.in_batch, true)) return;
-  sequence.usage.queue_ms = to_ms(now - sequence.task.received);
+  sequence.usage.queue_ms = to_ms(now - sequence.job.received);
   stats_.queue_wait.record_ms(sequence.usage.queue_ms);
 }
 
@@ -773,7 +773,7 @@ bool Lane::run_call(std::span<const sched::PlanRow> plan, bool is_prefill) {
   }
   if (is_prefill) {
     const MutexLock lock(prefilled_mutex_);
-    for (const sched::PlanRow& row : plan) prefilled_.push_back(sequences_[static_cast<std::size_t>(row.index)]->task.id);
+    for (const sched::PlanRow& row : plan) prefilled_.push_back(sequences_[static_cast<std::size_t>(row.index)]->job.id);
   }
   set_threads(needs_one_thread(plan) ? 1 : cores_.decode_threads());
   const TimePoint began = clock_.now();
@@ -859,7 +859,7 @@ void Lane::add_drafts() {
   for (sched::PlanRow& row : plan_.decode) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
     // The call itself brings one token more than the guesses that are right.
-    const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
+    const std::int32_t room = std::min({sequence.job.tokens_max - sequence.generated() - 1,
                                         shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
     sequence.draft.clear();
     sequence.draft_chances.clear();
@@ -888,16 +888,16 @@ void Lane::add_model_drafts(double token_ms, std::int32_t rows_left) {
   candidates_.clear();
   for (const sched::PlanRow& row : plan_.decode) {
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
-    const std::int32_t room = std::min({sequence.task.tokens_max - sequence.generated() - 1,
+    const std::int32_t room = std::min({sequence.job.tokens_max - sequence.generated() - 1,
                                         shape().sequence_cells_max - size_of(sequence.chain) - 1, rows_left});
     // The draft model sees no images.
-    if (!sequence.draft.empty() || room <= 0 || !sequence.task.images.empty()) continue;
+    if (!sequence.draft.empty() || room <= 0 || !sequence.job.images.empty()) continue;
     sequence.is_models_draft = true;
     candidates_.push_back({.slot = sequence.slot,
                            .chain = sequence.chain,
                            .room = room,
                            .sampler = &sequence.sampler,
-                           .seed = sequence.task.seed,
+                           .seed = sequence.job.seed,
                            .control = &sequence.model_control,
                            .draft = &sequence.draft,
                            .chances = &sequence.draft_chances});
@@ -989,7 +989,7 @@ void Lane::run_prefill() {
   for (const sched::PlanRow& row : plan_.prefill) {
     row_end += row.tokens_count;
     Sequence& sequence = *sequences_[static_cast<std::size_t>(row.index)];
-    if (sequence.task.wants_progress) report_progress(sequence, size_of(slots_[sequence.slot].tokens));
+    if (sequence.job.wants_progress) report_progress(sequence, size_of(slots_[sequence.slot].tokens));
     if (size_of(slots_[sequence.slot].tokens) == size_of(sequence.chain)) sample_row(sequence, row_end - 1, now);
   }
 }
@@ -1023,7 +1023,7 @@ void Lane::report_progress(Sequence& sequence, std::int32_t done) {
   ProgressEvent progress{.stage = ProgressStage::prefill, .done = done, .total = size_of(sequence.chain)};
   if (rate > 0) progress.eta_ms = static_cast<double>(progress.total - done) / rate;
   // A lost progress report is no reason to end a stream.
-  run_noting([&] { (void)sequence.task.sink->deliver(progress); });
+  run_noting([&] { (void)sequence.job.sink->deliver(progress); });
 }
 
 // `drawn_guess`: which guess of the sequence a draft model has drawn for this row; negative: none.
@@ -1039,7 +1039,7 @@ void Lane::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::
   }
   sequence.is_anew = false;
   stats_.logits_rows_total.add();
-  if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
+  if (options_.on_logits) options_.on_logits(sequence.job.id, logits);
   contain_in(sequence, [&] { push_token(sequence, choose_token(sequence, logits, drawn_guess), now); });
 }
 
@@ -1055,7 +1055,7 @@ Token Lane::choose_token(Sequence& sequence, std::span<float> logits, std::int32
 void Lane::choose_first_token(Sequence& sequence, std::span<float> logits) {
   stats_.logits_rows_total.add();
   stats_.logits_copied_total.add();
-  if (options_.on_logits) options_.on_logits(sequence.task.id, logits);
+  if (options_.on_logits) options_.on_logits(sequence.job.id, logits);
   contain_in(sequence, [&] { push_token(sequence, choose_token(sequence, logits, -1), clock_.now()); });
 }
 
@@ -1065,7 +1065,7 @@ double Lane::default_tbt_ms() const {
 
 double Lane::target_tbt_ms(const Sequence& sequence) const {
   // Half of what others have: in shorter ticks too little would be left for everybody's prompts.
-  const double wanted_ms = sequence.task.target_tbt_ms;
+  const double wanted_ms = sequence.job.target_tbt_ms;
   return wanted_ms > 0 ? std::max(wanted_ms, default_tbt_ms() / 2) : default_tbt_ms();
 }
 
@@ -1074,7 +1074,7 @@ double Lane::tick_target_ms() const {
   double target_ms = std::numeric_limits<double>::infinity();
   for (const sched::SequenceView& view : views_) {
     const Sequence& sequence = *sequences_[static_cast<std::size_t>(view.index)];
-    if (!view.decodes || sequence.task.is_background) continue;
+    if (!view.decodes || sequence.job.is_background) continue;
     const double wanted_ms = target_tbt_ms(sequence);
     target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
   }
@@ -1089,13 +1089,13 @@ double Lane::time_left_ms(const Sequence& sequence, TimePoint now) const {
 // When its prompt is to be computed, before those without a time. What a client wants puts its tenant's prompts in order, and
 // before those of tenants for whom as much was done; it takes nothing from one for whom less was.
 TimePoint Lane::prompt_due(const Sequence& sequence) const {
-  const bool has_turn = shares_.rank(sequence.task.flow).tenant_work <= least_work_of_prompts_;
+  const bool has_turn = shares_.rank(sequence.job.flow).tenant_work <= least_work_of_prompts_;
   return has_turn ? first_token_due(sequence) : kNever;
 }
 
 TimePoint Lane::first_token_due(const Sequence& sequence) const {
-  const double wanted_ms = sequence.task.target_ttft_ms > 0 ? sequence.task.target_ttft_ms : options_.target_ttft_ms;
-  return wanted_ms > 0 ? sequence.task.received + from_ms(wanted_ms) : kNever;
+  const double wanted_ms = sequence.job.target_ttft_ms > 0 ? sequence.job.target_ttft_ms : options_.target_ttft_ms;
+  return wanted_ms > 0 ? sequence.job.received + from_ms(wanted_ms) : kNever;
 }
 
 void Lane::note_promise(bool is_kept) {
@@ -1115,10 +1115,10 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   sequence.chain.push_back(token);
   sequence.sampler.accept(token);
   stats_.tokens_total.add();
-  shares_.charge(sequence.task.flow, 1);
+  shares_.charge(sequence.job.flow, 1);
   if (sequence.generated() == 1) {
     sequence.first_token_at = now;
-    sequence.usage.ttft_ms = to_ms(now - sequence.task.received);
+    sequence.usage.ttft_ms = to_ms(now - sequence.job.received);
     stats_.ttft.record_ms(sequence.usage.ttft_ms);
     if (const TimePoint due = first_token_due(sequence); due != kNever) note_promise(now <= due);
   } else {
@@ -1130,12 +1130,12 @@ void Lane::push_token(Sequence& sequence, Token token, TimePoint now) {
   sequence.last_token_at = now;
 
   using Next = capability::ReplyStream::Next;
-  const Next next = sequence.reply.push(token, raw_logits_, sequence.sampler, *sequence.task.sink);
+  const Next next = sequence.reply.push(token, raw_logits_, sequence.sampler, *sequence.job.sink);
   if (next == Next::slow_client) {
     finish(sequence, FinishReason::slow_consumer);
   } else if (next == Next::stop || sequence.sampler.is_complete()) {
     finish(sequence, FinishReason::stop);
-  } else if (sequence.generated() >= sequence.task.tokens_max ||
+  } else if (sequence.generated() >= sequence.job.tokens_max ||
              (size_of(sequence.chain) >= shape().sequence_cells_max && !droppable_turns(sequence))) {
     finish(sequence, FinishReason::length);
   }
@@ -1161,7 +1161,7 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
     }
   }
   sequence.state = Sequence::State::finished;
-  shares_.leave(sequence.task.flow);
+  shares_.leave(sequence.job.flow);
   queue_changed_ = true;
   if (error) stats_.requests_failed_total.add();
 
@@ -1177,14 +1177,14 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   // Before the result: the session's next request looks for the lane that holds it.
   if (std::exchange(residents_changed_, false)) publish_residents();
   GenerationResult result{
-      .id = sequence.task.id,
-      .session = sequence.task.session,
+      .id = sequence.job.id,
+      .session = sequence.job.session,
       .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
       .dropped_turns = sequence.usage.dropped_turns,
       .reply = std::move(reply.content),
       .reply_extra = std::move(reply.message_extra),
       .terminal = {},
-      .sink = std::move(sequence.task.sink)};
+      .sink = std::move(sequence.job.sink)};
   if (error && generated == 0) {
     result.terminal = FailureEvent{std::move(*error)};
   } else {
@@ -1207,7 +1207,7 @@ void Lane::fail_thrown(Sequence& sequence, const Error& error) {
   });
   if (std::exchange(sequence.has_result, true)) return;
   sequence.state = Sequence::State::finished;
-  give_failed(sequence.task.id, sequence.task.session,
+  give_failed(sequence.job.id, sequence.job.session,
               EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
 }
 
@@ -1241,7 +1241,7 @@ void Lane::update_gauges() {
   stats_.hot_sessions.set(hot);
   stats_.cells_used.set(cells_used());
   const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
-  stats_.waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->task.received));
+  stats_.waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
   if (std::exchange(residents_changed_, false)) publish_residents();
 }
 
@@ -1269,8 +1269,8 @@ TimePoint Lane::next_wake() const {
   constexpr double kLookAgainMs = 10;
   TimePoint wake = waits_for_room_ ? clock_.now() + from_ms(kLookAgainMs) : kNever;
   for (const SequencePtr& sequence : sequences_) {
-    wake = std::min(wake, sequence->task.timeout);
-    if (!sequence->in_batch) wake = std::min(wake, sequence->task.deadline);
+    wake = std::min(wake, sequence->job.timeout);
+    if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
   }
   return wake;
 }

@@ -6,7 +6,7 @@
 // (1) A slot's tokens are exactly what the context has cached for its sequence.
 // (2) A slot belongs to at most one running sequence, or to one idle session, or is empty.
 // (3) In a unified context the cells used, shared ones once, never exceed the context's.
-// (4) Every task that was posted gets exactly one result.
+// (4) Every job that was posted gets exactly one result.
 // (5) A sequence whose prompt is computed in the prefill lane keeps its slot, and is not in any plan.
 // (6) Cells that were moved up stay in the slot of their session: they are neither saved nor shared (docs/decisions/0018).
 #pragma once
@@ -89,7 +89,7 @@ struct GenerationJob {
   RequestShare share{};             // what its request holds in memory
 };
 
-// How a task ended. The router commits it and then delivers `terminal`.
+// How a job ended. The router commits it and then delivers `terminal`.
 struct GenerationResult {
   RequestId id;
   SessionId session;
@@ -102,7 +102,7 @@ struct GenerationResult {
 };
 
 struct StartCommand {
-  GenerationJob task;
+  GenerationJob job;
 };
 struct CancelCommand {
   RequestId id;
@@ -154,7 +154,7 @@ struct LaneOptions {
   std::function<void(const std::function<bool()>& is_done)> wait_for_disk = nullptr;
   // Cores that other processes keep busy, of late (CpuLoad); asked while there is work. Null: the lane keeps its threads.
   std::function<std::optional<double>()> others_busy = nullptr;
-  // Encodes an image on another thread and calls `then` from there. Null: no task has images.
+  // Encodes an image on another thread and calls `then` from there. Null: no job has images.
   std::function<void(const TenantId& tenant, const std::string& image,
                      std::move_only_function<void(Expected<EncodedPtr>)> then)>
       encode = nullptr;
@@ -186,7 +186,7 @@ class Lane {
   // Any thread. Ends the loop around step().
   void close();
   [[nodiscard]] bool is_closed() const { return closed_.load(); }
-  // Owner thread, after close(): every task that is left ends as cancelled, and what is cached goes to the store.
+  // Owner thread, after close(): every job that is left ends as cancelled, and what is cached goes to the store.
   void cancel_all();
 
   // Any thread. Whether the session runs here or its tokens are cached, as of the last step.
@@ -256,8 +256,8 @@ class Lane {
   [[nodiscard]] StepOutcome tick();
   void take_commands();
   void run(LaneCommand& command);
-  void start(GenerationJob task);
-  void add_sequence(GenerationJob task);
+  void start(GenerationJob job);
+  void add_sequence(GenerationJob job);
   // `waits`: for what is being read or computed; `holds_back`: and so do those behind it; `ended`: its work has thrown.
   enum class Admission : std::uint8_t { placed, waits, holds_back, no_room, ended };
   [[nodiscard]] Admission try_to_admit(Sequence& next, TimePoint now);

@@ -21,15 +21,15 @@ struct Lane::Sequence {
   enum class State : std::uint8_t { waiting, running, finished };
 
   Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const Token> banned)
-      : task(std::move(from)),
-        prompt_tokens(size_of(task.tokens)),
-        chain(std::move(task.tokens)),
-        sampler(task.sampling, task.seed, banned),
-        reply(std::move(task.reply), vocab, !task.session.empty()) {
+      : job(std::move(from)),
+        prompt_tokens(size_of(job.tokens)),
+        chain(std::move(job.tokens)),
+        sampler(job.sampling, job.seed, banned),
+        reply(std::move(job.reply), vocab, !job.session.empty()) {
     const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
     for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
-    if (task.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(task.grammar, vocab, reply.marks()));
-    usage.seed = task.seed;
+    if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks()));
+    usage.seed = job.seed;
   }
 
   [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
@@ -45,7 +45,7 @@ struct Lane::Sequence {
   // Its own state, which nobody else keeps.
   [[nodiscard]] bool is_swapped_out() const { return image != nullptr && image_id == 0; }
 
-  GenerationJob task;
+  GenerationJob job;
   std::int32_t prompt_tokens;
   std::vector<Token> chain;  // prompt and what was generated; the slot's tokens are its beginning
   llm::Sampler sampler;

@@ -82,20 +82,20 @@ class LaneMemory : public ::testing::TestWithParam<Case> {
 
   void post(std::uint64_t id, const std::string& session, std::vector<Token> chain, std::int32_t count = 12,
             bool is_background = false, const std::string& forked_from = "") {
-    GenerationJob task;
-    task.id = RequestId{id};
-    task.session = SessionId{session};
-    task.forked_from = SessionId{forked_from};
-    task.tokens = std::move(chain);
-    task.tokens_max = count;
-    task.sampling.ignore_eos = true;
-    task.is_background = is_background;
-    task.received = clock_.now();
+    GenerationJob job;
+    job.id = RequestId{id};
+    job.session = SessionId{session};
+    job.forked_from = SessionId{forked_from};
+    job.tokens = std::move(chain);
+    job.tokens_max = count;
+    job.sampling.ignore_eos = true;
+    job.is_background = is_background;
+    job.received = clock_.now();
     sinks_[id] = std::make_shared<SilentSink>();
-    task.sink = sinks_[id];
-    chains_[id] = task.tokens;
+    job.sink = sinks_[id];
+    chains_[id] = job.tokens;
     lane_->stats().queue_depth.add(1);
-    lane_->post(StartCommand{std::move(task)});
+    lane_->post(StartCommand{std::move(job)});
   }
 
   void step() {

@@ -183,7 +183,7 @@ void Lane::leave_slot(const Sequence& sequence) {
   residents_changed_ = true;
   const bool stays = options_.store != nullptr && !slot.is_ephemeral && !options_.is_reproducible &&
                      size_of(slot.tokens) >= options_.stored_tokens_min;
-  if (sequence.task.session.empty() && !stays) {
+  if (sequence.job.session.empty() && !stays) {
     clear_slot(sequence.slot);
   } else if (!shape().can_truncate) {
     store_state(sequence.slot);
@@ -252,7 +252,7 @@ Lane::Sequence* Lane::choose_victim() {
   for (const SequencePtr& sequence : sequences_) {
     if (sequence->state != Sequence::State::running || sequence->is_elsewhere()) continue;
     ++running;
-    if (victim == nullptr || sequence->task.is_background >= victim->task.is_background) victim = sequence.get();
+    if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence.get();
   }
   return running > 1 ? victim : nullptr;
 }
@@ -277,7 +277,7 @@ void Lane::swap_out(Sequence& sequence) {
     if (image) {
       kept = kv::share_image(std::move(*image), pool_);
     } else {
-      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.task.id.value,
+      log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,
                   image.error().message);
     }
   }
@@ -300,8 +300,7 @@ void Lane::set_aside(Sequence& sequence, kv::ImagePtr image) {
   queue_changed_ = true;
   stats_.queue_depth.add(1);
   stats_.preemptions_total.add();
-  log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.task.id.value,
-           sequence.chain.size());
+  log_info("request {}: swapped out at {} tokens; it resumes when there is room", sequence.job.id.value, sequence.chain.size());
 }
 
 // --- Values that are not finite
@@ -333,8 +332,8 @@ void Lane::clear_context() {
 void Lane::begin_anew(Sequence& sequence) {
   sequence.is_unsound = false;
   stats_.not_finite_total.add();
-  log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.task.id.value,
-            sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
+  log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.job.id.value,
+            sequence.job.session.empty() ? "-" : sequence.job.session.value, sequence.slot,
             sequence.is_anew ? "nor are they computed anew, it ends" : "what it has cached is thrown away and computed again");
   clear_slot(sequence.slot);
   if (Usage& usage = sequence.usage; usage.reused_tokens > 0) {
@@ -356,9 +355,9 @@ void Lane::begin_anew(Sequence& sequence) {
 
 kv::Asker Lane::asker_of(const Sequence& sequence) const {
   return {.family = family_,
-          .tenant = TenantId{sequence.task.flow.tenant},
-          .session = sequence.task.session,
-          .forked_from = sequence.task.forked_from,
+          .tenant = TenantId{sequence.job.flow.tenant},
+          .session = sequence.job.session,
+          .forked_from = sequence.job.forked_from,
           .takes_others = !options_.is_reproducible};
 }
 
@@ -366,9 +365,9 @@ kv::Asker Lane::asker_of(const Sequence& sequence) const {
 // that it is a copy of has computed it in the same way.
 bool Lane::may_share(const Sequence& sequence, const Slot& slot) const {
   if (slot.is_ephemeral) return false;
-  if (options_.is_reproducible) return !slot.owner.session.empty() && slot.owner.session == sequence.task.forked_from;
-  if (slot.owner.is_private) return !slot.owner.session.empty() && slot.owner.session == sequence.task.forked_from;
-  return slot.owner.is_public || slot.owner.tenant.value == sequence.task.flow.tenant;
+  if (options_.is_reproducible) return !slot.owner.session.empty() && slot.owner.session == sequence.job.forked_from;
+  if (slot.owner.is_private) return !slot.owner.session.empty() && slot.owner.session == sequence.job.forked_from;
+  return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
 }
 
 double Lane::compute_ms(std::int32_t tokens, std::int32_t cached) const {
@@ -407,7 +406,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
   };
   // Its own state first: it goes on with the same bits, so others' have to hold more of the chain.
   const auto is_own = [&](const Slot& slot) {
-    return !sequence.task.session.empty() && slot.owner.session == sequence.task.session;
+    return !sequence.job.session.empty() && slot.owner.session == sequence.job.session;
   };
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (!is_own(slots_[i])) continue;
@@ -432,7 +431,7 @@ Lane::Source Lane::choose_source(const Sequence& sequence) const {
     const Slot& slot = slots_[i];
     if (slot.tokens.empty() || is_own(slot) || !may_share(sequence, slot) || is_in_doubt(i)) continue;
     const std::int32_t count = usable_of_slot(i, slot.unmoved());
-    const bool is_parent = !sequence.task.forked_from.empty() && slot.owner.session == sequence.task.forked_from;
+    const bool is_parent = !sequence.job.forked_from.empty() && slot.owner.session == sequence.job.forked_from;
     if (count <= own_count || (!is_parent && count < kSharedMin)) continue;
     const bool is_copied = !shape().is_unified && (has_slot || !can_take_over(slot, count));
     // A copy is a state: of a window it has only what its end sees.
@@ -448,7 +447,7 @@ bool Lane::begin_fetch(Sequence& sequence, const Source& source) {
   sequence.fetching_since = clock_.now();
   sequence.image_is_own = source.stored.is_own;
   options_.store->fetch(source.stored.id,
-                        [inbox = inbox_, id = sequence.task.id, state = source.stored.id](Expected<kv::ImagePtr> image) {
+                        [inbox = inbox_, id = sequence.job.id, state = source.stored.id](Expected<kv::ImagePtr> image) {
                           inbox->push(FetchReport{.id = id, .state = state, .image = std::move(image)});
                         });
   return true;
@@ -463,14 +462,14 @@ bool Lane::begin_to_wait(Sequence& sequence, const Source& source) {
   for (const SequencePtr& pointer : sequences_) {
     const Sequence& other = *pointer;
     if (other.state != Sequence::State::running || other.generated() > 0) continue;
-    if (other.task.is_background && !sequence.task.is_background) continue;
+    if (other.job.is_background && !sequence.job.is_background) continue;
     const Slot& slot = slots_[other.slot];
     if (!may_share(sequence, slot)) continue;
     const std::size_t common = std::min(kv::common_prefix(other.chain, wanted), slot.moved_from);
     const auto added = static_cast<std::int32_t>(common) - source.tokens_count;
     if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
     if (!shape().is_unified && copy_ms(other.chain.size()) > compute_ms(added, source.tokens_count)) continue;
-    sequence.waits_for = other.task.id;
+    sequence.waits_for = other.job.id;
     return true;
   }
   return false;
@@ -480,7 +479,7 @@ bool Lane::begin_to_wait(Sequence& sequence, const Source& source) {
 bool Lane::waits_for_another(Sequence& sequence) const {
   if (sequence.waits_for == RequestId{}) return false;
   const bool still = std::ranges::any_of(sequences_, [&](const SequencePtr& other) {
-    return other->task.id == sequence.waits_for && other->state == Sequence::State::running && other->generated() == 0;
+    return other->job.id == sequence.waits_for && other->state == Sequence::State::running && other->generated() == 0;
   });
   if (!still) sequence.waits_for = {};
   return still;
@@ -496,7 +495,7 @@ void Lane::take_fetched(FetchReport report) {
     sequence.image_id = report.state;
   } else {
     sequence.is_refused = true;
-    log_warning("request {}: its stored state cannot be used, its tokens are computed again: {}", sequence.task.id.value,
+    log_warning("request {}: its stored state cannot be used, its tokens are computed again: {}", sequence.job.id.value,
                 report.image.error().message);
   }
 }
@@ -508,7 +507,7 @@ void Lane::take_fetched(FetchReport report) {
 // False: that has to wait.
 bool Lane::make_slot_ahead(const Sequence& sequence) {
   const bool has_slot = std::ranges::any_of(slots_, [&](const Slot& slot) {
-    const bool is_own = !sequence.task.session.empty() && slot.owner.session == sequence.task.session;
+    const bool is_own = !sequence.job.session.empty() && slot.owner.session == sequence.job.session;
     return is_own || (!slot.is_running && slot.tokens.empty());
   });
   if (!has_slot) (void)evict_idle(kv::GiveWay::by_disk);
@@ -524,9 +523,9 @@ bool Lane::can_take_over(const Slot& slot, std::int32_t count) {
 // The session's own slot; a slot left behind that the sequence continues; the lowest free one, since the library rewards
 // running slots that lie close together; the least valuable idle one.
 std::optional<std::size_t> Lane::choose_slot(const Sequence& sequence, const Source& source) {
-  if (!sequence.task.session.empty()) {
+  if (!sequence.job.session.empty()) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i].owner.session == sequence.task.session) return i;
+      if (slots_[i].owner.session == sequence.job.session) return i;
     }
   }
   const bool is_from_slot = source.kind == Source::Kind::slot;
@@ -579,20 +578,20 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   if (!index) return false;
   Slot& slot = slots_[*index];
   UMA_CHECK(!slot.is_running);
-  const bool had_tokens = !slot.tokens.empty() && slot.owner.session == sequence.task.session;
+  const bool had_tokens = !slot.tokens.empty() && slot.owner.session == sequence.job.session;
   const bool stays = source.kind == Source::Kind::slot && source.slot == *index;
   if (!cut_slot(*index, stays ? static_cast<std::size_t>(source.tokens_count) : 0)) source = {};
   if (!make_room_for(sequence, *index, source)) return false;
-  slot.owner = {.tenant = TenantId{sequence.task.flow.tenant},
-                .session = sequence.task.session,
-                .is_public = sequence.task.is_public,
-                .is_private = sequence.task.is_private};
+  slot.owner = {.tenant = TenantId{sequence.job.flow.tenant},
+                .session = sequence.job.session,
+                .is_public = sequence.job.is_public,
+                .is_private = sequence.job.is_private};
   slot.is_running = true;
-  slot.is_ephemeral = sequence.task.is_ephemeral;
+  slot.is_ephemeral = sequence.job.is_ephemeral;
   ++slot.uses;
   residents_changed_ = true;
   queue_changed_ = true;
-  if (!sequence.was_placed()) shares_.charge(sequence.task.flow, size_of(sequence.chain));
+  if (!sequence.was_placed()) shares_.charge(sequence.job.flow, size_of(sequence.chain));
   if (is_urgent(sequence, now)) sequence.keeps_until = now + from_ms(kKeepsMs);
   sequence.state = Sequence::State::running;
   sequence.slot = *index;
@@ -609,9 +608,9 @@ bool Lane::place(Sequence& sequence, Source source, TimePoint now) {
   if (!sequence.was_placed()) write_receipt(sequence, source, had_tokens);
   sequence.image.reset();
   sequence.placed_at = now;
-  log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to come", sequence.task.id.value,
-            sequence.task.session.empty() ? "-" : sequence.task.session.value, *index, slot.tokens.size(),
-            sequence.chain.size(), sequence.arriving ? sequence.arriving->tokens_wanted : 0);
+  log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to come", sequence.job.id.value,
+            sequence.job.session.empty() ? "-" : sequence.job.session.value, *index, slot.tokens.size(), sequence.chain.size(),
+            sequence.arriving ? sequence.arriving->tokens_wanted : 0);
   if (!sequence.arriving) begin_verification(sequence, 0);
   return true;
 }
@@ -624,7 +623,7 @@ void Lane::fill_slot(Sequence& sequence, std::size_t index, const Source& source
       return;
     case Source::Kind::slot: {
       if (source.slot == index) return;
-      copy_slot(source.slot, index, count, sequence.task.session.empty());
+      copy_slot(source.slot, index, count, sequence.job.session.empty());
       return;
     }
     case Source::Kind::image:
@@ -674,7 +673,7 @@ void Lane::copy_slot(std::size_t from, std::size_t to, std::size_t count, bool i
 void Lane::write_receipt(Sequence& sequence, const Source& source, bool had_tokens) {
   Usage& usage = sequence.usage;
   const bool is_here = source.kind == Source::Kind::slot;
-  const bool is_session = !sequence.task.session.empty();
+  const bool is_session = !sequence.job.session.empty();
   usage.prompt_tokens = sequence.prompt_tokens;
   usage.reused_tokens = sequence.arriving ? sequence.arriving->tokens_wanted : size_of(slots_[sequence.slot].tokens);
   usage.recomputed_tokens = usage.prompt_tokens - usage.reused_tokens;
@@ -765,14 +764,14 @@ void Lane::load_arriving(Sequence& sequence, TimePoint until) {
   residents_changed_ = true;
   const double ms = to_ms(clock_.now() - began);
   arrival.ms += ms;
-  log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.task.id.value, slots_[index].tokens.size(),
+  log_debug("request {}: took {} of {} tokens over in {:.2f} ms", sequence.job.id.value, slots_[index].tokens.size(),
             arrival.tokens_wanted, ms);
   if (arrival.report) stats_.handover.record_ms(ms);
 }
 
 // What comes could not be loaded: it is computed here.
 void Lane::refuse_arrival(Sequence& sequence, const Error& error) {
-  log_warning("request {}: a state of {} tokens was refused, they are computed again: {}", sequence.task.id.value,
+  log_warning("request {}: a state of {} tokens was refused, they are computed again: {}", sequence.job.id.value,
               sequence.arriving->tokens_wanted, error.message);
   if (sequence.arriving->report) {
     sequence.stays = true;

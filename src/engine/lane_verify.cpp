@@ -54,7 +54,7 @@ void Lane::begin_verification(Sequence& sequence, kv::StateId state) {
   stats_.batch_calls_total.add();
   if (!status || *status != llm::DecodeStatus::done) return resync_slot(sequence.slot);
   const std::span<const float> logits = context_->logits(0);
-  ReuseVerifier::Reuse reuse{.request = sequence.task.id,
+  ReuseVerifier::Reuse reuse{.request = sequence.job.id,
                              .state = state,
                              .tokens = {tokens.begin(), tokens.end()},
                              .logits = {logits.begin(), logits.end()}};
@@ -87,7 +87,7 @@ double Lane::verify_some() {
   const auto distance = has_room ? verifier_.step(rows) : fail(ErrorCode::runtime_decode, "the context has no room for it");
   const double took_ms = std::max(to_ms(clock_.now() - began), 1e-3);
   if (!distance) {
-    log_info("request {}: what it reuses is not verified: {}", sequence.task.id.value, distance.error().message);
+    log_info("request {}: what it reuses is not verified: {}", sequence.job.id.value, distance.error().message);
     end_verification(sequence);
     return took_ms;
   }
@@ -103,7 +103,7 @@ double Lane::verify_some() {
     return took_ms;
   }
   stats_.reuses_verified_total.add();
-  log_debug("request {}: {} reused tokens verified, their logits are {:.4f} apart", sequence.task.id.value,
+  log_debug("request {}: {} reused tokens verified, their logits are {:.4f} apart", sequence.job.id.value,
             verifier_.current()->tokens.size() - 1, **distance);
   if (**distance > ReuseVerifier::kDistanceMax) {
     reject_reuse(sequence, **distance);
@@ -143,7 +143,7 @@ void Lane::reject_reuse(Sequence& sequence, double distance) {
   log_error(
       "request {} session {} seq {}: the {} cells it reused ({}) are not those of their tokens: the next logits are {:.2f} "
       "apart (limit {}). They are thrown away and computed again. Tokens of the slot:{}; of the request:{}",
-      sequence.task.id.value, sequence.task.session.empty() ? "-" : sequence.task.session.value, sequence.slot,
+      sequence.job.id.value, sequence.job.session.empty() ? "-" : sequence.job.session.value, sequence.slot,
       slots_[sequence.slot].tokens.size(), reuse.state != 0 ? std::format("stored state {}", reuse.state) : "a slot", distance,
       ReuseVerifier::kDistanceMax, list_of(slots_[sequence.slot].tokens), list_of(sequence.chain));
   if (reuse.state != 0) options_.store->discard(reuse.state);
@@ -168,7 +168,7 @@ void Lane::forget_beginning(std::span<const Token> tokens, const kv::Asker& aske
   }
   for (const SequencePtr& one : sequences_) {
     const bool is_silent = one->state == Sequence::State::running && !one->is_elsewhere() && one->generated() == 0;
-    if (is_silent && one->task.images.empty() && has_them(one->slot)) drop_tokens(one->slot);
+    if (is_silent && one->job.images.empty() && has_them(one->slot)) drop_tokens(one->slot);
   }
 }
 

@@ -108,16 +108,16 @@ class Reproducible : public ::testing::TestWithParam<llm::FlashAttention> {
     Lane lane(std::move(options), std::move(context), std::move(beside), model()->vocab(), clock_,
               [&](GenerationResult result) { results[result.id.value] = std::move(result); });
     const auto start = [&](std::uint64_t id, std::vector<Token> tokens, std::int32_t count, bool is_background) {
-      GenerationJob task;
-      task.id = RequestId{id};
-      task.tokens = std::move(tokens);
-      task.tokens_max = count;
-      task.sampling.ignore_eos = true;
-      task.is_background = is_background;
-      task.received = clock_.now();
-      task.sink = std::make_shared<DeafSink>();
+      GenerationJob job;
+      job.id = RequestId{id};
+      job.tokens = std::move(tokens);
+      job.tokens_max = count;
+      job.sampling.ignore_eos = true;
+      job.is_background = is_background;
+      job.received = clock_.now();
+      job.sink = std::make_shared<DeafSink>();
       lane.stats().queue_depth.add(1);
-      lane.post(StartCommand{std::move(task)});
+      lane.post(StartCommand{std::move(job)});
     };
     std::uint64_t others = kOthers;
     for (int number = 0; number < prompts_count(); ++number) {
@@ -190,17 +190,17 @@ TEST_P(Reproducible, ASessionGoesOnWithTheSameBitsWhereverItsStateIs) {
     };
     const auto say = [&](Lane& lane, std::uint64_t id, const std::string& session, std::vector<Token> chain,
                          const std::string& forked_from = "") {
-      GenerationJob task;
-      task.id = RequestId{id};
-      task.session = SessionId{session};
-      task.forked_from = SessionId{forked_from};
-      task.tokens = std::move(chain);
-      task.tokens_max = kTokens;
-      task.sampling.ignore_eos = true;
-      task.received = clock_.now();
-      task.sink = std::make_shared<DeafSink>();
+      GenerationJob job;
+      job.id = RequestId{id};
+      job.session = SessionId{session};
+      job.forked_from = SessionId{forked_from};
+      job.tokens = std::move(chain);
+      job.tokens_max = kTokens;
+      job.sampling.ignore_eos = true;
+      job.received = clock_.now();
+      job.sink = std::make_shared<DeafSink>();
       lane.stats().queue_depth.add(1);
-      lane.post(StartCommand{std::move(task)});
+      lane.post(StartCommand{std::move(job)});
       while (!results.contains(id)) lane.step();
     };
     const auto lane = make_lane();

@@ -79,19 +79,19 @@ class StoredState : public ::testing::TestWithParam<llm::KvLayout> {
   }
 
   Answer ask(const std::string& session, std::vector<Token> chain, const std::string& forked_from = "") {
-    GenerationJob task;
-    task.id = RequestId{++last_id_};
-    task.session = SessionId{session};
-    task.forked_from = SessionId{forked_from};
-    task.flow.tenant = tenant_;
-    task.is_public = is_public_;
-    task.tokens = std::move(chain);
-    task.tokens_max = 12;
-    task.sampling.ignore_eos = true;
-    task.received = clock_.now();
-    task.sink = std::make_shared<SilentSink>();
+    GenerationJob job;
+    job.id = RequestId{++last_id_};
+    job.session = SessionId{session};
+    job.forked_from = SessionId{forked_from};
+    job.flow.tenant = tenant_;
+    job.is_public = is_public_;
+    job.tokens = std::move(chain);
+    job.tokens_max = 12;
+    job.sampling.ignore_eos = true;
+    job.received = clock_.now();
+    job.sink = std::make_shared<SilentSink>();
     lane_->stats().queue_depth.add(1);
-    lane_->post(StartCommand{std::move(task)});
+    lane_->post(StartCommand{std::move(job)});
     const int before = ended_;
     for (int i = 0; ended_ == before && i < 100'000; ++i) {
       store_->step();
