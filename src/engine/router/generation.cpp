@@ -88,6 +88,12 @@ bool is_turn(const GenerationResult& result) {
   return eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
 }
 
+// The lane may have ended the reply, for another reason, before the client refused what was held back of it.
+void set_slow_consumer(Event& terminal) {
+  auto* eos = std::get_if<EosEvent>(&terminal);
+  if (eos != nullptr && eos->reason != FinishReason::error) eos->reason = FinishReason::slow_consumer;
+}
+
 // The end of a reply that could not be stored.
 EosEvent not_stored(const GenerationResult& result, const Error& error, std::string_view what) {
   EosEvent eos;
@@ -337,8 +343,9 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   }
   // A response's input is committed with its reply, other input while the reply is being made.
   std::optional<Started<Unit>> saving;
+  std::shared_ptr<HeldSink> held;
   if (!call.response && next != place->record) {
-    const auto held = std::make_shared<HeldSink>(std::move(job->sink));
+    held = std::make_shared<HeldSink>(std::move(job->sink));
     job->sink = held;
     saving = parts_.tasks.begin(save_input(std::move(place->lock), next, request.id, held));
   } else {
@@ -347,6 +354,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
   if (!saved) co_return saved.error();  // the client has read nothing of the reply
+  if (held && !held->keeps_up()) set_slow_consumer(result.terminal);
   if (!is_turn(result) || (is_new && !call.response->is_kept)) {
     run.end();
     end(request, result.terminal);

@@ -19,7 +19,7 @@ class HeldSink final : public EventSink {
 
   bool deliver(const Event& event) override {
     const MutexLock lock(mutex_);
-    if (is_released_) return keeps_up_ && client_->deliver(event);
+    if (is_released_) return tell(event);
     held_.push_back(Held{.event = event, .text = {}, .logprobs = {}});
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
       held_.back().text = token->text;
@@ -36,13 +36,24 @@ class HeldSink final : public EventSink {
         token->text = held.text;
         token->logprobs = held.logprobs;
       }
-      keeps_up_ = keeps_up_ && client_->deliver(held.event);
+      (void)tell(held.event);
     }
     held_.clear();
     is_released_ = true;
   }
 
+  // False: the client has not taken an event, and gets none of those behind it.
+  [[nodiscard]] bool keeps_up() const {
+    const MutexLock lock(mutex_);
+    return keeps_up_;
+  }
+
  private:
+  [[nodiscard]] bool tell(const Event& event) REQUIRES_LOCK(mutex_) {
+    keeps_up_ = keeps_up_ && client_->deliver(event);
+    return keeps_up_;
+  }
+
   // An event, and what a TokenEvent only refers to.
   struct Held {
     Event event;
@@ -51,7 +62,7 @@ class HeldSink final : public EventSink {
   };
 
   const std::shared_ptr<EventSink> client_;  // shared with the listener and the request
-  Mutex mutex_;
+  mutable Mutex mutex_;
   bool is_released_ GUARDED_BY(mutex_) = false;
   bool keeps_up_ GUARDED_BY(mutex_) = true;
   std::vector<Held> held_ GUARDED_BY(mutex_);
