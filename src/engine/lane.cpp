@@ -214,12 +214,11 @@ void Lane::run(LaneCommand& command) {
 
 void Lane::start(GenerationJob job) {
   const RequestId id = job.id;
-  const SessionId session = job.session;
   try {
     add_sequence(std::move(job));
   } catch (...) {
     stats_.queue_depth.add(-1);
-    give_failed(id, session, FailureEvent{thrown_error()});
+    give_failed(id, FailureEvent{thrown_error()});
   }
 }
 
@@ -1178,13 +1177,11 @@ void Lane::finish(Sequence& sequence, FinishReason reason, std::optional<Error> 
   if (std::exchange(residents_changed_, false)) publish_residents();
   GenerationResult result{
       .id = sequence.job.id,
-      .session = sequence.job.session,
       .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
       .dropped_turns = sequence.usage.dropped_turns,
       .reply = std::move(reply.content),
       .reply_extra = std::move(reply.message_extra),
-      .terminal = {},
-      .sink = std::move(sequence.job.sink)};
+      .terminal = {}};
   if (error && generated == 0) {
     result.terminal = FailureEvent{std::move(*error)};
   } else {
@@ -1207,8 +1204,7 @@ void Lane::fail_thrown(Sequence& sequence, const Error& error) {
   });
   if (std::exchange(sequence.has_result, true)) return;
   sequence.state = Sequence::State::finished;
-  give_failed(sequence.job.id, sequence.job.session,
-              EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
+  give_failed(sequence.job.id, EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
 }
 
 void Lane::fail_thrown(RequestId id, const Error& error) {
@@ -1216,14 +1212,8 @@ void Lane::fail_thrown(RequestId id, const Error& error) {
 }
 
 // A result of which nothing is but its end.
-void Lane::give_failed(RequestId id, const SessionId& session, Event terminal) {
-  on_result_({.id = id,
-              .session = session,
-              .generated = {},
-              .reply = {},
-              .reply_extra = {},
-              .terminal = std::move(terminal),
-              .sink = nullptr});
+void Lane::give_failed(RequestId id, Event terminal) {
+  on_result_({.id = id, .generated = {}, .reply = {}, .reply_extra = {}, .terminal = std::move(terminal)});
 }
 
 void Lane::remove_finished() {

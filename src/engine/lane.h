@@ -92,13 +92,11 @@ struct GenerationJob {
 // How a job ended. The router commits it and then delivers `terminal`.
 struct GenerationResult {
   RequestId id;
-  SessionId session;
   std::vector<Token> generated;    // end-of-generation excluded
   std::int32_t dropped_turns = 0;  // of the session, before and while it was generated
   std::string reply;               // the content that was shown, whole
   std::string reply_extra;         // what its message has beside (ChatMessage)
   Event terminal;
-  std::shared_ptr<EventSink> sink;
 };
 
 struct StartCommand {
@@ -380,7 +378,7 @@ class Lane {
   void finish(Sequence& sequence, FinishReason reason, std::optional<Error> error = std::nullopt);
   void fail_thrown(Sequence& sequence, const Error& error);
   void fail_thrown(RequestId id, const Error& error);
-  void give_failed(RequestId id, const SessionId& session, Event terminal);
+  void give_failed(RequestId id, Event terminal);
   // Runs work for a sequence, or for the one of a request, if it is still there; what it throws ends that one and nothing
   // else.
   template <class Whose, class Work>

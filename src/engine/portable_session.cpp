@@ -226,11 +226,7 @@ std::string text_of(const llm::Vocab& vocab, std::span<const Token> chain) {
 
 Bytes export_record(const llm::Model& model, const kv::SessionRecord& record) {
   kv::SessionFile file{.record = record, .vocabulary = vocabulary_of(model), .text = {}};
-  if (record.mode == SessionMode::text) {
-    std::vector<Token> tokens = record.chain;
-    tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
-    file.text = text_of(model.vocab(), tokens);
-  }
+  if (record.mode == SessionMode::text) file.text = text_of(model.vocab(), kv::all_tokens(record));
   return kv::encode_session_file(file);
 }
 
@@ -391,8 +387,7 @@ Expected<kv::StateImage> import_state(const llm::Model& model, const llm::Contex
   (void)read_conversation(in);
   auto rest = skip_images(in);
   if (!rest) return std::unexpected(rest.error());
-  std::vector<Token> chain = record.chain;
-  chain.insert(chain.end(), record.pending.begin(), record.pending.end());
+  const std::vector<Token> chain = kv::all_tokens(record);
   auto image = kv::read_state(*rest, identity, shape.knows_pieces(), chain, store.pool(),
                               [&store](std::uint64_t bytes) { return store.make_room(bytes, kv::GiveWay::at_once); });
   if (!image) return image;

@@ -436,11 +436,7 @@ TEST_F(RouterTest, AReplyThatTheTemplateWritesDifferentlyLaterIsCutFromTheChain)
   start();
   load();
   const auto kept = [&] { return catalog_.find(SessionId{"a"}); };
-  const auto prompt = [&] {
-    std::vector<Token> tokens = kept()->chain;
-    tokens.insert(tokens.end(), kept()->pending.begin(), kept()->pending.end());
-    return tokens;
-  };
+  const auto prompt = [&] { return kv::all_tokens(*kept()); };
   const auto written = [&] {
     std::vector<ChatMessage> messages = kept()->messages;
     messages.insert(messages.end(), kept()->pending_messages.begin(), kept()->pending_messages.end());
@@ -1093,9 +1089,7 @@ TEST_F(FullContext, AChatKeepsItsSystemPromptAndLosesTheMessagesThatItLost) {
                             router_->sessions().append(kTenant, {.session = id, .input = {.text = "last", .messages = {}}}));
   });
   ASSERT_TRUE(last);
-  std::vector<Token> chain = kept(id)->chain;
-  chain.insert(chain.end(), kept(id)->pending.begin(), kept(id)->pending.end());
-  EXPECT_EQ(chain, whole);
+  EXPECT_EQ(kv::all_tokens(*kept(id)), whole);
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ std::int64_t queued_for(const ServedModel& model) {
 
 }  // namespace
 
+TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const ServedModel* loaded) {
+  if (deadline_ms <= 0) return kNever;
+  return std::max(received, loaded == nullptr ? received : loaded->loaded_at) + std::chrono::milliseconds(deadline_ms);
+}
+
 ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes, std::shared_ptr<Vision> vision) {
   UMA_CHECK(model != nullptr && !lanes.empty());
   capability::ImageTokens images = nullptr;

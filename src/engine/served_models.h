@@ -46,6 +46,10 @@ struct ServedModel {
   [[nodiscard]] const llm::ContextShape& shape() const { return lanes.front()->shape(); }
 };
 
+// When something that was received then has waited so many ms; 0: never. `loaded`: the model it uses, whose loading is not
+// counted as waiting; null: it has none yet.
+[[nodiscard]] TimePoint deadline_after(TimePoint received, std::int64_t deadline_ms, const ServedModel* loaded);
+
 // A model of chat, as the engine hands it over. `vision`: what reads images for it; null: nothing does.
 [[nodiscard]] ServedModel chat_model(std::shared_ptr<const llm::Model> model, std::vector<Lane*> lanes,
                                      std::shared_ptr<Vision> vision = nullptr);

@@ -17,6 +17,12 @@ SessionSummary summary_of(const SessionRecord& record) {
           static_cast<std::int32_t>(record.turns.size())};
 }
 
+std::vector<Token> all_tokens(const SessionRecord& record) {
+  std::vector<Token> all = record.chain;
+  all.insert(all.end(), record.pending.begin(), record.pending.end());
+  return all;
+}
+
 bool operator==(const SessionRecord& a, const SessionRecord& b) {
   const auto is_equal = [](const ResponsePtr& one, const ResponsePtr& other) { return one == other || *one == *other; };
   return static_cast<const SessionHead&>(a) == static_cast<const SessionHead&>(b) && a.chain == b.chain &&

@@ -71,6 +71,8 @@ struct SessionSummary : SessionHead {
   bool operator==(const SessionSummary&) const = default;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);
+// Those of the finished turns and the pending ones, in order.
+[[nodiscard]] std::vector<Token> all_tokens(const SessionRecord& record);
 // Compares by value, the responses included.
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
 // The approximate memory that the record takes.

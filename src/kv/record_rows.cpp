@@ -41,12 +41,9 @@ std::int64_t number_of(FinishReason reason) {
 }
 
 // What is pending lies behind what is finished: a turn that makes it part of the chain moves no rows.
-template <class T>
-std::vector<T> joined(const std::vector<T>& finished, const std::vector<T>& pending) {
-  std::vector<T> all;
-  all.reserve(finished.size() + pending.size());
-  all.insert(all.end(), finished.begin(), finished.end());
-  all.insert(all.end(), pending.begin(), pending.end());
+std::vector<ChatMessage> all_messages(const SessionRecord& record) {
+  std::vector<ChatMessage> all = record.messages;
+  all.insert(all.end(), record.pending_messages.begin(), record.pending_messages.end());
   return all;
 }
 
@@ -168,8 +165,8 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
 }
 
 SqlExpected<Unit> RecordRows::write_tokens(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
-  const std::vector<Token> now = joined(record.chain, record.pending);
-  const std::vector<Token> old = joined(before.chain, before.pending);
+  const std::vector<Token> now = all_tokens(record);
+  const std::vector<Token> old = all_tokens(before);
   const std::size_t equal = equal_at_start(now, old);
   if (equal == now.size() && equal == old.size()) return Unit{};
   const std::vector<Checksum> hashes = block_hashes(now);
@@ -183,8 +180,8 @@ SqlExpected<Unit> RecordRows::write_tokens(std::int64_t key, const SessionRecord
 }
 
 SqlExpected<Unit> RecordRows::write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before) {
-  const std::vector<ChatMessage> now = joined(record.messages, record.pending_messages);
-  const std::vector<ChatMessage> old = joined(before.messages, before.pending_messages);
+  const std::vector<ChatMessage> now = all_messages(record);
+  const std::vector<ChatMessage> old = all_messages(before);
   for (std::size_t number = equal_at_start(now, old); number < now.size(); ++number) {
     const Checksum hash = hash_of(now[number]);
     const auto done = put_message_.run(key, static_cast<std::int64_t>(number), now[number].role, now[number].content,

@@ -23,7 +23,7 @@ src/base/utf8.cpp src/base/base64.cpp
 src/capability/chat_template.cpp src/capability/image_header.cpp src/capability/jinja_builtins.cpp src/capability/jinja_interpreter.cpp
 src/capability/jinja_lexer.cpp src/capability/jinja_parser.cpp src/capability/jinja_value.cpp src/capability/json_pattern.cpp
 src/capability/json_reader.cpp src/capability/json_scanner.cpp src/capability/json_schema.cpp src/capability/reply_parser.cpp
-src/engine/context_shift.cpp src/engine/portable_session.cpp src/engine/preparer.cpp
+src/engine/context_shift.cpp src/engine/portable_session.cpp src/engine/record_input.cpp
 src/kv/portable_state.cpp src/kv/record_check.cpp src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp
 src/llm/gbnf.cpp src/llm/gguf_header.cpp src/llm/grammar.cpp src/llm/state_values.cpp
 src/wire/embedding_codec.cpp src/wire/field_reader.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp

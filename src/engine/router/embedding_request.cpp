@@ -66,19 +66,13 @@ Task<> EmbeddingRequests::run(InFlight& request, Call call, std::shared_ptr<Repl
 }
 
 Expected<Unit> EmbeddingRequests::admit(std::size_t bytes) const {
-  if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
   if (bytes > parts_.limits.max_prompt_bytes) {
     return fail(ErrorCode::limit_prompt,
                 std::format("the texts have {} bytes, limits.max_prompt_bytes is {}: send fewer at once", bytes,
                             parts_.limits.max_prompt_bytes));
   }
   // The request itself is in the table already.
-  const auto waiting = static_cast<std::size_t>(parts_.in_flight.embeddings()) - 1;
-  if (parts_.limits.queue_max > 0 && waiting >= parts_.limits.queue_max) {
-    return fail(ErrorCode::limit_wait, std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting,
-                                                   parts_.limits.queue_max));
-  }
-  return Unit{};
+  return parts_.in_flight.admit(parts_.in_flight.embeddings() - 1);
 }
 
 template <class Result, class Call>
@@ -110,8 +104,7 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
   task.is_background = is_background;
   const std::int64_t deadline_ms =
       options.deadline_ms.value_or(is_background ? kBackgroundDeadlineMs : parts_.limits.deadline_ms);
-  // Loading the model is not counted as waiting.
-  if (deadline_ms > 0) task.deadline = std::max(request.received, served.loaded_at) + std::chrono::milliseconds(deadline_ms);
+  task.deadline = deadline_after(request.received, deadline_ms, &served);
   EmbedLane& lane = **std::ranges::min_element(served.embed_lanes, {},
                                                [](const EmbedLane* each) { return each->stats().queue_bytes.value(); });
   if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.note_queue(served.name);
@@ -132,14 +125,11 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
 }
 
 Task<Expected<ImageEmbeddings>> EmbeddingRequests::embed_images(TenantId tenant, EmbedImagesRequest call) {
-  if (draining_) co_return Error{ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests"};
+  if (auto admitted = parts_.in_flight.admit(0); !admitted) co_return admitted.error();
   const TimePoint received = parts_.clock.now();
   auto use = co_await parts_.models.lease_chat(call.model);
   if (!use) co_return use.error();
-  const std::int64_t deadline_ms = call.deadline_ms.value_or(parts_.limits.deadline_ms);
-  // Loading the model is not counted as waiting.
-  const TimePoint begin = std::max(received, (*use)->loaded_at);
-  const TimePoint deadline = deadline_ms > 0 ? begin + std::chrono::milliseconds(deadline_ms) : kNever;
+  const TimePoint deadline = deadline_after(received, call.deadline_ms.value_or(parts_.limits.deadline_ms), &**use);
   co_return co_await parts_.images.embed(std::move(*use), std::move(tenant), std::move(call), deadline);
 }
 

@@ -32,8 +32,6 @@ class EmbeddingRequests {
   }
   // A vector for each image. Errors: ImageIntake::embed(), E_LIMIT_003.
   [[nodiscard]] Task<Expected<ImageEmbeddings>> embed_images(TenantId tenant, EmbedImagesRequest call);
-  // From now on new requests are refused.
-  void drain() { draining_ = true; }
 
  private:
   template <class Call, class Result>
@@ -47,7 +45,6 @@ class EmbeddingRequests {
   const RouterParts parts_;
   WorkerSource& source_;
   Counter& refused_;
-  bool draining_ = false;
 };
 
 }  // namespace uma::engine

@@ -221,7 +221,6 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
 }
 
 Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t replies) const {
-  if (draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
   const std::size_t prompt_bytes = call.input.bytes() + call.options.chat.tools.size();
   if (prompt_bytes > parts_.limits.max_prompt_bytes) {
     return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
@@ -233,12 +232,7 @@ Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t repl
   for (const ServedModel* served : parts_.models.loaded()) {
     for (const Lane* lane : served->lanes) waiting -= lane->shape().sequences;
   }
-  const auto waiting_max = static_cast<std::int64_t>(parts_.limits.queue_max);
-  if (waiting_max > 0 && waiting >= waiting_max) {
-    return fail(ErrorCode::limit_wait,
-                std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
-  }
-  return Unit{};
+  return parts_.in_flight.admit(waiting);
 }
 
 // The name of the model that the request is for; empty where nobody knows it, which the lease will say.
@@ -452,9 +446,9 @@ Generations::Place Generations::forked_place(const Session& session, const kv::S
 // that a request with an invalid one changes nothing.
 Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, const kv::RecordPtr& record,
                                                            GenerateRequest& call) {
-  const bool is_unchanged = !call.response && !call.regenerate && call.input.empty() && !is_written_anew(*record, call);
-  if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
   const bool reads_all = call.response || call.regenerate || is_written_anew(*record, call);
+  const bool is_unchanged = !reads_all && call.input.empty();
+  if (is_unchanged && !needs_grammars(call.options)) co_return Prepared{.grammars = {}, .record = record};
   const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
   co_return co_await parts_.preparer.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
@@ -500,8 +494,7 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
                                                  const GenerateRequest& call) {
   const kv::SessionRecord& record = *prepared.record;
   const ServedModel& served = *request.use;
-  std::vector<Token> tokens = record.chain;
-  tokens.insert(tokens.end(), record.pending.begin(), record.pending.end());
+  std::vector<Token> tokens = kv::all_tokens(record);
   auto images = images_of(served, record, tokens);
   if (!images) return std::unexpected(images.error());
   if (auto may = charge(request, prepared.grammars, tokens.size()); !may) return std::unexpected(may.error());

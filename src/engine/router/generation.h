@@ -37,8 +37,6 @@ class Generations {
   void start(RequestId id, const TenantId& tenant, GenerateRequest call, std::vector<std::shared_ptr<EventSink>> sinks);
   // A lane reports the end of what it had.
   void on_result(GenerationResult result);
-  // From now on new generations are refused.
-  void drain() { draining_ = true; }
 
  private:
   using ImagesPtr = std::shared_ptr<const ImageHold>;  // shared by the replies to one prompt
@@ -88,7 +86,6 @@ class Generations {
   WorkerSource& source_;
   Random& random_;
   Counter& refused_;
-  bool draining_ = false;
 };
 
 }  // namespace uma::engine

@@ -10,10 +10,22 @@
 
 namespace uma::engine {
 
+Expected<Unit> InFlightTable::admit(std::int64_t waiting) const {
+  if (is_draining_) return fail(ErrorCode::limit_wait, "the daemon is shutting down and takes no new requests");
+  const auto waiting_max = static_cast<std::int64_t>(limits_.queue_max);
+  if (waiting_max > 0 && waiting >= waiting_max) {
+    return fail(ErrorCode::limit_wait,
+                std::format("{} requests wait already, limits.queue_max is {}: try again later", waiting, waiting_max));
+  }
+  return Unit{};
+}
+
 InFlight& InFlightTable::begin(InFlight request) {
   const RequestId id = request.id;
   InFlight& begun = requests_.insert_or_assign(id, std::move(request)).first->second;
-  add(begun);
+  generations_ += std::ssize(begun.sinks);
+  embeddings_ += begun.sinks.empty() ? 1 : 0;
+  count_.set(generations_ + embeddings_);
   next_expiry_ = std::min(next_expiry_, begun.timeout);
   unsent_.emplace(id, begun.received);
   waiting_since_us_.set(to_us(unsent_.begin()->second));
@@ -24,12 +36,6 @@ void InFlightTable::start(InFlight& request, Task<> task) {
   const RequestId id = request.id;
   const std::uint64_t started = tasks_.start(std::move(task));
   if (InFlight* left = find(id)) left->task = started;  // it may have ended already
-}
-
-void InFlightTable::add(const InFlight& request) {
-  generations_ += std::ssize(request.sinks);
-  embeddings_ += request.sinks.empty() ? 1 : 0;
-  count_.set(generations_ + embeddings_);
 }
 
 InFlight* InFlightTable::find(RequestId id) {
@@ -136,10 +142,7 @@ void InFlightTable::abort_all() {
 
 TimePoint InFlightTable::deadline_of(const InFlight& request) const {
   const std::int64_t deadline_ms = request.deadline_ms.value_or(limits_.deadline_ms);
-  if (deadline_ms <= 0) return kNever;
-  // Loading the model is not counted as waiting.
-  const TimePoint begin = request.use.is_empty() ? request.received : std::max(request.received, request.use->loaded_at);
-  return begin + std::chrono::milliseconds(deadline_ms);
+  return deadline_after(request.received, deadline_ms, request.use.is_empty() ? nullptr : &*request.use);
 }
 
 void InFlightTable::set_deadline(InFlight& request) {

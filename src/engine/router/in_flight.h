@@ -67,6 +67,10 @@ class InFlightTable {
   InFlightTable(const Limits& limits, TaskRunner& tasks, ServedModels& models, const Clock& clock)
       : limits_(limits), tasks_(tasks), models_(models), clock_(clock) {}
 
+  // From now on no request may begin.
+  void drain() { is_draining_ = true; }
+  // Whether a request may begin while `waiting` others wait. Errors: E_LIMIT_003.
+  [[nodiscard]] Expected<Unit> admit(std::int64_t waiting) const;
   // Accepts a request. The reference is valid until its end.
   InFlight& begin(InFlight request);
   // Starts the task that ends the request.
@@ -116,7 +120,6 @@ class InFlightTable {
   [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
 
  private:
-  void add(const InFlight& request);
   void set_sent(RequestId id);
 
   const Limits& limits_;
@@ -130,6 +133,7 @@ class InFlightTable {
   std::unordered_map<const Lane*, std::int64_t> count_in_;  // requests that each lane has; no entry: none
   std::map<RequestId, TimePoint> unsent_;                   // receipt of those that no lane has
   TimePoint next_expiry_ = kNever;
+  bool is_draining_ = false;
 
   // Shared.
   Gauge count_;

@@ -130,11 +130,6 @@ void Router::on_load_progress(const std::string& name, double progress) {
 
 // --- Ends
 
-void Router::drain() {
-  generations_.drain();
-  embeddings_.drain();
-}
-
 void Router::end_all(Command done) {
   in_flight_.abort_all();
   models_.refuse_waiting({ErrorCode::limit_wait, "the daemon stops before the model is loaded"});

@@ -116,7 +116,7 @@ class Router {
   [[nodiscard]] std::vector<ModelUsage> usage() const { return models_.usage(); }
 
   // From now on new requests are refused.
-  void drain();
+  void drain() { in_flight_.drain(); }
   // Ends every request without a result as cancelled, and calls `done` when no request is left. REQUIRES: the lanes have ended.
   void end_all(Command done);
 

@@ -44,8 +44,7 @@ Task<Expected<ExportedSession>> SessionTransfer::export_session(TenantId tenant,
 
 // The session's stored state, where there is one of the beginning of its tokens; else nothing.
 Task<Expected<PortableFile>> SessionTransfer::export_kv(const ModelUse& use, const kv::SessionRecord& record) {
-  std::vector<Token> chain = record.chain;
-  chain.insert(chain.end(), record.pending.begin(), record.pending.end());
+  const std::vector<Token> chain = kv::all_tokens(record);
   const kv::Asker asker{.family = use->lanes.front()->family(),
                         .tenant = record.tenant,
                         .session = record.id,
