@@ -25,6 +25,9 @@ WRONG = [
     *(b'{"a":' * depth + b"0" + b"}" * depth for depth in (30, 31, 32, 33, 1000)),
     b"[" * 100_000, b'{"a":' * 10_000,
 ]
+# One mutation makes a body longer by no more than this, which is more than any limit of the daemon's: long lists of long values
+# would take all memory of the attacker.
+BODY_BYTES_MAX = 20 << 20
 
 
 def places(value, place=()):
@@ -77,7 +80,8 @@ class Mutator:
         elif kind < 0.55 and isinstance(holder, dict):
             holder["x" * rng.choice((0, 1, 1000))] = 0
         elif kind < 0.6 and isinstance(holder, list):
-            holder.extend(holder[:1] * rng.choice((1, 64, 2048)))
+            count_max = BODY_BYTES_MAX // (2 + len(json.dumps(holder[:1])))
+            holder.extend(copy.deepcopy(holder[0]) for _ in range(min(rng.choice((1, 64, 2048)), count_max) if holder else 0))
         else:
             raws.append(rng.choice(WRONG))
             holder[name] = f"\x7fraw{len(raws) - 1}\x7f"
@@ -86,7 +90,7 @@ class Mutator:
         text = json.dumps(body, ensure_ascii=self.rng.random() < 0.5).encode()
         for index, raw in enumerate(raws):
             for mark in (f'"\x7fraw{index}\x7f"'.encode(), f'"\\u007fraw{index}\\u007f"'.encode()):
-                text = text.replace(mark, raw)
+                text = text.replace(mark, raw, BODY_BYTES_MAX // len(raw))
         if self.rng.random() < 0.05 and text.startswith(b"{") and len(text) > 2:  # every name twice
             text = text[:-1] + b"," + text[1:]
         return text
