@@ -83,8 +83,8 @@ uma\-bench burst \-\-socket /tmp/uma.sock \-\-streams 4
 """,
 }
 SEE_ALSO = {
-    "umad": ("uma\\-cli(1), uma\\-bench(1), systemctl(1)", "INSTALL.md, PROTOCOL.md, MODELS.md, TUNING.md and METRICS.md"),
-    "uma-cli": ("umad(1)", "PROTOCOL.md and MODELS.md"),
+    "umad": ("uma\\-cli(1), uma\\-bench(1), systemctl(1)", "INSTALL.md, protocol/README.md, MODELS.md, TUNING.md and METRICS.md"),
+    "uma-cli": ("umad(1)", "protocol/README.md and MODELS.md"),
     "uma-bench": ("umad(1)", "BENCHMARKS.md"),
 }
 EXIT_STATUS = {

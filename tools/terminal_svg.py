@@ -5,12 +5,14 @@ Usage: tools/terminal_svg.py BIN_DIR > docs/terminal.svg
 """
 import html
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 
-COLUMNS = 112
+COLUMNS = 96
+SHOWN = ("umad ", "socket", "model ", "ready")  # beginnings of the lines of umad's log that the picture has
 CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.0, 18, 18
 
 
@@ -22,15 +24,17 @@ def wrapped(line):
 def record(bin_dir):
     """Runs the session; returns (kind, text) lines, kind one of command, output, note."""
     lines = []
-    environment = dict(os.environ, UMA_SOCKET=os.path.join(tempfile.mkdtemp(), "uma.sock"))
-    socket = environment["UMA_SOCKET"]
+    folder = tempfile.mkdtemp()
+    socket = os.path.join(folder, "uma.sock")
+    environment = dict(os.environ, UMA_SOCKET=socket, UMA_DATA_DIR=folder, UMA_HTTP="off")
 
     def command(shown, arguments):
         lines.append(("command", "$ " + shown))
         done = subprocess.run([os.path.join(bin_dir, arguments[0])] + arguments[1:], env=environment, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=True)
         for text in (done.stdout, done.stderr):
-            lines.extend(("output", part) for line in text.rstrip("\n").splitlines() for part in wrapped(line))
+            plain = re.sub(r", seed \d+$", "", text.rstrip("\n"), flags=re.MULTILINE)
+            lines.extend(("output", part) for line in plain.splitlines() for part in wrapped(line))
 
     lines.append(("command", "$ umad &"))
     daemon = subprocess.Popen([os.path.join(bin_dir, "umad")], env=environment, text=True, stderr=subprocess.PIPE)
@@ -38,7 +42,8 @@ def record(bin_dir):
     try:
         for line in daemon.stderr:
             clean = line.rstrip("\n").replace(f" --socket {socket}", "").replace(socket, "/tmp/uma.sock").replace(prefix, "/usr/local")
-            lines.extend(("note", part) for part in wrapped(clean[24:]))
+            if re.sub(r"^\w+ +", "", clean[24:]).startswith(SHOWN):
+                lines.extend(("note", part) for part in wrapped(clean[24:]))
             if "ready after" in line:
                 break
         for options, prompt in (("", "What happens if I disconnect?"), ("--session work --usage ", "Hello! My name is Ada."),

@@ -25,7 +25,8 @@ struct ServerEvent {
   std::optional<UsageReport> usage{};
 };
 
-// The body of one frame (docs/PROTOCOL.md). Failure::server where it reports one, Failure::protocol where it makes no sense.
+// The body of one frame (docs/protocol/socket.md). Failure::server where it reports one, Failure::protocol where it makes no
+// sense.
 [[nodiscard]] std::expected<ServerEvent, Failure> parse_frame_event(std::string_view body, bool with_text);
 
 // The data of one server-sent event of OpenAI's POST /v1/completions.

@@ -1,8 +1,8 @@
 // JSON Schema (draft 2020-12) as a grammar: the subset whose values are a context-free language of JSON texts. Sound: every
 // text of the grammar is JSON that the schema accepts. Not complete: of the ways to write a value it has one or two (properties
 // in the order of the schema, few blanks, integers of up to 15 digits). A keyword that constrains and cannot be a grammar is
-// refused with its name and place; annotations and unknown keywords are ignored, as the standard has it. docs/PROTOCOL.md lists
-// what is served.
+// refused with its name and place; annotations and unknown keywords are ignored, as the standard has it.
+// docs/protocol/openai.md lists what is served.
 #pragma once
 
 #include <cstddef>

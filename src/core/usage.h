@@ -31,7 +31,7 @@ struct Usage {
   std::int32_t dropped_turns = 0;     // oldest ones, because the context was full
   std::int32_t dropped_tokens = 0;
   Tier tier = Tier::none;              // where the largest reused part was
-  std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/PROTOCOL.md); static storage
+  std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/protocol/socket.md); static storage
   double restore_ms = 0;
   double queue_ms = 0;      // from receipt until the first token entered a batch
   double ttft_ms = 0;       // from receipt until the first new token; 0 when there was none

@@ -9,7 +9,7 @@
 
 namespace uma::server {
 
-// The status of an answer that carries this error (docs/PROTOCOL.md).
+// The status of an answer that carries this error (docs/protocol/errors.md).
 [[nodiscard]] int http_status(ErrorCode code);
 // The header that says when to try again, with its end; empty where that would change nothing. A model that could not be loaded
 // is tried anew after 5 s.

@@ -1,4 +1,4 @@
-// The HTTP door: OpenAI's API, its listeners, its connections and their thread, "uma-http". docs/PROTOCOL.md, section HTTP, is
+// The HTTP door: OpenAI's API, its listeners, its connections and their thread, "uma-http". docs/protocol/http.md is
 // what it speaks. To be stopped like UnixServer: stop_accepting(), wait_idle(limit), stop().
 // `service` must outlive the server; after stop() the server calls it no more.
 #pragma once

@@ -1,4 +1,4 @@
-// /v1/sessions: the operations that the Unix socket has too (docs/PROTOCOL.md), with its objects as answers.
+// /v1/sessions: the operations that the Unix socket has too (docs/protocol/http.md), with its objects as answers.
 #include <algorithm>
 #include <span>
 #include <string>

@@ -1,4 +1,4 @@
-// The Unix-socket door: one listener, its connections and their thread, "uma-io". docs/PROTOCOL.md is what it speaks.
+// The Unix-socket door: one listener, its connections and their thread, "uma-io". docs/protocol/socket.md is what it speaks.
 //
 // To stop in good order: stop_accepting(), wait_idle(limit), stop(). `service` must outlive the server. After stop() the server
 // calls it no more, and sinks and replies that the engine still holds lead nowhere.

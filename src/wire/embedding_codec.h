@@ -1,5 +1,5 @@
 // Embeddings and reranking on both doors: the frames of the Unix socket, and over HTTP OpenAI's embeddings and the rerank API
-// of Jina and Cohere. docs/PROTOCOL.md lists the fields.
+// of Jina and Cohere. docs/protocol/openai.md lists the fields.
 #pragma once
 
 #include <cstdint>

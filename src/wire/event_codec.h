@@ -1,5 +1,5 @@
-// What the engine says, as frames appended to a byte buffer. docs/PROTOCOL.md shows each. Token events are written without any
-// allocation but the buffer's growth.
+// What the engine says, as frames appended to a byte buffer. docs/protocol/socket.md shows each. Token events are
+// written without any allocation but the buffer's growth.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Frames of the Unix socket: uint32 little-endian length of the body, then the body (docs/PROTOCOL.md).
+// Frames of the Unix socket: uint32 little-endian length of the body, then the body (docs/protocol/socket.md).
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // OpenAI's JSON of chat/completions and completions: bodies of requests as core requests (their answers: completion_answer.h),
-// errors and models. docs/PROTOCOL.md, section HTTP, lists the fields.
+// errors and models. docs/protocol/openai.md lists the fields.
 #pragma once
 
 #include <cstdint>

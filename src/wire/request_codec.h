@@ -1,4 +1,4 @@
-// The JSON of one frame as a typed request. docs/PROTOCOL.md lists every type, field and range.
+// The JSON of one frame as a typed request. docs/protocol/socket.md lists every type, field and range.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // OpenAI's JSON of responses and conversations: bodies of requests as core requests, and back what is kept. What is being made
-// is written by ResponseEncoder. docs/PROTOCOL.md, section HTTP, lists the fields. Ids say where a thing is:
+// is written by ResponseEncoder. docs/protocol/openai.md lists the fields. Ids say where a thing is:
 //
 //   resp_ SESSION RESPONSE    conv_ SESSION
 //

@@ -1,10 +1,13 @@
-"""What the daemon may answer: well-formed, with a code that docs/PROTOCOL.md has for it. Every function raises a Fault where it is not so."""
+"""What the daemon may answer: well-formed, with a code that docs/protocol/errors.md has for it.
+
+Every function raises a Fault where it is not so.
+"""
 
 import json
 
 import openai_shapes
 
-# Statuses of HTTP and the codes that may come with each (docs/PROTOCOL.md); "" is an error without a code.
+# Statuses of HTTP and the codes that may come with each (docs/protocol/errors.md); "" is an error without a code.
 PROTO = {"E_PROTO_001", "E_PROTO_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005"}
 STATUSES = {
     400: PROTO | {"E_LIMIT_001", "E_LIMIT_004", "E_MODEL_003"}, 401: {"E_AUTH_001"}, 403: {"E_AUTH_001", "E_PROTO_003"},
