@@ -30,8 +30,6 @@ DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
 FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake|packaging)/[\w./-]*\w)(?![\w*{<])")
 FILE_OF_A_ROOM = re.compile(r"`((?:base|core|llm|sched|kv|wire|capability|engine|pool|server|testing)/\w+(?:\.h|\.cpp)?)`")
 NOT_OURS = {"grammars/README.md"}  # src/llm/gbnf.h names llama.cpp's
-CORPUS = pathlib.Path("tools/train/corpus")  # what uma-tiny has learned stays as it is until it is trained again
-PAGES_OF_THE_CORPUS = {"PROTOCOL.md", "docs/PROTOCOL.md"}
 
 
 def text_files(root):
@@ -54,8 +52,6 @@ def anchors_of(path):
 
 def missing_page(root, path, name):
     places = (path.parent, root, root / "docs", root / "docs/protocol", root / "docs/decisions")
-    if path.parent == root / CORPUS and name in PAGES_OF_THE_CORPUS:
-        return False
     return name not in NOT_OURS and not any((place / name).is_file() for place in places)
 
 
