@@ -369,14 +369,12 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
 
 Task<Expected<Generations::Place>> Generations::find_place(InFlight& request, const TenantId& tenant,
                                                            const GenerateRequest& call) {
-  if (const Session* found = parts_.sessions.find(tenant, call.session)) {
-    if (found->is_running()) co_return busy_session(call.session);
+  if (const Session* found = parts_.sessions.find(tenant, call.session); found != nullptr && !found->is_running()) {
     request.session = found->summary.id;
   }
-  auto lock = co_await parts_.sessions.lock(tenant, call.session);
+  auto lock = co_await parts_.access.lock_unless_running(tenant, call.session);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  if (session.is_running()) co_return busy_session(call.session);
   if (auto known = check_model(*request.use, *session.record); !known) co_return known.error();
   if (auto may = check_call(*session.record, call); !may) co_return may.error();
   parts_.sessions.touch(session);

@@ -67,6 +67,14 @@ Task<Expected<ModelUse>> SessionAccess::lease_model(TenantId tenant, std::string
   co_return co_await models_.lease_chat(model, is_background);
 }
 
+Task<Expected<SessionLock>> SessionAccess::lock_unless_running(TenantId tenant, std::string session) {
+  const Session* found = sessions_.find(tenant, session);
+  if (found != nullptr && found->is_running()) co_return busy_session(session);
+  auto lock = co_await sessions_.lock(std::move(tenant), session);
+  if (lock && (*lock)->is_running()) co_return busy_session(session);
+  co_return std::move(lock);
+}
+
 Expected<Unit> SessionAccess::check_next(const ServedModel& served, const kv::SessionRecord& record,
                                          const kv::SessionRecord& next) const {
   const std::size_t known = tokens_count(record);

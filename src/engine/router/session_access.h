@@ -36,6 +36,8 @@ class SessionAccess {
 
   // The session's own model, whatever its name means today. Errors: E_SESSION_001, those of ServedModels::lease_chat().
   [[nodiscard]] Task<Expected<ModelUse>> lease_model(TenantId tenant, std::string session, bool is_background = false);
+  // Locks a session in which no reply is being made, now or when the lock is granted. Errors: E_SESSION_001, E_SESSION_002.
+  [[nodiscard]] Task<Expected<SessionLock>> lock_unless_running(TenantId tenant, std::string session);
   // Whether the model has room for `next`, and its tenant a quota for the tokens that `record` did not have. Errors:
   // E_LIMIT_001, E_LIMIT_004, E_LIMIT_005.
   [[nodiscard]] Expected<Unit> check_next(const ServedModel& served, const kv::SessionRecord& record,

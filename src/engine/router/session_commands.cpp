@@ -109,10 +109,9 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
     if (!held) co_return held.error();
     images = std::move(*held);
   }
-  auto lock = co_await parts_.sessions.lock(tenant, request.session);
+  auto lock = co_await parts_.access.lock_unless_running(tenant, request.session);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  if (session.is_running()) co_return busy_session(request.session);
   if (auto known = check_model(**use, *session.record); !known) co_return known.error();
   const std::size_t bytes = request.input.bytes();
   if (bytes > parts_.limits.max_prompt_bytes) {
@@ -141,12 +140,9 @@ Task<Expected<SessionInfo>> SessionCommands::fork(TenantId tenant, std::string s
 }
 
 Task<Expected<SessionInfo>> SessionCommands::rewind(TenantId tenant, std::string name, std::int32_t turn) {
-  const Session* found = parts_.sessions.find(tenant, name);
-  if (found != nullptr && found->is_running()) co_return busy_session(name);
-  auto lock = co_await parts_.sessions.lock(tenant, name);
+  auto lock = co_await parts_.access.lock_unless_running(tenant, name);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  if (session.is_running()) co_return busy_session(name);
   const std::int32_t dropped = session.summary.turns_dropped;
   const std::int32_t turns = dropped + session.summary.turns_count;
   if (turn >= 0 && turn < dropped) {
