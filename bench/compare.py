@@ -218,7 +218,8 @@ class Bench:
         self.tokens_csv = {}  # contestant → the rows of its first round, where a chart is wanted
 
     def measure(self, contestant, slots, seed):
-        run = {"umad": self.run_umad, "llama-server": self.run_llama_server, "library": self.run_library}[contestant]
+        run = {"umad": self.run_umad, "before": self.run_before, "llama-server": self.run_llama_server,
+               "library": self.run_library}[contestant]
         figures = run(slots, seed)
         if self.options.chart and contestant not in self.tokens_csv:
             self.tokens_csv[contestant] = self.csv_path().read_text()
@@ -227,16 +228,19 @@ class Bench:
     def csv_path(self):
         return self.folder / "tokens.csv"
 
-    def run_umad(self, slots, seed):
+    def run_before(self, slots, seed):
+        return self.run_umad(slots, seed, self.options.before)
+
+    def run_umad(self, slots, seed, program=None):
         # Split as the others have it; by itself umad pools where a slot gets few cells.
         workers = self.options.workers
         address = f"127.0.0.1:{free_port()}" if self.options.umad_http else "off"
-        with running_umad(self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n",
+        with running_umad(program or self.options.umad, self.options.model, self.folder, "kv: {layout: split}\n",
                           "--n-ctx", self.n_ctx(slots) // workers, "--slots", slots // workers,
                           "--threads", self.options.threads * workers, "--workers", workers,
                           "--http", address) as (process, path, log_path):
-            door = ["--http", address] if self.options.umad_http else ["--socket", path]
-            return self.run_load(door, slots, seed, process, log_path, lambda: answers_ping(path))
+            listener = ["--http", address] if self.options.umad_http else ["--socket", path]
+            return self.run_load(listener, slots, seed, process, log_path, lambda: answers_ping(path))
 
     def run_llama_server(self, slots, seed):
         port = free_port()
@@ -344,7 +348,7 @@ def say(text):
 def shown_command(name, arguments):
     """The command that repeats a run, without what says only where things lie."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in ("--model", "--json", "--chart", "--umad", "--uma-bench", "--llama-server"):
+    for flag in ("--model", "--json", "--chart", "--umad", "--before", "--uma-bench", "--llama-server"):
         parser.add_argument(flag)
     return " ".join([f"script/bench {name}", *parser.parse_known_args(arguments)[1]])
 
@@ -427,6 +431,7 @@ def parse_arguments(arguments):
     parser.add_argument("--json", type=pathlib.Path, help="write every round's figures to this file")
     parser.add_argument("--chart", type=pathlib.Path, help="storm: draw the gaps between tokens over time, first round, as SVG")
     parser.add_argument("--umad", default=BIN / "umad")
+    parser.add_argument("--before", help="the umad of another build, which umad is compared with in place of the others")
     parser.add_argument("--uma-bench", default=BIN / "uma-bench")
     parser.add_argument("--llama-server", default="llama-server")
     parser.add_argument("--library", default="llama-batched-bench", help="the raw library's own benchmark")
@@ -434,6 +439,8 @@ def parse_arguments(arguments):
     scenario = SCENARIOS[options.scenario]
     options.cells_per_slot = options.cells_per_slot or scenario["cells"]
     possible = CONTESTANTS if options.scenario == "burst" else CONTESTANTS[:2]
+    if options.before:
+        possible = ("umad", "before")
     options.contestants = options.contestants.split(",") if options.contestants else list(possible)
     if not set(options.contestants) <= set(possible):
         parser.error(f"{options.scenario} has the contestants {', '.join(possible)}")
@@ -448,7 +455,7 @@ def parse_arguments(arguments):
         parser.error(f"{options.workers} workers cannot share these slots evenly")
     if not options.model.is_file():
         parser.error(f"there is no model {options.model}")
-    programs = {"umad": options.umad, "llama-server": options.llama_server, "library": options.library}
+    programs = {"umad": options.umad, "before": options.before, "llama-server": options.llama_server, "library": options.library}
     for program in [options.uma_bench, *(programs[name] for name in options.contestants)]:
         if shutil.which(program) is None:
             parser.error(f"there is no program {program}")

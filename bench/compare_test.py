@@ -114,6 +114,13 @@ class Processes(unittest.TestCase):
                 with self.assertRaisesRegex(compare.ContestantFailed, "(?s)ended with 3.*no such model"):
                     compare.wait_until_ready(process, log, lambda: False)
 
+    def test_another_build_of_umad_takes_the_place_of_the_others(self):
+        here = [sys.executable] * 3  # any program that there is
+        options, _ = compare.parse_arguments(["storm", "--model", __file__, "--umad", here[0], "--before", here[1], "--uma-bench", here[2]])
+        self.assertEqual(["umad", "before"], options.contestants)
+        ratio = compare.format_table({4: [{"umad": {"x": 3}, "before": {"x": 2}}]}, ["x"], options.contestants).splitlines()[-1]
+        self.assertEqual("| 4 | x | 3 | 2 | 1.5 |", ratio)
+
     def test_usage_errors_exit_with_1(self):
         self.assertEqual(compare.main(["nonsense"]), 1)
 

@@ -34,7 +34,7 @@ def connect(port):
     while not answer.endswith(b"}"):
         part = connection.recv(4096)
         if not part:
-            raise AssertionError("connections: the door closed a connection")
+            raise AssertionError("connections: the listener closed a connection")
         answer += part
     return connection
 
@@ -79,7 +79,7 @@ def measure(options):
             memory.append((daemon.anonymous_bytes() - before) / options.connections)
             beside = stream(port, options, 11 + 2 * number)
             if not are_open(idle):
-                sys.exit("connections: the door closed some of them while streams ran: fewer tokens make a round shorter than 75 s")
+                sys.exit("connections: the listener closed some of them while streams ran: fewer tokens make a round shorter than 75 s")
             for connection in idle:
                 connection.close()
             rounds.append((alone, beside))

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "capability/chat_template.h"
-#include "capability/hostile_templates_test_support.h"
+#include "jinja/chat_template.h"
+#include "jinja/hostile_templates_test_support.h"
 
 namespace {
 
-using namespace uma::capability;
+using namespace uma::jinja;
 
 double cpu_ms() {
   timespec now{};

@@ -10,7 +10,7 @@ if(CCACHE)
 endif()
 
 # A unity build compiles the sources of a target in batches: what they include and instantiate is compiled once a batch, not once a
-# file. Names in anonymous namespaces must therefore differ within a room. The presets debug and lint compile file by file.
+# file. Names in anonymous namespaces must therefore differ within a module. The presets debug and lint compile file by file.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # It warns of anonymous namespaces in files that are included, which all sources of a batch are.

@@ -23,7 +23,7 @@ endif()
 if(NOT LLAMA_VERSION MATCHES "^${UMA_LLAMA_MINOR}\\.")
   message(FATAL_ERROR
     "uma-serve is written for libllama ${UMA_LLAMA_MINOR}, this system has ${LLAMA_VERSION}: "
-    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only room that sees libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
+    "install ${UMA_LLAMA_MINOR}, or port src/llm (the only module that sees libllama) and raise UMA_LLAMA_MINOR in cmake/dependencies.cmake.")
 endif()
 add_library(uma_llama INTERFACE)
 # libmtmd, which reads images, comes with libllama, but without a CMake package of its own.
@@ -35,7 +35,7 @@ endif()
 target_link_libraries(uma_llama INTERFACE llama ggml::ggml ${UMA_MTMD_LIBRARY})
 target_include_directories(uma_llama SYSTEM INTERFACE ${UMA_MTMD_HEADERS})
 
-# Boost is used from its headers. Its functions are compiled once, in src/wire/boost_json.cpp and src/wire/boost_asio.cpp.
+# Boost is used from its headers. Its functions are compiled once, in src/json/boost_json.cpp and src/wire/boost_asio.cpp.
 add_library(uma_boost INTERFACE)
 target_include_directories(uma_boost SYSTEM INTERFACE ${Boost_INCLUDE_DIRS})
 target_compile_definitions(uma_boost INTERFACE BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_JSON_NO_LIB BOOST_ALL_NO_LIB)

@@ -184,7 +184,7 @@ def check_system_service(system):
     system.run("systemctl", "reload", "umad.service")
     expect(owner == "uma-serve", "the daemon runs as uma-serve, and reloads")
     refused = system.ask("stranger", "ping", "--socket", "/run/uma-serve/umad.sock")
-    expect(refused.returncode == 2 and "members of the group uma-serve only" in refused.stderr,
+    expect(refused.returncode == 2 and "only members of the group uma-serve" in refused.stderr,
            f"who is not in the group is told so: {refused.stderr.strip()}")
     system.run("uma-cli", "--socket", "/run/uma-serve/umad.sock", "--session", "private", "--prompt", "My name is Ada.", user="member")
     others = system.run("uma-cli", "sessions", "--json", "--socket", "/run/uma-serve/umad.sock", user="other")

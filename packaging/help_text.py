@@ -10,8 +10,8 @@ import re
 import subprocess
 
 # Commands that a program reads without listing them under "Subcommands".
-UNLISTED = {"umad": {"tune": "Measure what suits a model on this machine",
-                     "key": "Make a key for a client over HTTP, and the line for the file of --http-keys"}}
+UNLISTED = {"umad": {"tune": "Measure and store the fastest settings for a model on this machine",
+                     "key": "Make a key for an HTTP client, and the line for the file of --http-keys"}}
 # Of those, what has no --help of its own, and the words that follow it.
 WITHOUT_HELP = {("umad", "key"): ("new",)}
 

@@ -20,16 +20,16 @@ FILES = {
 Configuration of the system's daemon, the unit umad.service.
 .TP
 .I /var/lib/uma\-serve/
-Its models, and what it keeps.
+Its models and data.
 .TP
 .I ~/.config/uma/umad.env
-Settings of a user's own unit, one a line: UMA_MODEL=NAME.
+Environment of a user's own unit, one variable per line: UMA_MODEL=NAME.
 .TP
 .I ~/.config/uma/models.yaml
-What is said of models by their names.
+Settings of models, by name.
 .TP
 .I ~/.local/share/uma/models/
-Models that uma\-cli pull has fetched.
+Models that uma\-cli pull has downloaded.
 .TP
 .I ~/.local/state/uma/
 Conversations, their states, and measured profiles.
@@ -56,7 +56,7 @@ EXAMPLES = {
 Serve uma\-tiny, and talk to it:
 umad & uma\-cli chat
 .TP
-Serve a model that was fetched:
+Serve a downloaded model:
 uma\-cli pull OWNER/REPO:q4_k_m; umad \-\-model NAME
 .TP
 The user's own daemon, which its first client starts:
@@ -70,7 +70,7 @@ systemctl stop umad.socket umad; systemctl enable \-\-now umad\-http.socket; sys
 Ask about a file:
 cat report.txt | uma\-cli \-\-prompt "Summarise:"
 .TP
-Converse, leave, and go on later:
+Chat, leave, and continue later:
 uma\-cli chat \-\-session work
 .TP
 Vectors of the lines of a file:
@@ -88,7 +88,7 @@ SEE_ALSO = {
     "uma-bench": ("umad(1)", "BENCHMARKS.md"),
 }
 EXIT_STATUS = {
-    "umad": "0 stopped in good order; 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken.",
+    "umad": "0 stopped regularly; 1 a mistake in flags or configuration, a model that cannot be loaded, a socket in use.",
 }
 
 

@@ -3,8 +3,8 @@
 
 (1) Every page, decision, file and link that code, comments or documentation names exists here, headings of links included. (2) Every page
 of docs/ is in docs/README.md, every decision with its title and a status in docs/decisions/README.md, every script in README.md or
-CONTRIBUTING.md; every room and program has a README. (3) Error codes, events and fields of the socket, and the names of threads, are
-the same in the code and in the pages that list them. tests/e2e/test_docs.py asks the programs for the rest.
+CONTRIBUTING.md; every module and program has a README. (3) Error codes, events and fields of the socket, metrics, and the names of threads,
+are the same in the code and in the pages that list them. tests/e2e/test_docs.py asks the programs for the rest.
 
 Run: python3 tests/docs_test.py
 """
@@ -12,10 +12,13 @@ Run: python3 tests/docs_test.py
 import os
 import pathlib
 import re
+import sys
 import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+import metrics_tables  # noqa: E402
 
 LEFT_OUT = {".git", ".cache", "build", "node_modules", "__pycache__", "models"}  # models/ has weights, and one note
 TEXTS = {".md", ".h", ".cpp", ".py", ".txt", ".cmake", ".mjs", ".js", ".json", ".yaml", ".yml", ".svg", ".tmpl", ""}
@@ -28,8 +31,8 @@ SECTION_OF_A_PAPER = re.compile(r"\b([A-Z][A-Z_]{3,})(?:\.md)?,? (?:§|sections?
 DECISION = re.compile(r"\bdecisions?[ /](\d{1,4})\b")
 DECISION_FILE = re.compile(r"(?<![\w-])(00\d\d)(?![\w])")
 FILE = re.compile(r"(?<![\w./$<>{}-])((?:src|apps|tests|tools|bench|docs|script|cmake|packaging)/[\w./-]*\w)(?![\w*{<])")
-FILE_OF_A_ROOM = re.compile(r"`((?:base|core|llm|sched|kv|wire|capability|engine|pool|server|testing)/\w+(?:\.h|\.cpp)?)`")
-NOT_OURS = {"grammars/README.md"}  # src/llm/gbnf.h names llama.cpp's
+FILE_OF_A_MODULE = re.compile(r"`((?:base|core|json|sched|kv|fetch|wire|grammar|jinja|llm|image|chat(?=/\w+\.)|engine|pool|server|testing)/[\w/]+(?:\.h|\.cpp)?)`")
+NOT_OURS = {"grammars/README.md"}  # src/grammar/gbnf.h names llama.cpp's
 
 
 def text_files(root):
@@ -69,7 +72,7 @@ def broken_links(root, path, text):
 
 def missing_files(root, text):
     """Paths of source files and folders that a text names; the ending may be left out."""
-    named = set(FILE.findall(text)) | {f"src/{name}" for name in FILE_OF_A_ROOM.findall(text)}
+    named = set(FILE.findall(text)) | {f"src/{name}" for name in FILE_OF_A_MODULE.findall(text)}
     for name in sorted(named):
         is_decision = re.fullmatch(r"docs/decisions/\d{4}", name)  # checked by its number
         if not is_decision and not any((root / (name + ending)).exists() for ending in ("", ".h", ".cpp", ".py")):
@@ -162,7 +165,7 @@ class Indexes(unittest.TestCase):
         self.assertIn("test", scripts)
         self.assertEqual([], [name for name in scripts if not re.search(rf"script/{name}\b", described)])
 
-    def test_every_room_and_program_has_a_readme(self):
+    def test_every_module_and_program_has_a_readme(self):
         folders = [path for top in ("src", "apps", "tools") for path in sorted((ROOT / top).iterdir()) if path.is_dir()]
         self.assertGreater(len(folders), 12)
         empty = [str(path.relative_to(ROOT)) for path in folders
@@ -192,7 +195,7 @@ class Protocol(unittest.TestCase):
         self.assertEqual(in_code, shown, "each event has an example, and each example its event")
 
     def test_routes(self):
-        routes = re.findall(r'HttpRoute\{\w+, "([^"]+)"', read("src/server/http_routes.cpp"))
+        routes = re.findall(r'HttpRoute\{\w+, "([^"]+)"', read("src/server/http/routes.cpp"))
         self.assertGreater(len(routes), 25)
         parts = {part for route in routes for part in route.split("/") if part and not part.startswith("{")}
         self.assertEqual(set(), parts - words_in_code(protocol("http.md")))
@@ -205,14 +208,41 @@ class Protocol(unittest.TestCase):
 
     def test_fields_that_are_written_on_the_socket(self):
         names = set(re.findall(r'\b\w+\.(?:field|begin|begin_array)\(\s*"(\w+)"', read("src/wire/event_codec.cpp")))
-        self.assertGreater(len(names), 100)
-        self.assertEqual(set(), names - words_in_code(protocol() + read("docs/METRICS.md")))
+        self.assertGreater(len(names), 60)
+        self.assertEqual(set(), names - words_in_code(protocol()))
+
+
+class Metrics(unittest.TestCase):
+    def test_the_page_has_the_tables_of_the_source(self):
+        page, source = read("docs/METRICS.md"), read("src/core/metrics_table.h")
+        self.assertEqual(metrics_tables.with_tables(page, source), page, "run tools/metrics_tables.py")
+
+    def test_every_group_has_its_place(self):
+        page, source = read("docs/METRICS.md"), read("src/core/metrics_table.h")
+        groups = re.search(r"enum class MetricGroup \{ (.*?) \}", source)[1].split(", ")
+        self.assertEqual(sorted([*groups, "histograms"]), sorted(metrics_tables.groups_of(page)))
+        self.assertEqual(set(groups), {group for _, _, group, _, _ in metrics_tables.rows(source)})
+
+    def test_every_row_of_the_source_was_read(self):
+        source = read("src/core/metrics_table.h")
+        members = re.findall(r"(?:read(?:_inner|_crash)?<&|[{ ]not_known\})", source.partition("constexpr auto make_metrics")[2])
+        self.assertGreater(len(members), 90)
+        self.assertEqual(len(members), len(metrics_tables.rows(source)))
+        self.assertEqual(source.count("&MetricsSnapshot::"), sum(len(names.split(", ")) for names, _ in metrics_tables.families(source)))
+
+    def test_names_of_snapshots_are_in_the_table(self):
+        """A number that nobody shows is one that was forgotten."""
+        source = read("src/core/metrics_snapshot.h").partition("struct MetricsSnapshot {")[2]
+        members = set(re.findall(r"^  [\w:<> ]+ (\w+)(?: = .*?)?;", source, re.MULTILINE)) - {"crashes", "progress", "workers"}
+        self.assertGreater(len(members), 90)
+        shown = set(re.findall(r"&(?:S|MetricsSnapshot)::(\w+)", read("src/core/metrics_table.h")))
+        self.assertEqual(set(), members - shown)
 
 
 class Threads(unittest.TestCase):
     def test_every_thread_is_listed(self):
         rows = set(re.findall(r"^\| `(uma[\w-]*?)(?:-N)?`", read("docs/threads.md"), re.MULTILINE))
-        named = set(re.findall(r'set_thread_name\((?:std::format\()?"(uma[a-z-]*?)-?[{"]', sources("src", "apps")))
+        named = set(re.findall(r'(?:set_thread_name|\brun)\((?:std::format\()?"(uma[a-z-]*?)-?[{"]', sources("src", "apps")))
         self.assertGreater(len(named), 8)
         self.assertEqual(named | {"umad"}, rows, "and the main thread")
         drawn = set(re.findall(r"\b(uma-[a-z-]+?)(?:-N)?\b(?!-)", read("ARCHITECTURE.md"))) - {"uma-cli", "uma-bench", "uma-tiny"}

@@ -1,4 +1,4 @@
-// One user of a server: a connection and at most one conversation. The two doors look the same from here.
+// One user of a server: a connection and at most one conversation. The interface is the same for the Unix socket and for HTTP.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ namespace uma::bench {
 
 struct Endpoint {
   bool is_http = false;
-  std::string address{};  // path of a Unix socket, or host:port
-  std::string model{};    // empty: the server's own
+  std::string address{};  // Path of a Unix socket, or host:port.
+  std::string model{};    // Empty: the server's default model.
 
   [[nodiscard]] const char* name() const { return is_http ? "http" : "socket"; }
 };
@@ -25,10 +25,10 @@ struct Endpoint {
 struct Job {
   int session_id = 0;
   bool interactive = true;
-  bool background = false;  // ask for class `background`
-  std::string prompt{};     // of a conversation: only what is new
+  bool background = false;  // Ask for class `background`.
+  std::string prompt{};     // In a conversation: only the new text.
   int tokens = 0;
-  std::function<void()> on_token = nullptr;  // called for each token event
+  std::function<void()> on_token = nullptr;  // Called for each token event.
 };
 
 // Milliseconds since the run began.
@@ -42,18 +42,18 @@ class RunClock {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Lives on the thread of its executor; one call at a time. What goes wrong is in the record; the next call connects anew.
+// Runs on the thread of its executor, one call at a time. A failure is stored in the record, and the next call connects again.
 class Client {
  public:
   virtual ~Client() = default;
 
-  // A request of its own.
+  // A request without a conversation.
   virtual boost::asio::awaitable<StreamRecord> generate(Job job) = 0;
   // The next turn of this client's conversation: a session on the socket, the full history over HTTP.
   virtual boost::asio::awaitable<StreamRecord> converse(Job job) = 0;
-  // Closes the connection; the next call connects anew and goes on with the conversation.
+  // Closes the connection. The next call connects again and continues the conversation.
   virtual void disconnect() = 0;
-  // Forgets the conversation, on the server too.
+  // Deletes the conversation, also on the server.
   virtual boost::asio::awaitable<void> end_conversation() = 0;
 };
 

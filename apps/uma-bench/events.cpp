@@ -8,51 +8,49 @@ namespace uma::bench {
 
 namespace {
 
-namespace json = boost::json;
-
 std::unexpected<Failure> protocol_failure(std::string_view what, std::string_view bytes) {
   constexpr std::size_t kShown = 120;
   return std::unexpected(Failure{Failure::Kind::protocol, std::format("{}: {}", what, bytes.substr(0, kShown))});
 }
 
-std::expected<json::object, Failure> parse_object(std::string_view bytes) {
+std::expected<boost::json::object, Failure> parse_object(std::string_view bytes) {
   boost::system::error_code error;
-  json::value value = json::parse(bytes, error);
+  boost::json::value value = boost::json::parse(bytes, error);
   if (error || !value.is_object()) {
     return protocol_failure("not a JSON object", bytes);
   }
   return std::move(value.get_object());
 }
 
-// Fields of an event are optional here: what a server leaves out counts as zero or empty.
-std::string text_of(const json::object& object, std::string_view name) {
-  const json::value* value = object.if_contains(name);
+// Fields of an event are optional: a missing field counts as zero or empty.
+std::string text_of(const boost::json::object& object, std::string_view name) {
+  const boost::json::value* value = object.if_contains(name);
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
 }
 
-int count_of(const json::object& object, std::string_view name) {
-  const json::value* value = object.if_contains(name);
+int count_of(const boost::json::object& object, std::string_view name) {
+  const boost::json::value* value = object.if_contains(name);
   return value != nullptr && value->is_int64() ? static_cast<int>(value->get_int64()) : 0;
 }
 
-const json::object* object_of(const json::object& object, std::string_view name) {
-  const json::value* value = object.if_contains(name);
+const boost::json::object* object_of(const boost::json::object& object, std::string_view name) {
+  const boost::json::value* value = object.if_contains(name);
   return value != nullptr ? value->if_object() : nullptr;
 }
 
-// A quote inside a JSON string is escaped, so these bytes are found only where they are a field of the event itself.
+// Quotes inside a JSON string are escaped, so these bytes only match a field of the event itself.
 bool is_plain_token(std::string_view bytes, std::string_view field) {
   return bytes.contains(field);
 }
 
-std::expected<ServerEvent, Failure> end_of_stream(const json::object& event) {
+std::expected<ServerEvent, Failure> end_of_stream(const boost::json::object& event) {
   const std::string reason = text_of(event, "reason");
   if (reason != "stop" && reason != "length") {
     return std::unexpected(Failure{Failure::Kind::server, std::format("ended with reason {}: {} {}", reason,
                                                                       text_of(event, "code"), text_of(event, "message"))});
   }
   ServerEvent result{.is_end = true};
-  if (const json::object* usage = object_of(event, "usage")) {
+  if (const boost::json::object* usage = object_of(event, "usage")) {
     result.usage = UsageReport{.prompt_tokens = count_of(*usage, "prompt_tokens"),
                                .reused_tokens = count_of(*usage, "reused_tokens"),
                                .completion_tokens = count_of(*usage, "completion_tokens")};
@@ -72,7 +70,7 @@ std::expected<ServerEvent, Failure> parse_frame_event(std::string_view body, boo
   }
   const std::string kind = text_of(*event, "event");
   if (kind.empty()) {
-    return protocol_failure("an event without a kind", body);
+    return protocol_failure("an event without a type", body);
   }
   if (kind == "error") {
     return std::unexpected(
@@ -102,15 +100,15 @@ std::expected<ServerEvent, Failure> parse_completion_event(std::string_view data
     return std::unexpected(Failure{Failure::Kind::server, error_message(data)});
   }
   ServerEvent result;
-  if (const json::value* choices = event->if_contains("choices");
+  if (const boost::json::value* choices = event->if_contains("choices");
       choices != nullptr && choices->is_array() && !choices->get_array().empty() && choices->get_array()[0].is_object()) {
-    const json::object& choice = choices->get_array()[0].get_object();
-    const json::value* finish_reason = choice.if_contains("finish_reason");
+    const boost::json::object& choice = choices->get_array()[0].get_object();
+    const boost::json::value* finish_reason = choice.if_contains("finish_reason");
     result.is_token = finish_reason == nullptr || finish_reason->is_null();
     result.text = text_of(choice, "text");
   }
-  if (const json::object* usage = object_of(*event, "usage")) {
-    const json::object* details = object_of(*usage, "prompt_tokens_details");
+  if (const boost::json::object* usage = object_of(*event, "usage")) {
+    const boost::json::object* details = object_of(*usage, "prompt_tokens_details");
     result.usage = UsageReport{.prompt_tokens = count_of(*usage, "prompt_tokens"),
                                .reused_tokens = details != nullptr ? count_of(*details, "cached_tokens") : 0,
                                .completion_tokens = count_of(*usage, "completion_tokens")};
@@ -120,7 +118,7 @@ std::expected<ServerEvent, Failure> parse_completion_event(std::string_view data
 
 std::string error_message(std::string_view body) {
   if (const auto object = parse_object(body)) {
-    if (const json::object* error = object_of(*object, "error")) {
+    if (const boost::json::object* error = object_of(*object, "error")) {
       return text_of(*error, "message");
     }
   }

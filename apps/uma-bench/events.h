@@ -1,5 +1,5 @@
-// What servers send while they generate, from both doors, brought to one value. Token events are recognised from a few bytes:
-// the load generator shares its cores with the server it measures.
+// Converts the events of both protocols to one type. Token events are recognised from a few bytes, because the load generator
+// shares its cores with the measured server.
 #pragma once
 
 #include <expected>
@@ -19,23 +19,23 @@ struct UsageReport {
 
 struct ServerEvent {
   bool is_token = false;
-  bool is_end = false;       // nothing follows
-  std::string text{};        // of a token, only with `with_text`
-  std::string session_id{};  // of a new session
+  bool is_end = false;       // The last event of the request.
+  std::string text{};        // Text of a token; empty without `with_text`.
+  std::string session_id{};  // Id of a new session.
   std::optional<UsageReport> usage{};
 };
 
-// The body of one frame (docs/protocol/socket.md). Failure::server where it reports one, Failure::protocol where it makes no
-// sense.
+// Parses the body of one frame (docs/protocol/socket.md). An error event becomes Failure::server, an invalid event
+// Failure::protocol.
 [[nodiscard]] std::expected<ServerEvent, Failure> parse_frame_event(std::string_view body, bool with_text);
 
-// The data of one server-sent event of OpenAI's POST /v1/completions.
+// Parses the data of one server-sent event of OpenAI's POST /v1/completions.
 [[nodiscard]] std::expected<ServerEvent, Failure> parse_completion_event(std::string_view data, bool with_text);
 
 // The message of an OpenAI error body, or the body itself.
 [[nodiscard]] std::string error_message(std::string_view body);
 
-// Cuts the bytes of a text/event-stream into the values of its `data:` lines; our servers send one per event.
+// Splits a text/event-stream into the values of its `data:` lines. umad sends one line per event.
 class SseReader {
  public:
   void append(std::string_view bytes);

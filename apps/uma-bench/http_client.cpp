@@ -1,4 +1,4 @@
-// OpenAI's POST /v1/completions with "stream": true, over a connection that is kept for the next request.
+// A client of OpenAI's POST /v1/completions with "stream": true, on a persistent connection.
 #include <array>
 #include <expected>
 #include <format>
@@ -16,8 +16,8 @@
 #include <boost/beast/http/write.hpp>
 
 #include "client.h"
+#include "json/json_writer.h"
 #include "stream_recorder.h"
-#include "wire/json_writer.h"
 
 namespace uma::bench {
 
@@ -56,10 +56,10 @@ class HttpClient final : public Client {
  private:
   using Parser = http::response_parser<http::buffer_body>;
 
-  // The server's own options at the top, where llama-server reads them, and in `uma`, where umad does.
+  // The extensions at the top level, which llama-server reads, and in `uma`, which umad reads.
   std::string make_body(const Job& job, std::string_view prompt) const {
     std::string body;
-    wire::ObjectWriter request(body);
+    json::ObjectWriter request(body);
     if (!endpoint_.model.empty()) {
       request.field("model", endpoint_.model);
     }
@@ -70,7 +70,7 @@ class HttpClient final : public Client {
     request.begin("stream_options") += R"({"include_usage":true})";
     request.field("ignore_eos", true);
     std::string& ours = request.begin("uma");
-    wire::ObjectWriter options(ours);
+    json::ObjectWriter options(ours);
     options.field("ignore_eos", true);
     options.field("deadline_ms", 0);
     if (job.background) {
@@ -95,8 +95,8 @@ class HttpClient final : public Client {
     co_return recorder.take();
   }
 
-  // Sends the request and reads the head of its answer. A kept connection may have been closed by the server meanwhile: then,
-  // and only then, the request is sent once more on a new one.
+  // Sends the request and reads the head of its answer. The server may have closed an idle connection; only in that case the
+  // request is sent once more on a new connection.
   awaitable<Result<void>> start_request(std::string body, std::optional<Parser>& parser) {
     http::request<http::string_body> request(http::verb::post, "/v1/completions", 11);
     request.set(http::field::host, endpoint_.address);
@@ -140,7 +140,7 @@ class HttpClient final : public Client {
     if (connect_error) {
       co_return lost("cannot connect to", connect_error);
     }
-    boost::system::error_code ignored;  // without it small writes may wait: slower, not wrong
+    boost::system::error_code ignored;  // A failure only makes small writes slower.
     socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
     co_return Result<void>{};
   }
@@ -155,7 +155,7 @@ class HttpClient final : public Client {
       parser.get().body().size = chunk_.size();
       auto [error, transferred] = co_await http::async_read_some(socket_, buffer_, parser, kHttpResult);
       if (error && error != http::error::need_buffer) {
-        co_return lost("the answer broke off from", error);
+        co_return lost("incomplete answer from", error);
       }
       const double arrived_ms = clock_.now_ms();
       const std::string_view bytes(chunk_.data(), chunk_.size() - parser.get().body().size);
@@ -198,7 +198,7 @@ class HttpClient final : public Client {
   asio::ip::tcp::socket socket_;
   boost::beast::flat_buffer buffer_;
   std::array<char, 16384> chunk_;
-  std::string history_;  // the conversation so far
+  std::string history_;  // The conversation so far.
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// uma-bench: one load against one running server. Exit codes: 0 all answered, 1 usage, 2 the server failed or is not there,
-// 3 it broke the protocol.
+// uma-bench: applies one load to a running server. Exit codes: 0 all requests succeeded, 1 usage, 2 the server failed or is
+// missing, 3 it broke the protocol.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -44,18 +44,20 @@ struct Options {
 void add_common_flags(CLI::App& app, Options& options) {
   app.add_option("--socket", options.socket, "Unix socket of umad");
   app.add_option("--http", options.http, "HOST:PORT of an OpenAI server")->check([](const std::string& value) {
-    return value.contains(':') ? std::string() : "HOST:PORT is needed";
+    return value.contains(':') ? std::string() : "expected HOST:PORT";
   });
-  app.add_option("--model", options.model, "model id to ask for; default: the server's own");
-  app.add_option("--seed", options.run.seed, "of the prompts")->capture_default_str();
+  app.add_option("--model", options.model, "model id to request; left out: the server's default");
+  app.add_option("--seed", options.run.seed, "random seed of the prompts")->capture_default_str();
   app.add_option("--server-pid", options.server_pid, "measure this process's CPU time")->check(CLI::PositiveNumber);
-  app.add_option("--timeout-s", options.run.timeout_s, "of the whole run")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--timeout-s", options.run.timeout_s, "limit of the whole run in seconds")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--csv", options.csv, "write a row per token (long_ctx, ipc_overhead: per point) to this file");
   app.add_flag("--json", options.json, "print one JSON object instead of the table");
   app.add_flag("!--no-warm-up", options.warm_up, "do not send a short request first");
 }
 
-// Every flag of a count is positive.
+// Flags for counts accept positive values only.
 template <class T>
 void add_count(CLI::App& app, const char* flag, T& value, const char* text) {
   app.add_option(flag, value, text)->check(CLI::Range(T{1}, T{1'000'000}))->capture_default_str();
@@ -78,15 +80,15 @@ void add_scenarios(CLI::App& app, Options& options) {
 
   CLI::App& mixed = *app.add_subcommand("mixed", "short interactive prompts beside one long summary");
   add_count(mixed, "--short-prompts", options.mixed.short_prompts, "interactive prompts");
-  add_count(mixed, "--short-words", options.mixed.short_words, "words of each");
-  add_count(mixed, "--short-tokens", options.mixed.short_tokens, "new tokens of each");
+  add_count(mixed, "--short-words", options.mixed.short_words, "words of each interactive prompt");
+  add_count(mixed, "--short-tokens", options.mixed.short_tokens, "new tokens of each interactive prompt");
   add_count(mixed, "--long-words", options.mixed.long_words, "words of the document");
   add_count(mixed, "--long-tokens", options.mixed.long_tokens, "new tokens of the summary");
-  add_count(mixed, "--delay-ms", options.mixed.delay_ms, "between arrivals");
+  add_count(mixed, "--delay-ms", options.mixed.delay_ms, "milliseconds between arrivals");
 
   CLI::App& chat = *app.add_subcommand("chat", "users talk in turns: sessions on the socket, full histories over HTTP");
   add_count(chat, "--users", options.chat.users, "users");
-  add_count(chat, "--turns", options.chat.turns, "turns of each");
+  add_count(chat, "--turns", options.chat.turns, "turns of each user");
   add_count(chat, "--first-words", options.chat.first_words, "words of the first turn");
   add_count(chat, "--words", options.chat.words, "words of each later turn");
   add_count(chat, "--tokens", options.chat.tokens, "new tokens of each turn");
@@ -94,16 +96,16 @@ void add_scenarios(CLI::App& app, Options& options) {
 
   CLI::App& long_ctx = *app.add_subcommand("long_ctx", "decoding speed at the end of long contexts");
   long_ctx.add_option("--ctx", options.long_ctx.contexts, "context lengths")->delimiter(',')->check(CLI::Range(128, 1'000'000));
-  add_count(long_ctx, "--tokens", options.long_ctx.tokens, "new tokens at each");
+  add_count(long_ctx, "--tokens", options.long_ctx.tokens, "new tokens at each length");
 
-  CLI::App& ipc = *app.add_subcommand("ipc_overhead", "short requests, in turn over each door named");
+  CLI::App& ipc = *app.add_subcommand("ipc_overhead", "short requests, alternating between the given servers");
   add_count(ipc, "--rounds", options.ipc_overhead.rounds, "requests");
   add_count(ipc, "--prompt-words", options.ipc_overhead.prompt_words, "words of each prompt");
-  add_count(ipc, "--tokens", options.ipc_overhead.tokens, "new tokens of each");
+  add_count(ipc, "--tokens", options.ipc_overhead.tokens, "new tokens of each request");
 
-  CLI::App& trace = *app.add_subcommand("trace", "requests arrive as recorded");
+  CLI::App& trace = *app.add_subcommand("trace", "replay a recorded load");
   trace.add_option("FILE", options.trace, "trace (CSV or JSONL, see bench/README.md)")->required();
-  trace.add_option("--speedup", options.trace_options.speedup, "times as fast as recorded")
+  trace.add_option("--speedup", options.trace_options.speedup, "replay this many times as fast")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   add_count(trace, "--limit", options.trace_limit, "requests to replay");
@@ -155,7 +157,7 @@ int main(int argc, char** argv) {
     endpoints.push_back({.is_http = true, .address = options.http, .model = options.model});
   }
   if (endpoints.empty() || (endpoints.size() > 1 && scenario != "ipc_overhead")) {
-    return usage("name one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)");
+    return usage("give one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)");
   }
   if (options.pauses) {
     options.chat.before_last_turn = [] {
@@ -165,10 +167,10 @@ int main(int argc, char** argv) {
     };
   }
   if (options.storm.quiet_tokens >= options.storm.tokens) {
-    return usage("--quiet-tokens must be below --tokens: the storm comes while streams decode");
+    return usage("--quiet-tokens must be below --tokens, because long prompts arrive while streams decode");
   }
   if (std::ranges::any_of(options.long_ctx.contexts, [&](int context) { return context < options.long_ctx.tokens + 2; })) {
-    return usage("--ctx must leave room for a prompt before --tokens");
+    return usage("--ctx must be larger than --tokens, because each context begins with a prompt");
   }
   std::vector<TraceRequest> trace;
   if (scenario == "trace") {
@@ -187,12 +189,12 @@ int main(int argc, char** argv) {
   }
 
   std::vector<std::unique_ptr<Run>> runs;
-  std::vector<Run*> doors;
+  std::vector<Run*> listeners;
   for (const Endpoint& endpoint : endpoints) {
     options.run.endpoint = endpoint;
     runs.push_back(std::make_unique<Run>(options.run));
-    ++options.run.seed;  // the next door finds nothing computed
-    doors.push_back(runs.back().get());
+    ++options.run.seed;  // A new seed, so that the next server has no prefix hits.
+    listeners.push_back(runs.back().get());
     if (options.warm_up) {
       if (const auto warm = runs.back()->warm_up(); !warm) {
         std::println(stderr, "uma-bench: {}", warm.error().message);
@@ -202,9 +204,9 @@ int main(int argc, char** argv) {
   }
   std::vector<Outcome> outcomes;
   if (scenario == "ipc_overhead") {
-    outcomes = run_ipc_overhead(doors, options.ipc_overhead);
+    outcomes = run_ipc_overhead(listeners, options.ipc_overhead);
   } else {
-    outcomes.push_back(run_scenario(scenario, *doors.front(), options, trace));
+    outcomes.push_back(run_scenario(scenario, *listeners.front(), options, trace));
   }
   int code = 0;
   std::string csv;

@@ -1,4 +1,4 @@
-// What a run records about each request, and the figures computed from it. Pure: no clock, no server.
+// The records of a run's requests, and the figures computed from them. Pure: no clock, no server.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 struct Failure {
   enum class Kind : std::uint8_t {
-    server,    // refused, broke off, or answered less than asked
-    protocol,  // sent what the protocol does not allow
+    server,    // Refused, disconnected, or returned fewer tokens than requested.
+    protocol,  // Broke the protocol.
   };
   Kind kind;
   std::string message;
@@ -25,13 +25,13 @@ struct Failure {
 struct StreamRecord {
   int session_id = 0;
   bool interactive = true;
-  double start_ms = 0;             // the request was sent
-  double end_ms = 0;               // its last event arrived
-  std::vector<double> token_ms{};  // one per token event
-  int prompt_tokens = 0;           // as the server counted them
-  int reused_tokens = 0;           // part of prompt_tokens
+  double start_ms = 0;             // When the request was sent.
+  double end_ms = 0;               // When its last event arrived.
+  std::vector<double> token_ms{};  // One per token event.
+  int prompt_tokens = 0;           // Counted by the server.
+  int reused_tokens = 0;           // Part of prompt_tokens.
   int completion_tokens = 0;
-  std::string reply{};  // empty unless it was asked for
+  std::string reply{};  // Empty unless requested.
   std::optional<Failure> failure{};
 
   [[nodiscard]] double ttft_ms() const {
@@ -39,30 +39,30 @@ struct StreamRecord {
   }
 };
 
-// A named number; names end with their unit. NaN means that nothing was measured.
+// A named number. The name ends with the unit. NaN means that nothing was measured.
 struct Figure {
   std::string name;
   double value;
 };
 using Figures = std::vector<Figure>;
 
-// What the whole run took. cpu_s is NaN where the server's pid is not known.
+// Totals of the whole run. cpu_s is NaN if the server's pid is unknown.
 struct Totals {
   double wall_ms = 0;
   double cpu_s = 0;
 };
 
-// The smallest value that at least `fraction` of the values do not exceed (nearest rank); NaN of none.
+// The smallest value that at least `fraction` of the values do not exceed (nearest rank); NaN for an empty list.
 [[nodiscard]] double percentile(std::vector<double> values, double fraction);
 
-// Times between neighbouring tokens of which the later one arrived in (from_ms, to_ms].
+// Times between neighbouring tokens, if the later token arrived in (from_ms, to_ms].
 [[nodiscard]] std::vector<double> token_gaps(const StreamRecord& record, double from_ms = -1,
                                              double to_ms = std::numeric_limits<double>::infinity());
 
 // p50, p95, p99 and max as <prefix>_p50_ms and so on.
 void add_distribution(Figures& figures, const std::string& prefix, const std::vector<double>& values);
 
-// The figures every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU.
+// The figures that every scenario reports: requests, failures, tokens, throughput, TTFT, inter-token times, server CPU.
 [[nodiscard]] Figures summarize(std::span<const StreamRecord> records, const Totals& totals);
 
 }  // namespace uma::bench

@@ -6,7 +6,8 @@ namespace uma::bench {
 
 namespace {
 
-// Words of two syllables: every model of make_model with a large vocabulary has them all, and they keep requests short.
+// Words of two syllables: every model of make_model with a large vocabulary has all of these words, and they keep requests
+// short.
 constexpr std::size_t kWordsBegin = kSyllablesCount;
 constexpr std::size_t kWordsCount = kSyllablesCount * kSyllablesCount;
 

@@ -1,5 +1,4 @@
-// Prompts of the bench: sentences of known words (tools/make_model/words.h), so that a model of make_model reads one token a
-// word.
+// Makes prompts from known words (tools/make_model/words.h), which a model of make_model reads as one token each.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +14,10 @@ class PromptMaker {
  public:
   explicit PromptMaker(std::uint64_t seed) : seed_(seed), random_(seed) {}
 
-  // `words_count` words. The first one is new each time (10,000 times over), so that no two prompts share a beginning that a
-  // server could have computed already.
+  // Makes `words_count` words. The first word is new each time (10,000 times), so that no two prompts share a prefix.
   [[nodiscard]] std::string make_unique(std::size_t words_count);
 
-  // The same text for the same block id: for traces that say which prompts share their beginnings.
+  // Makes the same text for the same block id, for traces that state which prompts share prefixes.
   [[nodiscard]] std::string make_block(std::uint64_t block_id, std::size_t words_count) const;
 
  private:

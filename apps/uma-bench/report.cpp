@@ -5,7 +5,7 @@
 #include <format>
 #include <map>
 
-#include "wire/json_writer.h"
+#include "json/json_writer.h"
 
 namespace uma::bench {
 
@@ -36,18 +36,18 @@ std::string format_table(std::string_view scenario, std::string_view path, const
 
 std::string format_json(std::string_view scenario, std::string_view path, const Outcome& outcome) {
   std::string json;
-  wire::ObjectWriter object(json);
+  json::ObjectWriter object(json);
   object.field("scenario", scenario);
   object.field("path", path);
   object.begin("figures");
-  wire::ObjectWriter figures(json);
+  json::ObjectWriter figures(json);
   for (const Figure& figure : outcome.figures) {
     figures.field(figure.name, figure.value);
   }
   figures.close();
   object.begin("failures");
-  wire::append_json_array(json, count_messages(outcome), [&](const auto& entry) {
-    wire::ObjectWriter failure(json);
+  json::append_array(json, count_messages(outcome), [&](const auto& entry) {
+    json::ObjectWriter failure(json);
     failure.field("message", entry.first);
     failure.field("count", entry.second);
     failure.close();

@@ -81,7 +81,8 @@ void Run::wait_all() {
   io_.run_for(std::chrono::milliseconds(static_cast<std::int64_t>(std::max(left_ms, 0.0))));
   if (!io_.stopped()) {
     StreamRecord record{.start_ms = clock_.now_ms(), .end_ms = clock_.now_ms()};
-    record.failure = Failure{Failure::Kind::server, std::format("not everything was answered within {} s", options_.timeout_s)};
+    record.failure =
+        Failure{Failure::Kind::server, std::format("some requests were not answered within {} s", options_.timeout_s)};
     records_.push_back(std::move(record));
   }
 }

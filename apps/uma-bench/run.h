@@ -1,4 +1,4 @@
-// One measured run: the event loop, the clients on it, the clock and the records. One thread.
+// One measured run: the event loop with its clients, the clock and the records. Uses one thread.
 #pragma once
 
 #include <expected>
@@ -21,11 +21,11 @@ namespace uma::bench {
 struct RunOptions {
   Endpoint endpoint{};
   std::uint64_t seed = 1;
-  double timeout_s = 900;             // of the whole run
-  std::optional<pid_t> server_pid{};  // whose CPU time is measured
+  double timeout_s = 900;             // Limit of the whole run.
+  std::optional<pid_t> server_pid{};  // The process whose CPU time is measured.
 };
 
-// CPU seconds a process has used, user and system, all its threads; NaN where the system does not tell.
+// CPU seconds of a process, user and system, all threads; NaN if the system does not report them.
 [[nodiscard]] double process_cpu_s(pid_t pid);
 
 class Run {
@@ -36,23 +36,23 @@ class Run {
   [[nodiscard]] PromptMaker& prompts() { return prompts_; }
   [[nodiscard]] double now_ms() const { return clock_.now_ms(); }
 
-  // A client that lives as long as the run.
+  // Adds a client that lives as long as the run.
   Client& add_client();
-  // Starts one request on a client of its own and records it when it ends.
+  // Starts one request on a new client and records it when it ends.
   void start(Job job);
-  // The same, `delay_ms` from now.
+  // Like start(), `delay_ms` from now.
   void start_after(double delay_ms, Job job);
-  // Starts any other piece of work on the loop. Requires: what it refers to outlives the run or wait_all().
+  // Starts other work on the loop. Requires: the objects it refers to outlive the run or wait_all().
   void spawn(boost::asio::awaitable<void> work);
   void record(StreamRecord record) { records_.push_back(std::move(record)); }
 
-  // Runs one short request that is not recorded, so that what a server does only once is not measured. Then the totals restart.
+  // Runs one short request without recording it, so that one-time work of a server is not measured. Then restarts the totals.
   [[nodiscard]] std::expected<void, Failure> warm_up();
-  // Runs the loop until everything started is done. What is not done in time ends up as one failure.
+  // Runs the loop until all work is done. Work that misses the time limit becomes one failure.
   void wait_all();
 
   [[nodiscard]] const std::vector<StreamRecord>& records() const { return records_; }
-  // Since the construction, or the warm-up.
+  // Totals since the construction or the warm-up.
   [[nodiscard]] Totals totals() const;
 
  private:

@@ -94,7 +94,7 @@ Outcome run_storm(Run& run, const StormOptions& options) {
 
   Outcome outcome = make_outcome(run);
   if (!storm_ms) {
-    outcome.failures.push_back({Failure::Kind::server, "a stream ended before its quiet phase did: the storm never began"});
+    outcome.failures.push_back({Failure::Kind::server, "a stream ended during its quiet phase, so the storm never began"});
     return outcome;
   }
   constexpr double kForever = std::numeric_limits<double>::infinity();
@@ -138,7 +138,7 @@ Outcome run_chat(Run& run, const ChatOptions& options) {
   struct User {
     int number;
     Client* client;
-    std::vector<std::string> inputs;  // made before anything starts, so that they do not depend on who is served first
+    std::vector<std::string> inputs;  // Made before anything starts, so that they do not depend on the order of service.
     bool has_failed = false;
   };
   std::vector<double> first_ttft, later_ttft, last_ttft;
@@ -207,8 +207,8 @@ Outcome run_long_ctx(Run& run, const LongContextOptions& options) {
   return outcome;
 }
 
-std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOverheadOptions& options) {
-  // What one door has shown, a value a round.
+std::vector<Outcome> run_ipc_overhead(std::span<Run* const> listeners, const IpcOverheadOptions& options) {
+  // The results of one protocol, one value per round.
   struct Shown {
     Client* client = nullptr;
     Totals totals{};
@@ -221,12 +221,12 @@ std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOver
                                          .prompt = run.prompts().make_unique(static_cast<std::size_t>(options.prompt_words)),
                                          .tokens = options.tokens}));
   };
-  std::vector<Shown> shown(doors.size());
-  for (std::size_t i = 0; i < doors.size(); ++i) shown[i].client = &doors[i]->add_client();
+  std::vector<Shown> shown(listeners.size());
+  for (std::size_t i = 0; i < listeners.size(); ++i) shown[i].client = &listeners[i]->add_client();
   for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t turn = 0; turn < doors.size(); ++turn) {
-      const std::size_t i = (static_cast<std::size_t>(round) + turn) % doors.size();
-      Run& run = *doors[i];
+    for (std::size_t turn = 0; turn < listeners.size(); ++turn) {
+      const std::size_t i = (static_cast<std::size_t>(round) + turn) % listeners.size();
+      Run& run = *listeners[i];
       const Totals before = run.totals();
       run.spawn(ask(run, *shown[i].client, round));
       run.wait_all();
@@ -246,9 +246,9 @@ std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOver
     return percentile(ratios, 0.5);
   };
   std::vector<Outcome> outcomes;
-  for (std::size_t i = 0; i < doors.size(); ++i) {
+  for (std::size_t i = 0; i < listeners.size(); ++i) {
     const double cpu_percent = 100 * shown[i].totals.cpu_s / (shown[i].totals.wall_ms / 1000);
-    Outcome outcome = make_outcome(*doors[i], shown[i].totals);
+    Outcome outcome = make_outcome(*listeners[i], shown[i].totals);
     outcome.figures.push_back({"request_p50_ms", percentile(shown[i].wall_ms, 0.5)});
     outcome.figures.push_back({"server_cpu_percent", cpu_percent});
     if (i > 0) {
@@ -256,8 +256,8 @@ std::vector<Outcome> run_ipc_overhead(std::span<Run* const> doors, const IpcOver
       outcome.figures.push_back({"request_ratio_p50", ratio(shown[i].wall_ms, shown[0].wall_ms)});
       outcome.figures.push_back({"server_cpu_ratio_p50", ratio(shown[i].cpu_ms, shown[0].cpu_ms)});
     }
-    outcome.csv = std::format("path,ttft_ms,cpu_pct\n{},{:.3f},{:.1f}\n", doors[i]->endpoint().name(),
-                              percentile(ttfts(doors[i]->records(), true), 0.5), cpu_percent);
+    outcome.csv = std::format("path,ttft_ms,cpu_pct\n{},{:.3f},{:.1f}\n", listeners[i]->endpoint().name(),
+                              percentile(ttfts(listeners[i]->records(), true), 0.5), cpu_percent);
     outcomes.push_back(std::move(outcome));
   }
   return outcomes;

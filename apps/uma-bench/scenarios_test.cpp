@@ -25,7 +25,6 @@
 namespace uma::bench {
 namespace {
 
-namespace json = boost::json;
 using ::testing::HasSubstr;
 
 // Accepts connections until it is destroyed; each is served by its own thread.
@@ -107,14 +106,14 @@ std::string receive(int connection) {
 }
 
 // Answers each framed request with the frames that `answer` gives for it.
-TestServer::Serve framed(std::function<std::vector<std::string>(const json::object&)> answer) {
+TestServer::Serve framed(std::function<std::vector<std::string>(const boost::json::object&)> answer) {
   return [answer = std::move(answer)](int connection) {
     wire::FrameReader reader(1 << 20);
     for (std::string bytes; !(bytes = receive(connection)).empty();) {
       reader.append(bytes);
       while (const auto body = *reader.next()) {
         std::string frames;
-        for (const std::string& event : answer(json::parse(*body).as_object())) {
+        for (const std::string& event : answer(boost::json::parse(*body).as_object())) {
           wire::append_frame(frames, event);
         }
         send_all(connection, frames);
@@ -163,7 +162,7 @@ class Scenarios : public ::testing::Test {
 
 TEST_F(Scenarios, BurstCountsEveryTokenOfEveryStream) {
   const auto server = TestServer::on_unix_socket(
-      path_, framed([](const json::object& request) { return token_events(request.at("max_tokens").as_int64()); }));
+      path_, framed([](const boost::json::object& request) { return token_events(request.at("max_tokens").as_int64()); }));
   bench::Run run(over_socket());
   ASSERT_TRUE(run.warm_up());
   const Outcome outcome = run_burst(run, {.streams = 5, .prompt_words = 31, .tokens = 20});
@@ -175,7 +174,7 @@ TEST_F(Scenarios, BurstCountsEveryTokenOfEveryStream) {
 }
 
 TEST_F(Scenarios, AShorterAnswerThanAskedForIsAFailure) {
-  const auto server = TestServer::on_unix_socket(path_, framed([](const json::object&) { return token_events(2); }));
+  const auto server = TestServer::on_unix_socket(path_, framed([](const boost::json::object&) { return token_events(2); }));
   bench::Run run(over_socket());
   const Outcome outcome = run_burst(run, {.streams = 1, .prompt_words = 4, .tokens = 20});
   ASSERT_EQ(outcome.failures.size(), 1u);
@@ -184,7 +183,7 @@ TEST_F(Scenarios, AShorterAnswerThanAskedForIsAFailure) {
 
 TEST_F(Scenarios, StormBeginsAfterTheQuietPhaseOfEveryStream) {
   const auto server = TestServer::on_unix_socket(
-      path_, framed([](const json::object& request) { return token_events(request.at("max_tokens").as_int64()); }));
+      path_, framed([](const boost::json::object& request) { return token_events(request.at("max_tokens").as_int64()); }));
   bench::Run run(over_socket());
   const Outcome outcome = run_storm(run, {.streams = 2,
                                           .prompt_words = 4,
@@ -203,20 +202,21 @@ TEST_F(Scenarios, ChatSendsOnlyWhatIsNewAndEndsItsSessions) {
   std::mutex mutex;
   std::multiset<std::string> types;
   std::vector<std::string> later_prompts;
-  const auto server = TestServer::on_unix_socket(path_, framed([&](const json::object& request) -> std::vector<std::string> {
-                                                   const std::lock_guard lock(mutex);
-                                                   const std::string type(request.at("type").as_string());
-                                                   types.insert(type);
-                                                   if (type == "create_session") {
-                                                     return {R"({"id":"create","event":"session","session_id":"s1"})"};
-                                                   }
-                                                   EXPECT_EQ(request.at("session_id").as_string(), "s1");
-                                                   if (type == "end_session") {
-                                                     return {R"({"id":"end","event":"ack"})"};
-                                                   }
-                                                   later_prompts.emplace_back(request.at("prompt").as_string());
-                                                   return token_events(request.at("max_tokens").as_int64());
-                                                 }));
+  const auto server =
+      TestServer::on_unix_socket(path_, framed([&](const boost::json::object& request) -> std::vector<std::string> {
+                                   const std::lock_guard lock(mutex);
+                                   const std::string type(request.at("type").as_string());
+                                   types.insert(type);
+                                   if (type == "create_session") {
+                                     return {R"({"id":"create","event":"session","session_id":"s1"})"};
+                                   }
+                                   EXPECT_EQ(request.at("session_id").as_string(), "s1");
+                                   if (type == "end_session") {
+                                     return {R"({"id":"end","event":"ack"})"};
+                                   }
+                                   later_prompts.emplace_back(request.at("prompt").as_string());
+                                   return token_events(request.at("max_tokens").as_int64());
+                                 }));
   bench::Run run(over_socket());
   const Outcome outcome = run_chat(run, {.users = 1, .turns = 3, .first_words = 40, .words = 4, .tokens = 6});
   EXPECT_TRUE(outcome.failures.empty());
@@ -232,7 +232,7 @@ TEST_F(Scenarios, ChatSendsOnlyWhatIsNewAndEndsItsSessions) {
 
 TEST_F(Scenarios, BeforeTheLastTurnOfAChatNobodyIsConnected) {
   std::atomic<int> connections = 0, connected = 0, generations = 0;
-  const auto answer = framed([&](const json::object& request) -> std::vector<std::string> {
+  const auto answer = framed([&](const boost::json::object& request) -> std::vector<std::string> {
     const std::string type(request.at("type").as_string());
     if (type == "create_session") return {R"({"id":"create","event":"session","session_id":"s1"})"};
     if (type == "end_session") return {R"({"id":"end","event":"ack"})"};
@@ -298,7 +298,7 @@ TEST_F(Scenarios, HttpKeepsItsConnectionAndCarriesTheHistory) {
       }
       {
         const std::lock_guard lock(mutex);
-        prompts.emplace_back(json::parse(bytes.substr(body + 4)).at("prompt").as_string());
+        prompts.emplace_back(boost::json::parse(bytes.substr(body + 4)).at("prompt").as_string());
       }
       bytes.clear();
       const std::string events =
@@ -325,9 +325,9 @@ TEST_F(Scenarios, HttpKeepsItsConnectionAndCarriesTheHistory) {
 
 TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
   std::mutex mutex;
-  std::string order;  // of requests: a letter of the door each
-  const auto serve_as = [&](char door) {
-    return [&, door](int connection) {
+  std::string order;  // of requests: a letter of the listener each
+  const auto serve_as = [&](char listener) {
+    return [&, listener](int connection) {
       std::string bytes;
       for (std::string part = receive(connection); !part.empty(); part = receive(connection)) {
         bytes += part;
@@ -335,7 +335,7 @@ TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
         bytes.clear();
         {
           const std::lock_guard lock(mutex);
-          order += door;
+          order += listener;
         }
         const std::string events =
             "data: {\"choices\":[{\"text\":\" one\",\"finish_reason\":null}]}\n\n"
@@ -350,8 +350,8 @@ TEST_F(Scenarios, IpcOverheadAsksTheDoorsInTurnAndComparesThem) {
   const auto second_server = TestServer::on_loopback(serve_as('b'));
   bench::Run first(over_http(first_server));
   bench::Run second(over_http(second_server));
-  const std::vector<bench::Run*> doors{&first, &second};
-  const std::vector<Outcome> outcomes = run_ipc_overhead(doors, {.rounds = 4, .prompt_words = 3, .tokens = 1});
+  const std::vector<bench::Run*> listeners{&first, &second};
+  const std::vector<Outcome> outcomes = run_ipc_overhead(listeners, {.rounds = 4, .prompt_words = 3, .tokens = 1});
   ASSERT_EQ(outcomes.size(), 2u);
   for (const Outcome& outcome : outcomes) {
     EXPECT_TRUE(outcome.failures.empty());

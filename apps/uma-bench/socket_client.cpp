@@ -1,4 +1,5 @@
-// The framed JSON protocol on a Unix socket. One request at a time on a connection of its own, so no id needs to be looked at.
+// A client of the framed JSON protocol on a Unix socket. Each connection has one request at a time, so ids need not be
+// compared.
 #include <array>
 #include <expected>
 #include <format>
@@ -10,9 +11,9 @@
 #include <boost/asio/write.hpp>
 
 #include "client.h"
+#include "json/json_writer.h"
 #include "stream_recorder.h"
 #include "wire/frame.h"
-#include "wire/json_writer.h"
 
 namespace uma::bench {
 
@@ -43,7 +44,7 @@ class SocketClient final : public Client {
         co_return recorder.take();
       }
     } else {
-      job.prompt.insert(0, 1, ' ');  // the delta continues a text
+      job.prompt.insert(0, 1, ' ');  // The new text continues the old one.
     }
     co_return co_await stream(job, make_generate(job, session_id_), /*with_text=*/false);
   }
@@ -55,13 +56,13 @@ class SocketClient final : public Client {
       co_return;
     }
     std::string body;
-    wire::ObjectWriter request(body);
+    json::ObjectWriter request(body);
     request.field("id", "end");
     request.field("type", "end_session");
     request.field("session_id", session_id_);
     request.close();
     session_id_.clear();
-    // Its answer has no news for the bench: a session that could not be ended ends with the server.
+    // The answer is ignored: a session that could not be deleted ends with the server.
     if (co_await send(body)) {
       co_await next_event(false);
     }
@@ -70,7 +71,7 @@ class SocketClient final : public Client {
  private:
   std::string make_generate(const Job& job, std::string_view session_id) const {
     std::string body;
-    wire::ObjectWriter request(body);
+    json::ObjectWriter request(body);
     request.field("id", "generate");
     request.field("type", "generate");
     if (!session_id.empty()) {
@@ -82,7 +83,7 @@ class SocketClient final : public Client {
     request.field("max_tokens", job.tokens);
     request.field("temperature", 0);
     request.field("ignore_eos", true);
-    request.field("deadline_ms", 0);  // waiting is what some scenarios measure
+    request.field("deadline_ms", 0);  // Some scenarios measure the waiting time.
     if (job.background) {
       request.field("class", "background");
     }
@@ -92,10 +93,10 @@ class SocketClient final : public Client {
 
   awaitable<Result<void>> create_session() {
     std::string body;
-    wire::ObjectWriter request(body);
+    json::ObjectWriter request(body);
     request.field("id", "create");
     request.field("type", "create_session");
-    request.field("mode", "text");  // both doors shall see the same text
+    request.field("mode", "text");  // Both protocols must see the same text.
     if (!endpoint_.model.empty()) {
       request.field("model", endpoint_.model);
     }
@@ -181,9 +182,9 @@ class SocketClient final : public Client {
   const Endpoint endpoint_;
   const RunClock& clock_;
   asio::local::stream_protocol::socket socket_;
-  std::optional<wire::FrameReader> reader_{kFrameBytesMax};  // always there; emplaced anew with each connection
+  std::optional<wire::FrameReader> reader_{kFrameBytesMax};  // Never empty; replaced with each connection.
   std::array<char, 16384> chunk_;
-  double arrived_ms_ = 0;  // when the bytes of the last event came
+  double arrived_ms_ = 0;  // When the bytes of the last event arrived.
   std::string session_id_;
 };
 

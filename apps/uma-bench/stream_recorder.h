@@ -1,4 +1,4 @@
-// Fills a StreamRecord from the events of one generation; shared by the clients of both doors.
+// Fills a StreamRecord from the events of one generation; used by the clients of both protocols.
 #pragma once
 
 #include "client.h"
@@ -37,7 +37,7 @@ class StreamRecorder {
     record_.completion_tokens = static_cast<int>(record_.token_ms.size());
   }
 
-  // An answer that is shorter than what was asked for would make the server look fast.
+  // An answer shorter than requested would make the server look fast.
   [[nodiscard]] StreamRecord take() {
     if (!record_.failure && record_.completion_tokens != job_.tokens) {
       record_.failure = Failure{Failure::Kind::server, "generated " + std::to_string(record_.completion_tokens) + " of " +

@@ -11,9 +11,7 @@ namespace uma::bench {
 
 namespace {
 
-namespace json = boost::json;
-
-// Field widths bound what is read; at_ms is absolute here.
+// Field widths bound the input. at_ms is an absolute time here.
 std::optional<TraceRequest> parse_csv_line(const std::string& line) {
   std::istringstream fields(line);
   std::chrono::sys_time<std::chrono::seconds> second;
@@ -34,12 +32,12 @@ std::optional<TraceRequest> parse_csv_line(const std::string& line) {
 
 std::optional<TraceRequest> parse_json_line(const std::string& line) {
   boost::system::error_code error;
-  const json::value value = json::parse(line, error);
+  const boost::json::value value = boost::json::parse(line, error);
   if (error || !value.is_object()) {
     return std::nullopt;
   }
   const auto number = [&](std::string_view name) -> std::optional<double> {
-    const json::value* field = value.get_object().if_contains(name);
+    const boost::json::value* field = value.get_object().if_contains(name);
     if (field == nullptr || !field->is_number()) {
       return std::nullopt;
     }
@@ -56,8 +54,8 @@ std::optional<TraceRequest> parse_json_line(const std::string& line) {
                        .prompt_tokens = static_cast<int>(*prompt_tokens),
                        .generated_tokens = static_cast<int>(*generated_tokens),
                        .blocks = {}};
-  if (const json::value* blocks = value.get_object().if_contains("hash_ids"); blocks != nullptr && blocks->is_array()) {
-    for (const json::value& block : blocks->get_array()) {
+  if (const boost::json::value* blocks = value.get_object().if_contains("hash_ids"); blocks != nullptr && blocks->is_array()) {
+    for (const boost::json::value& block : blocks->get_array()) {
       if (!block.is_int64() || block.get_int64() < 0) {
         return std::nullopt;
       }
@@ -77,7 +75,7 @@ std::expected<std::vector<TraceRequest>, std::string> read_trace(std::istream& i
     if (number == 1) {
       is_json = line.starts_with('{');
       if (!is_json) {
-        continue;  // the names of the columns
+        continue;  // The header line.
       }
     }
     if (line.empty()) {
@@ -85,7 +83,7 @@ std::expected<std::vector<TraceRequest>, std::string> read_trace(std::istream& i
     }
     auto request = is_json ? parse_json_line(line) : parse_csv_line(line);
     if (!request || request->prompt_tokens < 1 || request->generated_tokens < 1) {
-      return std::unexpected(std::format("line {} is no request of a trace: {}", number, line.substr(0, 120)));
+      return std::unexpected(std::format("line {} is not a request of a trace: {}", number, line.substr(0, 120)));
     }
     requests.push_back(*std::move(request));
   }

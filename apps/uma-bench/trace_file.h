@@ -1,4 +1,4 @@
-// Recorded loads, for the scenario `trace`.
+// Reads recorded loads for the scenario `trace`.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 namespace uma::bench {
 
 struct TraceRequest {
-  double at_ms = 0;  // since the first request
+  double at_ms = 0;  // Time since the first request.
   int prompt_tokens = 0;
   int generated_tokens = 0;
-  std::vector<std::uint64_t> blocks{};  // ids of the prompt's blocks of kTraceBlockTokens; the same id is the same text
+  std::vector<std::uint64_t> blocks{};  // Ids of the prompt's blocks of kTraceBlockTokens; equal ids have equal text.
 };
 
 inline constexpr int kTraceBlockTokens = 512;

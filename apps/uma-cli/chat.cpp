@@ -25,9 +25,7 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-// A chat that dies without a word (kill -9) leaves its unnamed session behind; the daemon ends it after a week without use.
+// A chat that is killed (kill -9) leaves its unnamed session behind; the daemon deletes that session after a week without use.
 constexpr std::int64_t kUnnamedTtlS = 7 * 24 * 3600;
 
 class Chat {
@@ -99,7 +97,7 @@ class Chat {
     return {};
   }
 
-  // Lines that end in a backslash go on in the next one.
+  // Reads one message. A line that ends in a backslash is continued on the next line.
   Line read_turn() {
     Line turn = lines_.read("> ");
     while (turn.end == LineEnd::line && turn.text.ends_with('\\')) {
@@ -107,7 +105,7 @@ class Chat {
       Line more = lines_.read(". ");
       if (more.end == LineEnd::end_of_input) return turn;
       turn.text += more.text;
-      // Ctrl-C drops the lines before it as well.
+      // Ctrl-C also discards the lines before this one.
       turn.end = more.end == LineEnd::interrupted ? LineEnd::cleared : more.end;
     }
     return turn;
@@ -117,7 +115,7 @@ class Chat {
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return {};
     if (text.starts_with('/')) return obey(text);
     if (auto good = check_text(text, "this line"); !good) return std::unexpected(refused(good.error()));
-    json::object request = {{"type", "generate"}, {"session_id", id_}};
+    boost::json::object request = {{"type", "generate"}, {"session_id", id_}};
     if (images_.empty()) {
       request["prompt"] = text;
     } else {
@@ -127,11 +125,11 @@ class Chat {
     return generate(std::move(request));
   }
 
-  Result<void> generate(json::object request) {
+  Result<void> generate(boost::json::object request) {
     options_.generation.add_to(request);
     auto end = run_turn(client_, std::move(request), output_, interrupts_);
     if (!end) return std::unexpected(end.error());
-    // That something was forgotten is always told.
+    // The user is always told that the oldest turns were dropped.
     const bool was_full = int_field(end->usage, "dropped_turns") > 0;
     if ((shows_usage_ || was_full) && !end->usage.empty()) std::cerr << receipt_line(end->usage) << std::endl;
     if (end->is_output_closed) is_over_ = true;
@@ -139,22 +137,22 @@ class Chat {
     return {};
   }
 
-  // The next message has it.
+  // Attaches the image to the next message.
   Result<void> add_image(const std::string& name) {
     auto image = read_images(std::span(&name, 1));
     if (!image) return std::unexpected(image.error());
     if (auto sees = check_any_reads_images(client_); !sees) return sees;
     std::size_t chars = text_field(image->front(), "data").size();
-    for (const json::object& other : images_) chars += text_field(other, "data").size();
+    for (const boost::json::object& other : images_) chars += text_field(other, "data").size();
     if (chars / 4 * 3 > kImageBytesPerRequest) {
-      return fail(ExitCode::usage, std::format("{}: the images of a message have {} at most together", printable_line(name),
+      return fail(ExitCode::usage, std::format("{}: the images of one message may have {} together", printable_line(name),
                                                human_bytes(kImageBytesPerRequest)));
     }
     images_.push_back(std::move(image->front()));
     return {};
   }
 
-  // Which failures end the chat, and which are only told.
+  // Reports a failure that the chat survives; returns one that ends the chat.
   Result<void> survive(Result<void> result) {
     if (result || !lines_.is_terminal()) return result;
     const Failure& failure = result.error();
@@ -169,7 +167,7 @@ class Chat {
     return {};
   }
 
-  // A failure of the user's input: told like a refusal of the daemon.
+  // Makes a failure of the user's input look like a refusal of the daemon.
   static Failure refused(Failure failure) {
     failure.server_code = "not sent";
     return failure;
@@ -200,7 +198,7 @@ class Chat {
     return enter(*session, "resumed");
   }
 
-  Result<void> enter(const json::object& session, std::string_view how) {
+  Result<void> enter(const boost::json::object& session, std::string_view how) {
     id_ = text_field(session, "session_id");
     if (id_.empty()) return fail(ExitCode::protocol, "the daemon described a session without its session_id");
     const std::string name = text_field(session, "name");
@@ -209,7 +207,7 @@ class Chat {
                            text_field(session, "model")));
   }
 
-  // Best effort: without a daemon there is nothing to end.
+  // Best effort: without a daemon there is no session to delete.
   void end_unnamed_sessions() {
     interrupts_.dismiss();
     for (const std::string& id : unnamed_ids_) {
@@ -218,7 +216,7 @@ class Chat {
     }
   }
 
-  // Remarks about the conversation, not part of it: only where a person reads them.
+  // Prints a remark about the conversation, at a terminal only.
   Result<void> say(std::string_view text) { return lines_.is_terminal() ? print(output_, text) : Result<void>(); }
 
   // --- commands
@@ -234,7 +232,8 @@ class Chat {
           std::format("there is no command /{}: /help lists them, and a space in front sends the line as text", name));
     }
     if (command->argument.empty() && !argument.empty()) return refuse(std::format("/{} takes nothing after it", name));
-    if (command->argument.starts_with("TEXT") && argument.empty()) return refuse("/system needs a text after it");
+    if (command->argument.starts_with("TEXT") && argument.empty())
+      return refuse("/system needs a text, as in /system You are brief");
     return (this->*command->run)(argument);
   }
 
@@ -247,11 +246,12 @@ class Chat {
     for (const Command& command : kCommands) {
       text += std::format("  {:<16}{}\n", std::format("/{} {}", command.name, command.argument), command.help);
     }
-    return print(output_, text + "  A line that ends in \\ goes on in the next one. Ctrl-C stops an answer, Ctrl-D leaves.\n");
+    return print(output_,
+                 text + "  A line that ends in \\ continues on the next line. Ctrl-C stops an answer, Ctrl-D leaves.\n");
   }
 
   Result<void> image(const std::string& name) {
-    if (name.empty()) return refuse("/image needs the name of a file, or an address");
+    if (name.empty()) return refuse("/image needs a file or an http(s) URL");
     if (auto added = add_image(name); !added) return std::unexpected(refused(added.error()));
     return say(std::format("{} with the next message\n", count_of(static_cast<std::int64_t>(images_.size()), "image")));
   }
@@ -302,23 +302,23 @@ class Chat {
   LineReader& lines_;
   Output& output_;
   Interrupts& interrupts_;
-  std::string id_;                        // of the current session
-  std::vector<json::object> images_;      // that go with the next message
-  std::vector<std::string> unnamed_ids_;  // sessions that end with this chat
+  std::string id_;                           // Id of the current session.
+  std::vector<boost::json::object> images_;  // Images to send with the next message.
+  std::vector<std::string> unnamed_ids_;     // Sessions that are deleted when this chat ends.
   bool shows_usage_;
   bool is_over_ = false;
 };
 
 constexpr std::array<Chat::Command, 12> Chat::kCommands = {{
-    {"help", "", "this list", &Chat::help},
-    {"image", "FILE", "show this picture with the next message", &Chat::image},
-    {"new", "[NAME]", "a new session; without a name it ends with the chat", &Chat::new_session},
-    {"system", "TEXT", "a new session that begins with this system message", &Chat::new_system},
-    {"sessions", "", "all sessions", &Chat::list_sessions},
-    {"switch", "NAME|ID", "go on in another session", &Chat::switch_session},
-    {"fork", "[NAME]", "go on in a copy of this session", &Chat::fork},
+    {"help", "", "show this list", &Chat::help},
+    {"image", "FILE", "attach an image to the next message", &Chat::image},
+    {"new", "[NAME]", "start a session; without a name it is deleted when the chat ends", &Chat::new_session},
+    {"system", "TEXT", "start a session with this system message", &Chat::new_system},
+    {"sessions", "", "list all sessions", &Chat::list_sessions},
+    {"switch", "NAME|ID", "continue another session", &Chat::switch_session},
+    {"fork", "[NAME]", "continue in a copy of this session", &Chat::fork},
     {"rewind", "N", "keep turns 0 to N, forget the rest", &Chat::rewind},
-    {"regenerate", "", "another answer to the last message", &Chat::regenerate},
+    {"regenerate", "", "generate another answer to the last message", &Chat::regenerate},
     {"usage", "", "show or hide the receipt of each answer", &Chat::toggle_usage},
     {"exit", "", "leave", &Chat::leave},
     {"quit", "", "leave", &Chat::leave},

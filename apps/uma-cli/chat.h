@@ -1,5 +1,5 @@
-// `uma-cli chat`: a conversation, one line a turn. The daemon keeps it as a session: a named one stays and can be resumed, one
-// without a name ends with the chat.
+// `uma-cli chat`: a conversation, one line per turn. The daemon keeps it as a session. A named session stays and can be
+// resumed; an unnamed session is deleted when the chat ends.
 #pragma once
 
 #include <string>
@@ -14,17 +14,17 @@
 namespace uma::cli {
 
 struct ChatOptions {
-  std::string session;  // id or name to resume, or the name of a new session; empty: a session that ends with the chat
-  std::string system;   // of a new session
-  std::string model;    // of a new session; empty: the default model
-  std::string on_full;  // of a new session: error, shift; empty: the daemon's default
-  std::vector<std::string> images{};  // files and addresses, before the first message
+  std::string session;                // Id or name to resume, or the name of a new session; empty: an unnamed session.
+  std::string system;                 // System message of a new session.
+  std::string model;                  // Model of a new session; empty: the default model.
+  std::string on_full;                // "error" or "shift", for a new session; empty: the daemon's default.
+  std::vector<std::string> images{};  // Files and URLs to attach to the first message.
   GenerationFlags generation;
   bool shows_usage = false;
 };
 
-// At a terminal, what the daemon refuses is reported and the chat goes on; with piped lines it is the end, since what follows
-// would build on it. Returns the failure that ended the chat.
+// At a terminal an error of the daemon is reported and the chat goes on. With piped lines it ends the chat, since the following
+// lines would build on it. Returns the failure that ended the chat.
 Result<void> run_chat(Client& client, const ChatOptions& options, LineReader& lines, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

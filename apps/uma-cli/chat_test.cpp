@@ -15,8 +15,6 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 // Lines as a person would type them, or as a pipe would bring them.
 class ScriptedLines final : public LineReader {
  public:
@@ -43,7 +41,7 @@ Line typed(std::string text) {
 class FakeSessions {
  public:
   void serve(FakeConnection& connection) {
-    for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
+    for (boost::json::object request = connection.read(); !request.empty(); request = connection.read()) {
       requests_.push_back(request);
       answer(connection, request);
     }
@@ -51,27 +49,28 @@ class FakeSessions {
   [[nodiscard]] std::vector<std::string> types() const {
     std::vector<std::string> types;
     types.reserve(requests_.size());
-    for (const json::object& request : requests_) types.push_back(text_field(request, "type"));
+    for (const boost::json::object& request : requests_) types.push_back(text_field(request, "type"));
     return types;
   }
-  [[nodiscard]] const json::object& request(std::size_t index) const { return requests_.at(index); }
+  [[nodiscard]] const boost::json::object& request(std::size_t index) const { return requests_.at(index); }
   [[nodiscard]] const std::vector<std::string>& live() const { return live_; }
   std::vector<std::string> live_;
   std::string refusal_;  // code with which generations are refused
 
  private:
-  void answer(FakeConnection& connection, const json::object& request) {
+  void answer(FakeConnection& connection, const boost::json::object& request) {
     const std::string type = text_field(request, "type");
     const std::string session = text_field(request, "session_id");
     if (type == "models") {
-      connection.answer(request, "models",
-                        {{"models", json::array{json::object{{"name", "m"}, {"state", "ready"}, {"reads_images", true}}}}});
+      connection.answer(
+          request, "models",
+          {{"models", boost::json::array{boost::json::object{{"name", "m"}, {"state", "ready"}, {"reads_images", true}}}}});
     } else if (type == "create_session" || type == "fork_session") {
       const std::string name = text_field(request, "name");
       live_.push_back(name.empty() ? "id" + std::to_string(++count_) : name);
       connection.answer(request, "session", {{"session_id", live_.back()}, {"name", name}});
     } else if (type == "list_sessions") {
-      connection.answer(request, "sessions", {{"sessions", json::array{json::object{{"session_id", "listed"}}}}});
+      connection.answer(request, "sessions", {{"sessions", boost::json::array{boost::json::object{{"session_id", "listed"}}}}});
     } else if (!std::ranges::contains(live_, session)) {
       connection.fail(request, kUnknownSession);
     } else if (type == "get_session") {
@@ -86,7 +85,7 @@ class FakeSessions {
     }
   }
 
-  std::vector<json::object> requests_;
+  std::vector<boost::json::object> requests_;
   int count_ = 0;
 };
 
@@ -178,7 +177,7 @@ TEST_F(ChatTest, ImagesGoWithTheNextMessage) {
   EXPECT_THAT(sessions_.types(), ::testing::ElementsAre("models", "models", "create_session", "generate", "models", "generate",
                                                         "generate", "end_session"));
   const auto content = [&](std::size_t request) {
-    return json::serialize(array_field(sessions_.request(request), "messages").at(0).at("content"));
+    return boost::json::serialize(array_field(sessions_.request(request), "messages").at(0).at("content"));
   };
   EXPECT_EQ(content(3), R"([{"url":"https://host/a.png","type":"image"},{"type":"text","text":"What?"}])");
   EXPECT_EQ(content(5), R"([{"url":"http://host/b.png","type":"image"},{"type":"text","text":"And this?"}])");
@@ -214,14 +213,14 @@ TEST_F(ChatTest, CtrlCWhileItAnswersStopsTheTurnAndKeepsTheSession) {
   FakeDaemon daemon({[](FakeConnection& connection) {
     connection.answer(connection.read(), "models", {});
     connection.answer(connection.read(), "session", {{"session_id", "s"}});
-    const json::object turn = connection.read();
+    const boost::json::object turn = connection.read();
     connection.answer(turn, "token", {{"text", "half"}});
     kill(getpid(), SIGINT);
-    const json::object cancel = connection.read();
+    const boost::json::object cancel = connection.read();
     EXPECT_EQ(text_field(cancel, "target"), text_field(turn, "id"));
     connection.answer(cancel, "ack");
     connection.answer(turn, "eos", {{"reason", "cancelled"}});
-    const json::object next = connection.read();
+    const boost::json::object next = connection.read();
     EXPECT_EQ(text_field(next, "session_id"), "s");
     EXPECT_EQ(text_field(next, "prompt"), "again");
     connection.answer(next, "eos", {{"reason", "stop"}, {"text", "whole"}});
@@ -248,7 +247,7 @@ TEST_F(ChatTest, ADaemonThatGoesAwayEndsTheChat) {
   const auto result = run_chat(**client, options_, lines, screen_.output(), interrupts_);
   ASSERT_FALSE(result);
   EXPECT_EQ(result.error().exit_code, ExitCode::server);
-  EXPECT_THAT(result.error().message, ::testing::HasSubstr("went away"));
+  EXPECT_THAT(result.error().message, ::testing::HasSubstr("closed the connection"));
 }
 
 }  // namespace

@@ -19,9 +19,7 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-// The most a frame of the daemon may have: lists of sessions and exported ones are the largest.
+// Largest frame that the daemon may send. Session lists and exported sessions are the largest frames.
 constexpr std::size_t kFrameBytesMax = 64u << 20;
 
 // Whether connect() failed because no daemon listens at the path.
@@ -29,7 +27,7 @@ bool is_nobody_there(int error) {
   return error == ENOENT || error == ECONNREFUSED || error == ENOTSOCK || error == ENOTDIR;
 }
 
-// The group whose members may connect; empty: there is none.
+// The group whose members may connect; empty if there is none.
 std::string group_admitted_to(const std::string& path) {
   struct stat facts{};
   if (::stat(path.c_str(), &facts) != 0 || (facts.st_mode & S_IWGRP) == 0) return "";
@@ -39,9 +37,10 @@ std::string group_admitted_to(const std::string& path) {
 
 std::string not_admitted(const std::string& path) {
   const std::string group = group_admitted_to(path);
-  if (group.empty()) return std::format("{} may not be opened: the daemon runs as another user", path);
-  return std::format("{0} may be opened by members of the group {1} only: `sudo adduser USER {1}`, then log in again", path,
-                     group);
+  if (group.empty()) return std::format("permission denied for {}: the daemon runs as another user", path);
+  return std::format(
+      "permission denied for {0}: only members of the group {1} may connect; run `sudo adduser USER {1}`, then log in again",
+      path, group);
 }
 
 Failure connect_failure(const std::string& path, int error) {
@@ -63,7 +62,7 @@ Result<std::unique_ptr<Client>> Client::connect(std::string path, Interrupts& in
 Result<std::unique_ptr<Client>> Client::connect(const std::vector<std::string>& paths, Interrupts& interrupts) {
   UMA_CHECK(!paths.empty());
   std::string tried;
-  std::optional<Failure> closed_to_us;  // the first daemon that is there, but not for this user
+  std::optional<Failure> closed_to_us;  // The first daemon that exists, but refuses this user.
   for (const std::string& path : paths) {
     std::unique_ptr<Client> client(new Client(path, interrupts));
     const Result<int> error = client->try_open();
@@ -96,7 +95,7 @@ Result<int> Client::try_open() {
   if (fd_ < 0) return fail(ExitCode::server, std::format("cannot make a socket: {}", std::strerror(errno)));
   while (::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     const int error = errno;
-    // A full backlog makes connect() wait, and a signal ends the wait.
+    // connect() waits while the backlog is full; a signal ends the wait.
     if (error == EINTR && !interrupts_.pending()) continue;
     disconnect();
     if (error == EINTR) return interrupted();
@@ -113,15 +112,15 @@ void Client::disconnect() {
   last_events_.clear();
 }
 
-// Only asked while nothing is in flight, when the daemon has nothing to say: an end of the stream is then its idle timeout, or
-// its end.
+// Called only while nothing is in flight, when the daemon sends nothing: an end of the stream means that the daemon's idle
+// timeout has passed, or that the daemon has stopped.
 bool Client::is_closed_by_daemon() const {
   char byte = 0;
   const ssize_t got = recv(fd_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-Result<std::string> Client::send(json::object request, std::string_view last_event) {
+Result<std::string> Client::send(boost::json::object request, std::string_view last_event) {
   if (fd_ >= 0 && last_events_.empty() && is_closed_by_daemon()) disconnect();
   if (fd_ < 0) {
     if (auto good = open(); !good) return std::unexpected(good.error());
@@ -129,7 +128,7 @@ Result<std::string> Client::send(json::object request, std::string_view last_eve
   std::string id = std::format("{}", ++sent_count_);
   request["id"] = id;
   std::string bytes;
-  wire::append_frame(bytes, json::serialize(request));
+  wire::append_frame(bytes, boost::json::serialize(request));
   last_events_.emplace(id, last_event);
   if (auto good = send_bytes(bytes); !good) {
     disconnect();
@@ -149,7 +148,7 @@ Result<void> Client::send_bytes(std::string_view bytes) {
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EPIPE || errno == ECONNRESET) {
-      return {};  // the daemon closed: what it said before, or that it is gone, comes from receive()
+      return {};  // The daemon has closed the connection: receive() returns its last frames, or the failure.
     } else if (errno != EINTR && errno != EAGAIN) {
       return fail(ExitCode::server, std::format("cannot send to {}: {}", path_, std::strerror(errno)));
     }
@@ -157,7 +156,7 @@ Result<void> Client::send_bytes(std::string_view bytes) {
   return {};
 }
 
-Result<std::optional<json::object>> Client::receive(int timeout_ms, int watched_fd) {
+Result<std::optional<boost::json::object>> Client::receive(int timeout_ms, int watched_fd) {
   auto frame = next_frame();
   if (!frame || *frame) return frame;
   std::array<pollfd, 2> fds = {{{.fd = fd_, .events = POLLIN, .revents = 0}, {.fd = watched_fd, .events = 0, .revents = 0}}};
@@ -173,17 +172,17 @@ Result<void> Client::read_more() {
     reader_->append({buffer.data(), static_cast<std::size_t>(got)});
   } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
     disconnect();
-    return fail(ExitCode::server, std::format("the daemon on {} went away before its answer was complete", path_));
+    return fail(ExitCode::server, std::format("the daemon on {} closed the connection before its answer was complete", path_));
   }
   return {};
 }
 
-Result<std::optional<json::object>> Client::next_frame() {
+Result<std::optional<boost::json::object>> Client::next_frame() {
   UMA_CHECK(fd_ >= 0);
   auto body = reader_->next();
   if (!body) {
     disconnect();
-    return fail(ExitCode::protocol, std::format("the daemon sent what is not a frame: {}", body.error().message));
+    return fail(ExitCode::protocol, std::format("the daemon sent an invalid frame: {}", body.error().message));
   }
   if (!*body) return std::nullopt;
   auto frame = check_frame(**body);
@@ -192,27 +191,26 @@ Result<std::optional<json::object>> Client::next_frame() {
   return std::unexpected(frame.error());
 }
 
-Result<json::object> Client::check_frame(std::string_view body) {
+Result<boost::json::object> Client::check_frame(std::string_view body) {
   boost::system::error_code error;
-  json::value value = json::parse(body, error);
+  boost::json::value value = boost::json::parse(body, error);
   if (error || !value.is_object()) return fail(ExitCode::protocol, "the daemon sent a frame that is not a JSON object");
-  json::object& frame = value.get_object();
-  const json::value* id = frame.if_contains("id");
+  boost::json::object& frame = value.get_object();
+  const boost::json::value* id = frame.if_contains("id");
   const std::string event = text_field(frame, "event");
   if (id != nullptr && id->is_null() && event == "error") return std::unexpected(failure_of(frame));
   if (event.empty() || id == nullptr || !id->is_string()) {
-    return fail(ExitCode::protocol, "the daemon sent a frame without an id or an event");
+    return fail(ExitCode::protocol, "the daemon sent a frame that lacks an id or an event");
   }
   const auto last_event = last_events_.find(std::string_view(id->get_string()));
   if (last_event == last_events_.end()) {
-    return fail(ExitCode::protocol,
-                std::format("the daemon answered a request that was not made (id {})", json::serialize(*id)));
+    return fail(ExitCode::protocol, std::format("the daemon answered an unknown request (id {})", boost::json::serialize(*id)));
   }
   if (event == "error" || event == last_event->second) last_events_.erase(last_event);
   return std::move(frame);
 }
 
-Result<json::object> Client::call(json::object request, std::string_view last_event) {
+Result<boost::json::object> Client::call(boost::json::object request, std::string_view last_event) {
   UMA_CHECK(last_events_.empty());
   auto id = send(std::move(request), last_event);
   if (!id) return std::unexpected(id.error());
@@ -229,7 +227,7 @@ Result<json::object> Client::call(json::object request, std::string_view last_ev
   }
 }
 
-Failure failure_of(const json::object& frame) {
+Failure failure_of(const boost::json::object& frame) {
   std::string code = text_field(frame, "code");
   std::string message = text_field(frame, "message");
   if (message.empty()) message = "the daemon reported an error without a message";

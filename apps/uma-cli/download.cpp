@@ -13,21 +13,21 @@
 namespace uma::cli {
 namespace {
 
-constexpr int kConnectionsMax = 10000;  // for one file: more than any real line breaks
+constexpr int kConnectionsMax = 10000;  // Connections for one file; any working network needs far fewer.
 constexpr std::size_t kPageBytesMax = 32u << 20;
 
 std::string bytes_text(std::uint64_t bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
 
-// Why an attempt brought less than all of the file.
+// Explains why an attempt brought less than the whole file.
 std::string reason_of(const HttpEnd& end) {
   if (!end.broken.empty()) return printable_line(end.broken);
   return end.head.status == 200 || end.head.status == 206 ? "the answer ended early"
-                                                          : std::format("the server answers {}", end.head.status);
+                                                          : std::format("the server answered with status {}", end.head.status);
 }
 
-// One answer on its way into the part.
+// Writes the body of one answer to the part file.
 class Fetch final : public HttpHandler {
  public:
   Fetch(const Wanted& wanted, const Plan& plan, PartFile& part, Progress& progress)
@@ -55,15 +55,16 @@ class Fetch final : public HttpHandler {
     }
     if (judgement_->limit && part_.size() + bytes.size() > *judgement_->limit) {
       part_.discard();
-      return fail(ExitCode::protocol, std::format("{} shall have {} bytes, and the server sends more: what came is thrown away",
-                                                  wanted_.name, *judgement_->limit));
+      return fail(ExitCode::protocol,
+                  std::format("{} should have {} bytes, but the server sends more; the download was discarded", wanted_.name,
+                              *judgement_->limit));
     }
     return part_.append(bytes);
   }
 
   void on_tick() override { progress_.update(is_begun_ || plan_.offset > 0 ? part_.size() : 0); }
 
-  // For an answer that ended as its server wanted: nothing where it is fine.
+  // Checks an answer that its server ended regularly.
   Result<void> check_end() const {
     if (is_wanted() && !is_begun()) return refuse(why_not_gguf(first_));
     return {};
@@ -76,7 +77,7 @@ class Fetch final : public HttpHandler {
   }
   [[nodiscard]] bool is_begun() const { return is_begun_ || judgement_->verdict == Verdict::append; }
 
-  // A part from before stays until the first bytes say that something better came: an error page must not cost it.
+  // The existing part stays until the first bytes of the new answer look valid, so that an error page does not destroy it.
   Result<void> begin() {
     const std::string_view head = std::string_view(first_).substr(0, kGgufHeadBytes);
     if (const std::string why = why_not_gguf(head); !why.empty()) return refuse(why);
@@ -101,16 +102,16 @@ class Fetch final : public HttpHandler {
   Progress& progress_;
   HttpHead head_;
   std::optional<Judgement> judgement_;
-  std::string first_;  // bytes of a new file until there are enough to look at
+  std::string first_;  // First bytes of a new file, collected until the file's type can be checked.
   bool is_begun_ = false;
 };
 
-// What a failure that leaves a part says about it.
+// Adds to a failure that the part is kept, and how to resume.
 Failure with_part(Failure failure, const PartFile& part) {
   if (part.size() == 0 || failure.exit_code == ExitCode::protocol) return failure;
   if (failure.message.empty()) failure.message = "interrupted";
   failure.message +=
-      std::format("; {} are kept in {}, the same command goes on from there", bytes_text(part.size()), part.path());
+      std::format("; {} are kept in {}, and the same command resumes from there", bytes_text(part.size()), part.path());
   return failure;
 }
 
@@ -121,7 +122,7 @@ std::vector<std::string> headers_for(const Plan& plan) {
   return headers;
 }
 
-// True once every byte is here.
+// Returns true once the whole file is here.
 Result<bool> fetch_all_there_is(const HttpEnd& end, const Fetch& fetch, const PartFile& part) {
   if (!end.broken.empty() || !fetch.judgement()) return false;
   if (auto good = fetch.check_end(); !good) return std::unexpected(good.error());
@@ -133,7 +134,7 @@ Result<bool> fetch_all_there_is(const HttpEnd& end, const Fetch& fetch, const Pa
 
 Result<void> fetch_bytes(const Wanted& wanted, PartFile& part, Http& http, Progress& progress, Interrupts& interrupts) {
   Patience patience;
-  std::uint64_t most = plan_request(part.state(), part.size(), wanted).offset;  // bytes that were here at once
+  std::uint64_t most = plan_request(part.state(), part.size(), wanted).offset;  // Largest size that the part has had.
   bool asks_anew = false;
   for (int i = 0; i < kConnectionsMax; ++i) {
     const Plan plan = std::exchange(asks_anew, false) ? Plan{} : plan_request(part.state(), part.size(), wanted);
@@ -146,24 +147,24 @@ Result<void> fetch_bytes(const Wanted& wanted, PartFile& part, Http& http, Progr
     if (*is_done) return {};
     asks_anew = fetch.judgement() && fetch.judgement()->verdict == Verdict::ask_anew;
 
-    // Starting over does not count as progress: a server that breaks off at the same byte each time is not asked for ever.
+    // A new start does not count as progress; otherwise a server that always fails at the same byte would be asked for ever.
     const std::uint64_t here = part.size();
     const auto wait_ms = patience.wait_ms(here > most, end->head.retry_after_s);
     most = std::max(most, here);
-    const std::string reason = asks_anew ? "what is here does not fit what the server has" : reason_of(*end);
+    const std::string reason = asks_anew ? "the local part does not match the server's file" : reason_of(*end);
     if (!wait_ms) {
-      return fail(ExitCode::server, std::format("cannot fetch {} from {}: {} ({} attempts brought nothing)", wanted.name,
+      return fail(ExitCode::server, std::format("cannot fetch {} from {}: {} ({} attempts without progress)", wanted.name,
                                                 wanted.url.host, reason, Patience::kAttemptsMax));
     }
-    progress.note(std::format("{} at {}: trying again in {} s", reason, bytes_text(here), human_number(*wait_ms / 1000.0)));
+    progress.note(std::format("{} at {}; retrying in {} s", reason, bytes_text(here), human_number(*wait_ms / 1000.0)));
     if (interrupts.wait({}, *wait_ms) == Wake::signal && interrupts.pending()) return interrupted();
   }
-  return fail(ExitCode::server, std::format("cannot fetch {}: the connection broke {} times", wanted.name, kConnectionsMax));
+  return fail(ExitCode::server, std::format("cannot fetch {}: the connection was lost {} times", wanted.name, kConnectionsMax));
 }
 
 Result<void> load_part(const Wanted& wanted, PartFile& part, Progress& progress, Interrupts& interrupts) {
   if (plan_request(part.state(), part.size(), wanted).offset == 0) return {};
-  progress.begin("checking what is here", part.size());
+  progress.begin("checking the local part", part.size());
   auto loaded = part.load(interrupts, [&](std::uint64_t done) { progress.update(done); });
   if (!loaded) return loaded;
   progress.end();
@@ -175,7 +176,7 @@ class PageHandler final : public HttpHandler {
   Result<Flow> on_head(const HttpHead& head) override { return head.status == 200 ? Flow::more : Flow::stop; }
   Result<void> on_body(std::string_view bytes) override {
     text += bytes;
-    if (text.size() > kPageBytesMax) return fail(ExitCode::protocol, "the hub's list of files is too long");
+    if (text.size() > kPageBytesMax) return fail(ExitCode::protocol, "the hub's list of files is larger than pull accepts");
     return {};
   }
   std::string text;
@@ -197,12 +198,12 @@ Result<std::string> download(const Wanted& wanted, PartFile& part, Http& http, P
   progress.end();
   if (const std::string why = why_not_gguf(part.head()); !why.empty()) {
     part.discard();
-    return fail(ExitCode::protocol, std::format("{} is no GGUF model: {}", wanted.name, why));
+    return fail(ExitCode::protocol, std::format("{} is not a GGUF model: {}", wanted.name, why));
   }
   std::string sum = part.sha256();
   if (!wanted.sha256.empty() && sum != wanted.sha256) {
     part.discard();
-    return fail(ExitCode::protocol, std::format("{} has the SHA-256 {}, and {} was expected: what came is thrown away",
+    return fail(ExitCode::protocol, std::format("{} has the SHA-256 {}, but {} was expected; the download was discarded",
                                                 wanted.name, sum, wanted.sha256));
   }
   return sum;
@@ -215,11 +216,11 @@ Result<Page> fetch_page(const Url& url, const Wanted& wanted, Http& http, Interr
     auto end = http.get(url, {}, handler);
     if (!end) return std::unexpected(end.error());
     if (end->head.status == 200 && end->broken.empty()) return Page{std::move(handler.text), std::move(end->head)};
-    // The judgement of a file's answer fits: what is worth asking again is the same.
+    // judge() decides for pages as for files which failures are worth another attempt.
     if (auto judgement = judge(end->head, {}, nullptr, wanted); !judgement && end->head.status != 0)
       return std::unexpected(judgement.error());
     const auto wait_ms = patience.wait_ms(false, end->head.retry_after_s);
-    if (!wait_ms) return fail(ExitCode::server, std::format("cannot ask {}: {}", url.host, reason_of(*end)));
+    if (!wait_ms) return fail(ExitCode::server, std::format("cannot reach {}: {}", url.host, reason_of(*end)));
     if (interrupts.wait({}, *wait_ms) == Wake::signal && interrupts.pending()) return interrupted();
   }
 }

@@ -1,4 +1,4 @@
-// Fetches one file into its part, over as many connections as it takes, and checks it.
+// Downloads one file into its part file, over as many connections as needed, and verifies it.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace uma::cli {
 
-// Ensures: `part` holds the whole file, it is GGUF, and its sum is the one that `wanted` knows; returns the sum. A failure
-// leaves the part for the next run, unless its bytes are wrong: then it is gone.
+// Ensures: `part` holds the whole file, which is GGUF and has the checksum of `wanted` if that is known. Returns the checksum.
+// A failure keeps the part for the next run, unless its bytes are wrong; then the part is removed.
 [[nodiscard]] Result<std::string> download(const Wanted& wanted, PartFile& part, Http& http, Progress& progress,
                                            Interrupts& interrupts);
 
-// A small text, asked for again where the connection breaks. `wanted` says what it is for when the server refuses it.
+// A small text file. The request is repeated if the connection breaks. `wanted` names the purpose in messages.
 struct Page {
   std::string text;
   HttpHead head;

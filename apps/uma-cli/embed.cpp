@@ -13,24 +13,23 @@
 #include <boost/json/array.hpp>
 
 #include "base/unique_fd.h"
+#include "json/json_writer.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/images.h"
 #include "uma-cli/input.h"
 #include "uma-cli/print.h"
 #include "uma-cli/printable.h"
 #include "uma-cli/table.h"
-#include "wire/json_writer.h"
 
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 constexpr std::size_t kTextsPerRequest = 64;
-constexpr std::size_t kBytesPerRequest = 384u << 10;  // within a frame of the usual limit, also where each needs escapes
+// Fits a frame of the default limit, even if every character needs an escape.
+constexpr std::size_t kBytesPerRequest = 384u << 10;
 constexpr int kDeadlineMs = 60'000;
 constexpr int kBackgroundDeadlineMs = 300'000;
-constexpr std::size_t kTextColumns = 60;  // of a table
+constexpr std::size_t kTextColumns = 60;  // Width of the text column of a table.
 constexpr std::size_t kNumbersShown = 4;
 
 std::vector<std::string> lines_of(std::string_view text) {
@@ -44,13 +43,13 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// The texts of the arguments, of a file or of standard input.
+// Reads the texts from the arguments, a file or standard input.
 Result<std::vector<std::string>> read_texts(const TextsOptions& options, Interrupts& interrupts) {
   for (const std::string& text : options.texts) {
-    if (auto good = check_text(text, "a text"); !good) return std::unexpected(good.error());
+    if (auto good = check_text(text, "a text argument"); !good) return std::unexpected(good.error());
   }
   if (!options.texts.empty() && !options.file.empty()) {
-    return fail(ExitCode::usage, "give the texts as arguments or in --file, not both");
+    return fail(ExitCode::usage, "texts come from arguments or from --file: give only one of the two");
   }
   if (!options.texts.empty()) return options.texts;
   UniqueFd file;
@@ -63,12 +62,12 @@ Result<std::vector<std::string>> read_texts(const TextsOptions& options, Interru
   const auto text = read_prompt(file.is_open() ? file.get() : STDIN_FILENO, false, interrupts);
   if (!text) return std::unexpected(text.error());
   std::vector<std::string> lines = lines_of(*text);
-  if (lines.empty()) return fail(ExitCode::usage, "there are no texts: every line is empty");
+  if (lines.empty()) return fail(ExitCode::usage, "the input has no texts: every line is empty");
   return lines;
 }
 
-json::object request_of(const TextsOptions& options, std::string_view type) {
-  json::object request{{"type", type}};
+boost::json::object request_of(const TextsOptions& options, std::string_view type) {
+  boost::json::object request{{"type", type}};
   if (!options.model.empty()) request["model"] = options.model;
   if (!options.long_input.empty()) request["long_input"] = options.long_input;
   if (options.is_background) {
@@ -85,11 +84,11 @@ std::string short_text(std::string_view text) {
   return std::string(clip(line, kTextColumns - 1)) + "…";
 }
 
-float number_of(const json::value& value) {
+float number_of(const boost::json::value& value) {
   return value.is_number() ? value.to_number<float>() : 0.0f;
 }
 
-std::string first_numbers(const json::array& vector) {
+std::string first_numbers(const boost::json::array& vector) {
   std::string text;
   for (std::size_t i = 0; i < std::min(vector.size(), kNumbersShown); ++i) {
     text += std::format("{}{:.4f}", i == 0 ? "" : " ", number_of(vector[i]));
@@ -97,41 +96,42 @@ std::string first_numbers(const json::array& vector) {
   return vector.size() > kNumbersShown ? text + " …" : text;
 }
 
-// `kind` is what was embedded: "text" or "image".
-void append_vector_line(std::string& lines, std::string_view kind, std::string_view name, const json::array& vector) {
-  wire::ObjectWriter object(lines);
+// `kind` is the type of the input: "text" or "image".
+void append_vector_line(std::string& lines, std::string_view kind, std::string_view name, const boost::json::array& vector) {
+  json::ObjectWriter object(lines);
   object.field(kind, name);
-  wire::append_json_array(object.begin("embedding"), vector,
-                          [&](const json::value& value) { wire::append_json_float(lines, number_of(value)); });
+  json::append_array(object.begin("embedding"), vector,
+                     [&](const boost::json::value& value) { json::append_float(lines, number_of(value)); });
   object.close();
   lines += '\n';
 }
 
 void append_score_line(std::string& lines, std::int64_t index, float score, std::string_view document) {
-  wire::ObjectWriter object(lines);
+  json::ObjectWriter object(lines);
   object.field("index", index);
-  wire::append_json_float(object.begin("score"), score);
+  json::append_float(object.begin("score"), score);
   object.field("text", document);
   object.close();
   lines += '\n';
 }
 
-// Prints the vectors of `names` as they come: lines, or rows of a table.
+// Prints the vectors of `names` as they arrive, as lines or as rows of a table.
 class VectorPrinter {
  public:
   VectorPrinter(Client& client, Output& output, std::string_view kind, bool as_json)
       : client_(client), output_(output), kind_(kind), as_table_(output.is_terminal() && !as_json) {}
 
-  Result<void> ask(json::object request, std::span<const std::string> names) {
+  Result<void> ask(boost::json::object request, std::span<const std::string> names) {
     const auto answer = client_.call(std::move(request), "embedding");
     if (!answer) return std::unexpected(answer.error());
-    const json::array& vectors = array_field(*answer, "embeddings");
-    if (vectors.size() != names.size() || !std::ranges::all_of(vectors, &json::value::is_array)) {
-      return fail(ExitCode::protocol, std::format("the daemon sent {} vectors of {} {}s", vectors.size(), names.size(), kind_));
+    const boost::json::array& vectors = array_field(*answer, "embeddings");
+    if (vectors.size() != names.size() || !std::ranges::all_of(vectors, &boost::json::value::is_array)) {
+      return fail(ExitCode::protocol,
+                  std::format("the daemon sent {} vectors for {} {}s", vectors.size(), names.size(), kind_));
     }
     std::string lines;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const json::array& vector = vectors[i].get_array();
+      const boost::json::array& vector = vectors[i].get_array();
       if (as_table_) {
         table_.add({short_text(names[i]), std::to_string(vector.size()), first_numbers(vector)});
       } else {
@@ -152,14 +152,16 @@ class VectorPrinter {
 
 Result<void> embed_images(Client& client, const EmbedOptions& options, Output& output) {
   const TextsOptions& common = options.common;
-  if (!common.texts.empty() || !common.file.empty()) return fail(ExitCode::usage, "give texts or images, not both");
+  if (!common.texts.empty() || !common.file.empty())
+    return fail(ExitCode::usage, "embed takes texts or images in one call: give only one of the two");
   if (!options.task.empty() || options.dimensions > 0 || options.is_raw || !common.long_input.empty()) {
-    return fail(ExitCode::usage, "--task, --dimensions, --raw and --long-input are for texts: images have none of them");
+    return fail(ExitCode::usage,
+                "--task, --dimensions, --raw and --long-input work with texts only: leave them out for images");
   }
   if (auto sees = check_reads_images(client, common.model); !sees) return sees;
   VectorPrinter printer(client, output, "image", common.as_json);
   for (std::size_t begin = 0; begin < options.images.size();) {
-    json::array images;
+    boost::json::array images;
     for (std::size_t chars = 0; begin + images.size() < options.images.size() && images.size() < kImagesPerRequest;) {
       auto image = read_images(std::span(&options.images[begin + images.size()], 1));
       if (!image) return std::unexpected(image.error());
@@ -168,9 +170,9 @@ Result<void> embed_images(Client& client, const EmbedOptions& options, Output& o
       images.push_back(std::move(image->front()));
     }
     const std::span names = std::span(options.images).subspan(begin, images.size());
-    json::object request{{"type", "embed_image"},
-                         {"images", std::move(images)},
-                         {"deadline_ms", common.is_background ? kBackgroundDeadlineMs : kImageDeadlineMs}};
+    boost::json::object request{{"type", "embed_image"},
+                                {"images", std::move(images)},
+                                {"deadline_ms", common.is_background ? kBackgroundDeadlineMs : kImageDeadlineMs}};
     if (!common.model.empty()) request["model"] = common.model;
     if (auto printed = printer.ask(std::move(request), names); !printed) return printed;
     begin += names.size();
@@ -186,7 +188,7 @@ Result<void> run_embed(Client& client, const EmbedOptions& options, Output& outp
   if (!texts) return std::unexpected(texts.error());
   VectorPrinter printer(client, output, "text", options.common.as_json);
   for (std::size_t begin = 0; begin < texts->size();) {
-    json::array part;
+    boost::json::array part;
     for (std::size_t bytes = 0; begin + part.size() < texts->size() && part.size() < kTextsPerRequest;) {
       const std::string& text = (*texts)[begin + part.size()];
       bytes += text.size();
@@ -194,7 +196,7 @@ Result<void> run_embed(Client& client, const EmbedOptions& options, Output& outp
       part.emplace_back(text);
     }
     const std::size_t count = part.size();
-    json::object request = request_of(options.common, "embed");
+    boost::json::object request = request_of(options.common, "embed");
     request["texts"] = std::move(part);
     if (!options.task.empty()) request["task"] = options.task;
     if (options.dimensions > 0) request["dimensions"] = options.dimensions;
@@ -209,17 +211,17 @@ Result<void> run_rerank(Client& client, const RerankOptions& options, Output& ou
   if (auto good = check_text(options.query, "--query"); !good) return std::unexpected(good.error());
   auto documents = read_texts(options.common, interrupts);
   if (!documents) return std::unexpected(documents.error());
-  json::object request = request_of(options.common, "rerank");
+  boost::json::object request = request_of(options.common, "rerank");
   request["query"] = options.query;
-  request["documents"] = json::array(documents->begin(), documents->end());
+  request["documents"] = boost::json::array(documents->begin(), documents->end());
   if (options.top_n > 0) request["top_n"] = options.top_n;
   const auto answer = client.call(std::move(request), "rerank");
   if (!answer) return std::unexpected(answer.error());
   const bool as_table = output.is_terminal() && !options.common.as_json;
   Table table({{"SCORE", Align::right}, {"INDEX", Align::right}, {"DOCUMENT"}});
   std::string lines;
-  for (const json::value& value : array_field(*answer, "results")) {
-    const json::object result = value.is_object() ? value.get_object() : json::object();
+  for (const boost::json::value& value : array_field(*answer, "results")) {
+    const boost::json::object result = value.is_object() ? value.get_object() : boost::json::object();
     const std::int64_t index = int_field(result, "index");
     if (!result.contains("score") || index < 0 || index >= static_cast<std::int64_t>(documents->size())) {
       return fail(ExitCode::protocol,

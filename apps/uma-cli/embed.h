@@ -1,4 +1,4 @@
-// `embed` and `rerank`: vectors of texts or images, and documents in the order of their relevance to a query.
+// `embed` computes vectors of texts or images; `rerank` sorts documents by their relevance to a query.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace uma::cli {
 
-// What both have.
+// Options of both commands.
 struct TextsOptions {
-  std::vector<std::string> texts;  // none: `file`
-  std::string file;                // one text a line; empty: standard input
+  std::vector<std::string> texts;  // Empty: the texts come from `file`.
+  std::string file;                // One text per line; empty: standard input.
   std::string model;               // empty: the daemon's default
   std::string long_input;          // empty: the daemon's default
-  bool is_background = false;      // yields to others, and may wait for longer
-  bool as_json = false;            // lines of JSON, which is what goes into a file or a pipe anyway
+  bool is_background = false;      // Lets interactive requests go first, and may wait longer.
+  bool as_json = false;            // Prints JSON lines on a terminal, too; files and pipes always get JSON lines.
 };
 
 struct EmbedOptions {
   TextsOptions common;
-  std::vector<std::string> images;  // in place of texts: files and addresses
+  std::vector<std::string> images;  // Files and URLs to embed in place of texts.
   std::string task;
   std::int64_t dimensions = 0;  // 0: all
-  bool is_raw = false;          // vectors as the model makes them, of any length
+  bool is_raw = false;          // Vectors as the model computes them, not scaled to length 1.
 };
 
 struct RerankOptions {
-  TextsOptions common;  // the documents
+  TextsOptions common;  // Options of the documents.
   std::string query;
   std::int64_t top_n = 0;  // 0: all
 };
 
-// A JSON object per text, {"text", "embedding"}, or per image, {"image", "embedding"}; or, on a terminal, a table. Many texts
-// go in several requests, and are printed as they come.
+// Prints a JSON object per text, {"text", "embedding"}, or per image, {"image", "embedding"}; on a terminal a table. Many texts
+// are sent in several requests and printed as the answers arrive.
 Result<void> run_embed(Client& client, const EmbedOptions& options, Output& output, Interrupts& interrupts);
-// A JSON object per document, {"index", "score", "text"}, best first, or a table.
+// Prints a JSON object per document, {"index", "score", "text"}, best first; on a terminal a table.
 Result<void> run_rerank(Client& client, const RerankOptions& options, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

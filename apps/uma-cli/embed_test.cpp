@@ -16,23 +16,22 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
 using ::testing::HasSubstr;
 
 // Gives each text the vector [number of bytes], and each document its index as score, the last first; collects what was asked.
-FakeDaemon::Script serve_vectors(std::vector<json::object>& requests) {
+FakeDaemon::Script serve_vectors(std::vector<boost::json::object>& requests) {
   return [&requests](FakeConnection& connection) {
-    for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
+    for (boost::json::object request = connection.read(); !request.empty(); request = connection.read()) {
       if (text_field(request, "type") == "embed") {
-        json::array vectors;
-        for (const json::value& text : array_field(request, "texts")) {
-          vectors.push_back(json::array{static_cast<std::int64_t>(text.as_string().size())});
+        boost::json::array vectors;
+        for (const boost::json::value& text : array_field(request, "texts")) {
+          vectors.push_back(boost::json::array{static_cast<std::int64_t>(text.as_string().size())});
         }
         connection.answer(request, "embedding", {{"embeddings", vectors}});
       } else {
-        json::array results;
+        boost::json::array results;
         for (std::size_t i = array_field(request, "documents").size(); i-- > 0;) {
-          results.push_back(json::object{{"index", i}, {"score", 0.5 * static_cast<double>(i)}});
+          results.push_back(boost::json::object{{"index", i}, {"score", 0.5 * static_cast<double>(i)}});
         }
         connection.answer(request, "rerank", {{"results", results}});
       }
@@ -63,7 +62,7 @@ class EmbedTest : public ::testing::Test {
   }
 
   Interrupts interrupts_;
-  std::vector<json::object> requests_;
+  std::vector<boost::json::object> requests_;
   std::string shown_;
 };
 
@@ -110,7 +109,7 @@ TEST_F(EmbedTest, ReadsTheLinesOfAFile) {
   EmbedOptions options;
   options.common.file = path;
   ASSERT_TRUE(embed(options));
-  EXPECT_EQ(json::serialize(array_field(requests_.at(0), "texts")), R"(["one","two"])");
+  EXPECT_EQ(boost::json::serialize(array_field(requests_.at(0), "texts")), R"(["one","two"])");
   options.common.texts = {"three"};
   EXPECT_EQ(embed(options).error().exit_code, ExitCode::usage);
   std::remove(path.c_str());
@@ -142,8 +141,9 @@ TEST_F(EmbedTest, PrintsDocumentsByTheirScores) {
 
 TEST_F(EmbedTest, AnAnswerThatDoesNotFitIsAProtocolError) {
   FakeDaemon daemon({[](FakeConnection& connection) {
-    connection.answer(connection.read(), "embedding", {{"embeddings", json::array{1}}});
-    connection.answer(connection.read(), "rerank", {{"results", json::array{json::object{{"index", 9}, {"score", 1}}}}});
+    connection.answer(connection.read(), "embedding", {{"embeddings", boost::json::array{1}}});
+    connection.answer(connection.read(), "rerank",
+                      {{"results", boost::json::array{boost::json::object{{"index", 9}, {"score", 1}}}}});
   }});
   Screen screen(false, interrupts_);
   auto client = Client::connect(daemon.path(), interrupts_);

@@ -1,4 +1,4 @@
-// A daemon for tests: accepts connections on a socket in a folder of its own and plays one script per connection, in order.
+// A fake daemon for tests. It accepts connections on a socket in its own folder and plays one script per connection, in order.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace uma::cli {
 
-// The daemon's end of one connection. Used by the script's thread.
+// The daemon's side of one connection. Used by the script's thread.
 class FakeConnection {
  public:
   explicit FakeConnection(int fd) : fd_(fd) {}
@@ -34,7 +34,7 @@ class FakeConnection {
   FakeConnection(const FakeConnection&) = delete;
   FakeConnection& operator=(const FakeConnection&) = delete;
 
-  // The next request; an empty object when the client is gone.
+  // Reads the next request; returns an empty object after the client has closed the connection.
   boost::json::object read() {
     while (true) {
       auto body = reader_.next();
@@ -84,7 +84,7 @@ class FakeDaemon {
     EXPECT_EQ(listen(fd_, 8), 0);
     thread_ = std::thread([this] { play(); });
   }
-  // The clients must be gone, so that every script comes to its end.
+  // Requires that all clients are gone, so that every script ends.
   ~FakeDaemon() {
     shutdown(fd_, SHUT_RDWR);
     thread_.join();
@@ -114,7 +114,7 @@ class FakeDaemon {
   std::thread thread_;
 };
 
-// An Output into a file, and what was written so far.
+// An Output that writes to a file, and the text written so far.
 class Screen {
  public:
   Screen(bool is_terminal, Interrupts& interrupts) : output_(fileno(file_), is_terminal, interrupts) {}

@@ -1,5 +1,5 @@
-// Reads fields of the daemon's answers. A field that is missing or of another type reads as its neutral value: an older or
-// newer daemon shows less, it does not break the view.
+// Reads fields of the daemon's answers. A missing field, or one of another type, reads as its neutral value, so that an older
+// or newer daemon shows less instead of breaking the view.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace uma::cli {
 [[nodiscard]] std::int64_t int_field(const boost::json::object& object, std::string_view name);
 [[nodiscard]] double number_field(const boost::json::object& object, std::string_view name);
 [[nodiscard]] bool bool_field(const boost::json::object& object, std::string_view name);
-// A field of this name that is an object, else an empty one; likewise an array. Borrowed from `object`.
+// The field's object or array; empty if it is missing or of another type. Borrowed from `object`.
 [[nodiscard]] const boost::json::object& object_field(const boost::json::object& object, std::string_view name);
 [[nodiscard]] const boost::json::array& array_field(const boost::json::object& object, std::string_view name);
 

@@ -1,4 +1,4 @@
-// The options of one generation that the user gave; the daemon's defaults hold for the rest.
+// The options of one generation that the user gave. The daemon's defaults apply to all others.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 namespace uma::cli {
 namespace {
 
-// Far above every model, far below what random bytes say.
+// Far more tensors than any model has, and far fewer than random bytes would claim.
 constexpr std::uint64_t kTensorsMax = 1u << 20;
 constexpr std::uint64_t kPairsMax = 1u << 20;
 

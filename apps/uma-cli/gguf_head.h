@@ -9,8 +9,8 @@ namespace uma::cli {
 
 inline constexpr std::size_t kGgufHeadBytes = 24;
 
-// Why a file that begins with `head` (all of it, where the file is shorter than kGgufHeadBytes) is no model; empty: it may be
-// one.
+// Explains why a file that begins with `head` is not a GGUF model; empty: it may be one. `head` is the whole file if that is
+// shorter than kGgufHeadBytes.
 [[nodiscard]] std::string why_not_gguf(std::string_view head);
 
 }  // namespace uma::cli

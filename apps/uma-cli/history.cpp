@@ -22,7 +22,7 @@ void make_private_folders(const fs::path& folder) {
   mkdir(folder.c_str(), 0700);
 }
 
-// One write call: lines of two chats do not mix.
+// Writes in one call, so that lines of two chats do not mix.
 bool write_file(const std::string& path, int flags, const std::string& bytes) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0600);
   if (fd < 0) return false;

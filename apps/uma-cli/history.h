@@ -1,5 +1,5 @@
-// The lines typed at the chat prompt, kept between runs in $XDG_STATE_HOME/uma/history, else ~/.local/state/uma/history, mode
-// 0600. A file that cannot be read or written costs the history, nothing else. Two chats at once append to the same file.
+// The lines typed at the chat prompt, kept in $XDG_STATE_HOME/uma/history or ~/.local/state/uma/history, mode 0600. If the file
+// cannot be read or written, the chat works without history. Two concurrent chats append to the same file.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@ namespace uma::cli {
 
 inline constexpr std::size_t kHistoryLinesMax = 1000;
 
-// Empty when the environment names no home.
+// Empty if the environment names no home folder.
 [[nodiscard]] std::string history_path();
 
-// The last kHistoryLinesMax lines, oldest first. Shortens a file that has grown to several times that.
+// The last kHistoryLinesMax lines, oldest first. Shortens a file that has grown to several times that length.
 [[nodiscard]] std::vector<std::string> load_history(const std::string& path);
 
-// Adds one line, making the file and its folders when they are missing.
+// Appends one line; creates the file and its folders if they are missing.
 void append_history(const std::string& path, const std::string& line);
 
 }  // namespace uma::cli

@@ -56,7 +56,7 @@ bool is_redirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
 }
 
-// What asking again does not mend.
+// Errors that another attempt would meet again.
 bool is_final(CURLcode code) {
   switch (code) {
     case CURLE_PEER_FAILED_VERIFICATION:
@@ -75,7 +75,7 @@ bool is_final(CURLcode code) {
 
 }  // namespace
 
-// One request and its answer, as libcurl's callback sees them.
+// One request and its answer, as libcurl's callbacks see them.
 struct Http::Hop {
   CURL* easy;
   const Url& url;
@@ -84,9 +84,9 @@ struct Http::Hop {
   std::string redirect{};
   std::optional<Failure> failure{};
   bool is_stopped = false;
-  std::uint64_t bytes = 0;  // of the body, so far
+  std::uint64_t bytes = 0;  // Size of the body received so far.
 
-  // Called at the first byte of the body, or at the end of an answer without one. False: no more of the body.
+  // Called at the first byte of the body, or at the end of an answer without one. Returns false to skip the rest of the body.
   bool begin() {
     head = read_head(easy, url);
     const char* target = nullptr;
@@ -135,13 +135,13 @@ Result<HttpEnd> Http::get(const Url& url, const std::vector<std::string>& header
     if (!end || redirect.empty()) return end;
     auto next = parse_url(redirect);
     if (!next)
-      return fail(ExitCode::server, std::format("{} redirects to where pull does not go: {}", at.host, next.error().message));
+      return fail(ExitCode::server,
+                  std::format("{} redirects to an address that pull refuses: {}", at.host, next.error().message));
     if (!may_follow(at, *next))
-      return fail(ExitCode::server, std::format("{} redirects from https to http, which pull does not follow", at.host));
+      return fail(ExitCode::server, std::format("{} redirects from https to http, which pull refuses", at.host));
     at = std::move(*next);
   }
-  return fail(ExitCode::server,
-              std::format("{} leads through more than {} redirects", printable_line(url.text), kRedirectsMax));
+  return fail(ExitCode::server, std::format("{} has more than {} redirects", printable_line(url.text), kRedirectsMax));
 }
 
 Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers, HttpHandler& handler, std::string& redirect) {
@@ -160,7 +160,8 @@ Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers,
   const auto set = [&](CURLoption option, auto value) { UMA_CHECK(curl_easy_setopt(easy.get(), option, value) == CURLE_OK); };
   set(CURLOPT_URL, url.text.c_str());
   set(CURLOPT_PROTOCOLS_STR, "http,https");
-  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));  // one stream: HTTP/2 would add its windows only
+  // HTTP/2 would only add its flow control to a single stream.
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_HTTPHEADER, list.get());
   set(CURLOPT_USERAGENT, "uma-cli");
   set(CURLOPT_FOLLOWLOCATION, 0L);
@@ -185,7 +186,7 @@ Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers,
     is_interrupted = interrupts_.pending();
     is_stalled = running > 0 && clock.now() - moved_at >= std::chrono::seconds(stall_timeout_s_);
     if (is_interrupted || is_stalled) break;
-    // A signal ends the poll too, except in the instant before it: then it is seen one tick later.
+    // A signal ends the poll, unless it arrives just before; then it is handled one tick later.
     if (running > 0) curl_multi_poll(multi_, nullptr, 0, kTickMs, nullptr);
   }
   CURLcode code = CURLE_OK;
@@ -200,11 +201,11 @@ Result<HttpEnd> Http::get_once(const Url& url, std::vector<std::string> headers,
   if (is_interrupted) return interrupted();
   redirect = hop.redirect;
   HttpEnd end{.head = std::move(hop.head), .broken = {}};
-  if (is_stalled) end.broken = std::format("nothing came for {} s", stall_timeout_s_);
+  if (is_stalled) end.broken = std::format("no data for {} s", stall_timeout_s_);
   if (hop.is_stopped || code == CURLE_OK) return end;
   end.broken = reason[0] != '\0' ? reason.data() : curl_easy_strerror(code);
   if (is_final(code))
-    return fail(ExitCode::server, std::format("cannot fetch from {}: {}", url.host, printable_line(end.broken)));
+    return fail(ExitCode::server, std::format("cannot download from {}: {}", url.host, printable_line(end.broken)));
   return end;
 }
 

@@ -1,6 +1,6 @@
-// HTTP GET, one at a time: the only file of this program that sees libcurl's transfers. Redirects are followed here, so that
-// the rules for them are ours: at most 5, never from https to http, and the token only for requests to the hub itself. Used by
-// one thread; Ctrl-C ends a request.
+// HTTP GET, one request at a time. This is the only file of the program that uses libcurl's transfers. Redirects are followed
+// here under pull's own rules: at most 5, never from https to http, and the token goes only to the hub itself. Used by one
+// thread; Ctrl-C ends a request.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace uma::cli {
 
-// What a server said before its body. Texts are the server's: not safe for a terminal.
+// The head of a server's answer. Its texts come from the server and are not safe for a terminal.
 struct HttpHead {
-  int status = 0;  // 0: the connection ended before there was one
+  int status = 0;  // 0: the connection ended before a status arrived.
   std::string url{};
   std::string content_type{};
   std::string content_range{};
@@ -27,43 +27,43 @@ struct HttpHead {
   std::string last_modified{};
   std::string link{};
   std::optional<std::uint64_t> content_length{};
-  bool is_delimited = false;  // a broken connection cannot be taken for the end of the body
+  bool is_delimited = false;  // The length is known, so a broken connection cannot look like the end of the body.
   std::int64_t retry_after_s = 0;
 };
 
 enum class Flow { more, stop };
 
-// Takes one answer. A failure ends the request and is what get() returns.
+// Receives one answer. A failure ends the request, and get() returns it.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
   virtual Result<Flow> on_head(
-      const HttpHead& head) = 0;  // of the last answer, after redirects; `stop`: the body is not wanted
+      const HttpHead& head) = 0;  // Called with the head of the last answer, after redirects. `stop` skips the body.
   virtual Result<void> on_body(std::string_view bytes) = 0;
-  virtual void on_tick() {}  // at least ten times a second
+  virtual void on_tick() {}  // Called at least ten times a second.
 };
 
 struct HttpEnd {
   HttpHead head;
-  std::string broken;  // why the connection ended early; empty: the answer was whole, or stopped by the handler
+  std::string broken;  // Why the connection ended early; empty: the answer was complete, or the handler stopped it.
 };
 
-// The token that a hub gave to the user, and the only place it may be sent to.
+// The user's token for the hub, and the only host that may receive it.
 struct Credentials {
   std::string origin;
-  std::string token;  // empty: none
+  std::string token;  // Empty: no token.
 };
 
 class Http {
  public:
-  // A connection that brings nothing for `stall_timeout_s` is broken.
+  // A connection without data for `stall_timeout_s` counts as broken.
   Http(Credentials credentials, int stall_timeout_s, Interrupts& interrupts);
   ~Http();
   Http(const Http&) = delete;
   Http& operator=(const Http&) = delete;
 
-  // Blocks. A failure: interrupted, the handler's, or one that asking again will not mend (a certificate, a forbidden
-  // redirect).
+  // Blocks. Fails if interrupted, if the handler fails, or with an error that a retry would meet again, such as a bad
+  // certificate or a forbidden redirect.
   Result<HttpEnd> get(const Url& url, const std::vector<std::string>& headers, HttpHandler& handler);
 
  private:
@@ -73,7 +73,7 @@ class Http {
   const Credentials credentials_;
   const int stall_timeout_s_;
   Interrupts& interrupts_;
-  void* multi_ = nullptr;  // libcurl's CURLM; keeps connections open between requests
+  void* multi_ = nullptr;  // A CURLM of libcurl; keeps connections open between requests.
 };
 
 }  // namespace uma::cli

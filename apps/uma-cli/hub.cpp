@@ -17,11 +17,9 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 constexpr std::string_view kPreferred = "q4_k_m";
 constexpr std::size_t kChoicesMax = 100;
-constexpr double kSizeMax = 9e15;  // every integer up to here is exact in a double
+constexpr double kSizeMax = 9e15;  // Largest size of which every integer is exact in a double.
 
 std::string_view base_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
@@ -31,7 +29,7 @@ bool is_gguf(const HubFile& file) {
   return lower_ascii(base_name(file.path)).ends_with(".gguf");
 }
 
-// Whether `word` stands in `name` between two of `separators`, or at an end. Both in lower case.
+// Whether `word` is a component of `name`, bounded by `separators` or by an end. Both are in lower case.
 bool has_word(std::string_view name, std::string_view word, std::string_view separators) {
   for (std::size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
     const std::size_t end = at + word.size();
@@ -40,14 +38,14 @@ bool has_word(std::string_view name, std::string_view word, std::string_view sep
   return false;
 }
 
-// Files that stand beside a model and are none.
+// Whether the file belongs to a model without being one.
 bool is_companion(const HubFile& file) {
   const std::string name = lower_ascii(base_name(file.path));
   return has_word(name, "mmproj", "-._") || has_word(name, "imatrix", "-._");
 }
 
 std::vector<HubFile> with_quant(const std::vector<HubFile>& models, std::string_view quant) {
-  // q4_0 means q4_0 before it means q4_0_4_4.
+  // A quant such as q4_0 matches q4_0 rather than q4_0_4_4.
   std::vector<HubFile> found;
   for (const std::string_view separators : {"-.", "-._"}) {
     std::ranges::copy_if(models, std::back_inserter(found), [&](const HubFile& file) {
@@ -83,15 +81,15 @@ std::string file_url(std::string_view endpoint, const HubName& name, std::string
 
 Result<std::vector<HubFile>> parse_listing(std::string_view text) {
   boost::system::error_code problem;
-  const json::value listing = json::parse(text, problem);
+  const boost::json::value listing = boost::json::parse(text, problem);
   if (problem || !listing.is_array()) return fail(ExitCode::protocol, "the hub's list of files is not a JSON array");
   std::vector<HubFile> files;
-  for (const json::value& entry : listing.get_array()) {
+  for (const boost::json::value& entry : listing.get_array()) {
     if (!entry.is_object() || text_field(entry.get_object(), "type") == "directory") continue;
-    const json::object& object = entry.get_object();
+    const boost::json::object& object = entry.get_object();
     HubFile file{.path = text_field(object, "path"), .size = {}, .sha256 = {}};
     if (file.path.empty()) continue;
-    const json::value* size = object.if_contains("size");
+    const boost::json::value* size = object.if_contains("size");
     const double bytes = number_field(object, "size");
     if (size != nullptr && size->is_number() && bytes >= 0 && bytes <= kSizeMax) file.size = static_cast<std::uint64_t>(bytes);
     if (auto sum = parse_sha256(text_field(object_field(object, "lfs"), "oid"))) file.sha256 = std::move(*sum);
@@ -143,14 +141,14 @@ Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& na
   const std::vector<HubFile> matching_pieces = name.pick.empty() ? pieces : with_quant(pieces, name.pick);
   if (found.empty() && !matching_pieces.empty() && (models.empty() || !name.pick.empty()))
     return refuse_split(matching_pieces.front().path);
-  if (models.empty()) return fail(ExitCode::usage, std::format("{} has no model in the GGUF format", name.repo));
+  if (models.empty())
+    return fail(ExitCode::usage, std::format("{} has no model in GGUF format: name another repository", name.repo));
   if (name.pick.empty()) {
     return fail(ExitCode::usage, std::format("{} has several models: choose one with {}:FILE-OR-QUANT\n{}", name.repo,
                                              name.repo, choices(models)));
   }
-  return fail(ExitCode::usage,
-              std::format("{} models of {} match \"{}\": name one of these\n{}", found.empty() ? "no" : "several", name.repo,
-                          printable_line(name.pick), choices(found.empty() ? models : found)));
+  return fail(ExitCode::usage, std::format("{} models of {} match \"{}\": choose one of\n{}", found.empty() ? "no" : "several",
+                                           name.repo, printable_line(name.pick), choices(found.empty() ? models : found)));
 }
 
 }  // namespace uma::cli

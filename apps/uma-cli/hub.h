@@ -1,4 +1,4 @@
-// A hub of models: what its listing says and which file of it a name means. Pure; the asking is done by pull.cpp.
+// Reads a hub's file listing and chooses the file that a name means. Pure; pull.cpp makes the requests.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@
 namespace uma::cli {
 
 struct HubFile {
-  std::string path;  // within the repository, with its folders
+  std::string path;  // Path within the repository.
   std::optional<std::uint64_t> size;
-  std::string sha256;  // empty where the hub does not say
+  std::string sha256;  // Empty if the hub lists none.
 };
 
 [[nodiscard]] std::string listing_url(std::string_view endpoint, const HubName& name);
 [[nodiscard]] std::string file_url(std::string_view endpoint, const HubName& name, std::string_view path);
 
-// One page of /api/models/REPO/tree/REVISION: its files. The next page is named by the Link header, empty after the last.
+// Parses one page of /api/models/REPO/tree/REVISION. The Link header names the next page and is empty after the last.
 [[nodiscard]] Result<std::vector<HubFile>> parse_listing(std::string_view json);
 [[nodiscard]] std::string next_page(std::string_view link_header);
 
-// The file that `name` means: the exact file name, else the one .gguf with the quant as a word of its name in either case;
-// without either the only .gguf, else the q4_k_m. Several or none: a failure that lists the choices. Projectors and importance
-// matrices count only by their exact names; pieces of a split model never.
+// Chooses the file that `name` means: the exact file name, else the only .gguf file whose name contains the quant as a word in
+// either case. Without either: the only .gguf file, else the q4_k_m file. Fails with a list of choices if several files or none
+// match. Projectors and importance matrices match only by their exact names, pieces of a split model never.
 [[nodiscard]] Result<HubFile> choose_file(const std::vector<HubFile>& files, const HubName& name);
 
 }  // namespace uma::cli

@@ -23,9 +23,7 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-constexpr std::size_t kFileBytesMax = 32u << 20;  // no daemon reads a larger one
+constexpr std::size_t kFileBytesMax = 32u << 20;  // No daemon accepts a larger image.
 
 bool is_address(const std::string& name) {
   return name.starts_with("http://") || name.starts_with("https://");
@@ -39,49 +37,49 @@ Result<Bytes> read_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat facts{};
   if (!file.is_open() || ::fstat(file.get(), &facts) != 0) return refuse(path, std::strerror(errno));
-  if (!S_ISREG(facts.st_mode)) return refuse(path, "is no file");
+  if (!S_ISREG(facts.st_mode)) return refuse(path, "is not a regular file");
   const auto size = static_cast<std::size_t>(facts.st_size);
-  if (size > kFileBytesMax) return refuse(path, std::format("has {} bytes, at most {} are taken", size, kFileBytesMax));
+  if (size > kFileBytesMax) return refuse(path, std::format("has {} bytes, but at most {} are allowed", size, kFileBytesMax));
   Bytes bytes(size);
   std::size_t done = 0;
   while (done < size) {
     const ssize_t got = ::read(file.get(), bytes.data() + done, size - done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return refuse(path, std::strerror(errno));
-    if (got == 0) return refuse(path, "became shorter while it was read");
+    if (got == 0) return refuse(path, "shrank while it was read");
     done += static_cast<std::size_t>(got);
   }
-  if (wire::image_type(bytes).empty()) return refuse(path, "is none of PNG, JPEG, BMP and GIF");
+  if (wire::image_type(bytes).empty()) return refuse(path, "is not a PNG, JPEG, BMP or GIF file");
   return bytes;
 }
 
-bool has_name(const json::object& model, const std::string& name) {
+bool has_name(const boost::json::object& model, const std::string& name) {
   if (text_field(model, "name") == name) return true;
   return std::ranges::any_of(array_field(model, "aliases"),
-                             [&](const json::value& alias) { return alias == json::value(name); });
+                             [&](const boost::json::value& alias) { return alias == boost::json::value(name); });
 }
 
-Result<json::array> ask_for_models(Client& client) {
+Result<boost::json::array> ask_for_models(Client& client) {
   auto answer = client.call({{"type", "models"}}, "models");
   if (!answer) return std::unexpected(answer.error());
   return array_field(*answer, "models");
 }
 
-// What to do instead, where one does not.
-std::string names_of_seeing(const json::array& models) {
+// Advice for a user whose model reads no images.
+std::string names_of_seeing(const boost::json::array& models) {
   std::string names;
-  for (const json::value& entry : models) {
+  for (const boost::json::value& entry : models) {
     if (!entry.is_object() || !bool_field(entry.get_object(), "reads_images")) continue;
     names += std::format("{}{}", names.empty() ? "" : ", ", printable_line(text_field(entry.get_object(), "name")));
   }
-  if (names.empty()) return "no model of this daemon does: umad --mmproj FILE gives its model a projector";
-  return std::format("these do: {}", names);
+  if (names.empty()) return "no model of this daemon reads images; umad --mmproj FILE adds a projector to its model";
+  return std::format("models that do: {}", names);
 }
 
 }  // namespace
 
-Result<std::vector<json::object>> read_images(std::span<const std::string> names) {
-  std::vector<json::object> images;
+Result<std::vector<boost::json::object>> read_images(std::span<const std::string> names) {
+  std::vector<boost::json::object> images;
   std::size_t bytes_left = kImageBytesPerRequest;
   for (const std::string& name : names) {
     if (auto good = check_text(name, "the name of an image"); !good) return std::unexpected(good.error());
@@ -104,36 +102,37 @@ Result<std::vector<json::object>> read_images(std::span<const std::string> names
   return images;
 }
 
-json::array messages_with(std::span<const json::object> images, const std::string& text) {
-  json::array content;
-  for (const json::object& image : images) {
-    json::object part = image;
+boost::json::array messages_with(std::span<const boost::json::object> images, const std::string& text) {
+  boost::json::array content;
+  for (const boost::json::object& image : images) {
+    boost::json::object part = image;
     part["type"] = "image";
     content.push_back(std::move(part));
   }
-  content.push_back(json::object{{"type", "text"}, {"text", text}});
-  return {json::object{{"role", "user"}, {"content", std::move(content)}}};
+  content.push_back(boost::json::object{{"type", "text"}, {"text", text}});
+  return {boost::json::object{{"role", "user"}, {"content", std::move(content)}}};
 }
 
 Result<void> check_reads_images(Client& client, const std::string& model) {
   const auto models = ask_for_models(client);
   if (!models) return std::unexpected(models.error());
-  const auto found = std::ranges::find_if(*models, [&](const json::value& entry) {
+  const auto found = std::ranges::find_if(*models, [&](const boost::json::value& entry) {
     return entry.is_object() && (model.empty() || has_name(entry.get_object(), model));
   });
-  // One that is unknown the daemon itself refuses, with names that are near.
+  // The daemon itself refuses an unknown model and suggests similar names.
   if (found == models->end() || bool_field(found->get_object(), "reads_images")) return {};
-  return fail(ExitCode::server, std::format("\"{}\" reads no images; {}",
+  return fail(ExitCode::server, std::format("the model \"{}\" reads no images; {}",
                                             printable_line(text_field(found->get_object(), "name")), names_of_seeing(*models)));
 }
 
 Result<void> check_any_reads_images(Client& client) {
   const auto models = ask_for_models(client);
   if (!models) return std::unexpected(models.error());
-  const bool any = std::ranges::any_of(
-      *models, [](const json::value& entry) { return entry.is_object() && bool_field(entry.get_object(), "reads_images"); });
+  const bool any = std::ranges::any_of(*models, [](const boost::json::value& entry) {
+    return entry.is_object() && bool_field(entry.get_object(), "reads_images");
+  });
   if (any) return {};
-  return fail(ExitCode::server, std::format("images cannot be read: {}", names_of_seeing(*models)));
+  return fail(ExitCode::server, std::format("this daemon cannot read images: {}", names_of_seeing(*models)));
 }
 
 Result<void> run_describe(Client& client, const DescribeOptions& options, Output& output, Interrupts& interrupts) {
@@ -141,7 +140,7 @@ Result<void> run_describe(Client& client, const DescribeOptions& options, Output
   auto images = read_images(std::span(&options.image, 1));
   if (!images) return std::unexpected(images.error());
   if (auto sees = check_reads_images(client, options.model); !sees) return sees;
-  json::object request = std::move(images->front());
+  boost::json::object request = std::move(images->front());
   request["type"] = "describe_image";
   request["query"] = options.query;
   request["deadline_ms"] = kImageDeadlineMs;

@@ -20,7 +20,7 @@ namespace uma::cli {
 namespace {
 
 namespace fs = std::filesystem;
-namespace json = boost::json;
+
 using ::testing::HasSubstr;
 
 const std::string kPng = "\x89PNG\r\n\x1a\nrest";
@@ -32,23 +32,24 @@ std::string base64(std::string_view text) {
 }
 
 // Lists two models, of which the second reads images where `sees`; answers the rest; collects what was asked.
-FakeDaemon::Script serve_images(bool sees, std::vector<json::object>& requests) {
+FakeDaemon::Script serve_images(bool sees, std::vector<boost::json::object>& requests) {
   return [sees, &requests](FakeConnection& connection) {
-    for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
+    for (boost::json::object request = connection.read(); !request.empty(); request = connection.read()) {
       const std::string type = text_field(request, "type");
       if (type == "models") {
-        connection.answer(request, "models",
-                          {{"models", json::array{json::object{{"name", "blind"}, {"state", "ready"}, {"reads_images", false}},
-                                                  json::object{{"name", "eyes"},
-                                                               {"aliases", json::array{"look"}},
+        connection.answer(
+            request, "models",
+            {{"models", boost::json::array{boost::json::object{{"name", "blind"}, {"state", "ready"}, {"reads_images", false}},
+                                           boost::json::object{{"name", "eyes"},
+                                                               {"aliases", boost::json::array{"look"}},
                                                                {"state", "unloaded"},
                                                                {"reads_images", sees}}}}});
         continue;
       }
       if (type == "embed_image") {
-        json::array vectors;
-        for (const json::value& image : array_field(request, "images")) {
-          vectors.push_back(json::array{static_cast<std::int64_t>(text_field(image.as_object(), "data").size())});
+        boost::json::array vectors;
+        for (const boost::json::value& image : array_field(request, "images")) {
+          vectors.push_back(boost::json::array{static_cast<std::int64_t>(text_field(image.as_object(), "data").size())});
         }
         connection.answer(request, "embedding", {{"embeddings", vectors}});
       } else {
@@ -89,15 +90,15 @@ class ImagesTest : public ::testing::Test {
   fs::path folder_;
   Interrupts interrupts_;
   Screen screen_{false, interrupts_};
-  std::vector<json::object> requests_;
+  std::vector<boost::json::object> requests_;
 };
 
 TEST_F(ImagesTest, AFileGoesAsItsBytesAndAnAddressAsItself) {
   const std::vector<std::string> names = {file("a.png", kPng), "https://host/b.png"};
   const auto images = read_images(names);
   ASSERT_TRUE(images) << images.error().message;
-  EXPECT_EQ(json::serialize(images->at(0)), json::serialize(json::object{{"data", base64(kPng)}}));
-  EXPECT_EQ(json::serialize(images->at(1)), R"({"url":"https://host/b.png"})");
+  EXPECT_EQ(boost::json::serialize(images->at(0)), boost::json::serialize(boost::json::object{{"data", base64(kPng)}}));
+  EXPECT_EQ(boost::json::serialize(images->at(1)), R"({"url":"https://host/b.png"})");
 }
 
 TEST_F(ImagesTest, WhatDoesNotFitIsNamedByItsPath) {
@@ -113,12 +114,12 @@ TEST_F(ImagesTest, WhatDoesNotFitIsNamedByItsPath) {
 
 TEST_F(ImagesTest, WhatIsNoImageIsRefusedByItsName) {
   EXPECT_THAT(refusal(folder_ / "absent.png"), HasSubstr("absent.png: No such file"));
-  EXPECT_THAT(refusal(folder_), HasSubstr("is no file"));
-  EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is none of PNG, JPEG, BMP and GIF"));
-  EXPECT_THAT(refusal(file("empty.png", "")), HasSubstr("is none of"));
+  EXPECT_THAT(refusal(folder_), HasSubstr("is not a regular file"));
+  EXPECT_THAT(refusal(file("notes.txt", "hello")), HasSubstr("notes.txt: is not a PNG, JPEG, BMP or GIF file"));
+  EXPECT_THAT(refusal(file("empty.png", "")), HasSubstr("is not a PNG"));
   EXPECT_THAT(refusal("ftp://host/a.png"), HasSubstr("No such file"));
   ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
-  EXPECT_THAT(refusal(folder_ / "pipe"), HasSubstr("is no file"));
+  EXPECT_THAT(refusal(folder_ / "pipe"), HasSubstr("is not a regular file"));
   file("huge.png", kPng);
   fs::resize_file(folder_ / "huge.png", (32u << 20) + 1);
   EXPECT_THAT(refusal(folder_ / "huge.png"), HasSubstr("at most"));
@@ -131,7 +132,7 @@ TEST_F(ImagesTest, AQuestionHasItsImagesBeforeIt) {
   command.images = {file("a.png", kPng), "http://host/b"};
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_one_shot(client, command, screen_.output(), interrupts_); }));
   ASSERT_EQ(requests_.size(), 1u);
-  EXPECT_EQ(json::serialize(array_field(requests_[0], "messages")),
+  EXPECT_EQ(boost::json::serialize(array_field(requests_[0], "messages")),
             R"([{"role":"user","content":[{"data":")" + base64(kPng) +
                 R"(","type":"image"},{"url":"http://host/b","type":"image"},{"type":"text","text":"What?"}]}])");
   EXPECT_EQ(int_field(requests_[0], "deadline_ms"), 60'000);
@@ -153,7 +154,7 @@ TEST_F(ImagesTest, AModelThatReadsNoneIsNotAsked) {
     EXPECT_FALSE(asked);
     return asked ? "" : asked.error().message;
   };
-  EXPECT_THAT(ask(true), HasSubstr("\"blind\" reads no images; these do: eyes"));
+  EXPECT_THAT(ask(true), HasSubstr("the model \"blind\" reads no images; models that do: eyes"));
   EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
   command.session = "work";
   EXPECT_THAT(ask(false), HasSubstr("--mmproj"));
@@ -182,7 +183,7 @@ TEST_F(ImagesTest, HaveVectorsAsManyAsFitInARequest) {
   options.images.push_back(options.images.back());
   ASSERT_TRUE(with_client(true, [&](Client& client) { return run_embed(client, options, screen_.output(), interrupts_); }));
   std::vector<std::size_t> counts;
-  for (const json::object& request : requests_) counts.push_back(array_field(request, "images").size());
+  for (const boost::json::object& request : requests_) counts.push_back(array_field(request, "images").size());
   EXPECT_THAT(counts, ::testing::ElementsAre(64u, 7u, 1u));
   EXPECT_THAT(screen_.text(), ::testing::StartsWith("{\"image\":\"" + options.images[0] + "\",\"embedding\":[" +
                                                     std::to_string(base64(kPng).size()) + "]}\n"));

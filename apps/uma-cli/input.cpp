@@ -13,7 +13,7 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::size_t kPromptBytesMax = 64u << 20;  // no frame is larger
+constexpr std::size_t kPromptBytesMax = 64u << 20;  // Size of the largest possible frame.
 constexpr int kNoteAfterMs = 2000;
 
 }  // namespace
@@ -31,7 +31,7 @@ Result<std::string> read_prompt(int fd, bool note_waiting, Interrupts& interrupt
     const Wake wake = interrupts.wait({&source, 1}, note_waiting ? kNoteAfterMs : -1);
     if (wake == Wake::signal && interrupts.pending()) return interrupted();
     if (wake == Wake::timeout)
-      std::cerr << "uma-cli: reading the rest of the prompt from standard input (</dev/null if there is none)\n";
+      std::cerr << "uma-cli: waiting for the rest of the prompt on standard input (add </dev/null if there is none)\n";
     note_waiting = note_waiting && wake == Wake::signal;
     if (wake != Wake::ready) continue;
     const ssize_t got = read(fd, buffer.data(), buffer.size());
@@ -40,7 +40,8 @@ Result<std::string> read_prompt(int fd, bool note_waiting, Interrupts& interrupt
     }
     if (got == 0) break;
     if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (text.size() > kPromptBytesMax) return fail(ExitCode::usage, "standard input is larger than a request may be (64 MiB)");
+    if (text.size() > kPromptBytesMax)
+      return fail(ExitCode::usage, "standard input is larger than 64 MiB, the limit of a request: shorten it");
   }
   if (text.ends_with('\n')) text.pop_back();
   if (auto good = check_text(text, "standard input"); !good) return std::unexpected(good.error());
@@ -48,8 +49,9 @@ Result<std::string> read_prompt(int fd, bool note_waiting, Interrupts& interrupt
 }
 
 Result<void> check_text(std::string_view text, std::string_view what) {
-  if (!is_utf8(text)) return fail(ExitCode::usage, std::format("{} is not UTF-8 text", what));
-  if (text.contains('\0')) return fail(ExitCode::usage, std::format("{} has a NUL byte, which a prompt cannot carry", what));
+  if (!is_utf8(text)) return fail(ExitCode::usage, std::format("{} is not UTF-8 text: convert it first", what));
+  if (text.contains('\0'))
+    return fail(ExitCode::usage, std::format("{} has a NUL byte, which a prompt cannot contain: remove it", what));
   return {};
 }
 

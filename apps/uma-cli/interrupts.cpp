@@ -13,7 +13,7 @@
 namespace uma::cli {
 namespace {
 
-// What the handlers may touch.
+// State that the signal handlers may change.
 std::atomic<int> g_ctrl_c{0};
 std::atomic<bool> g_leave{false};
 std::atomic<bool> g_redraw{false};
@@ -29,7 +29,7 @@ void on_signal(int number) {
   } else {
     g_redraw = true;
   }
-  // A full pipe is fine: the byte that fills it wakes the reader as well.
+  // A full pipe is fine: its bytes wake the reader, too.
   [[maybe_unused]] const ssize_t written = write(g_wake_fd, "!", 1);
   errno = saved_errno;
 }
@@ -47,7 +47,7 @@ Interrupts::Interrupts() {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   for (const int number : kHandled) {
-    // `nohup uma-cli` survives the end of its terminal.
+    // SIGHUP stays ignored under `nohup uma-cli`.
     struct sigaction before{};
     sigaction(number, nullptr, &before);
     if (number != SIGHUP || before.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
@@ -70,7 +70,7 @@ Wake Interrupts::wait(std::span<pollfd> fds, int timeout_ms) {
   polled[fds.size()] = {.fd = wake_fd_, .events = POLLIN, .revents = 0};
   const int ready = poll(polled.data(), fds.size() + 1, timeout_ms);
   if (ready == 0) return Wake::timeout;
-  if (ready < 0) return Wake::signal;  // EINTR
+  if (ready < 0) return Wake::signal;  // poll() returned EINTR.
   std::copy_n(polled.begin(), fds.size(), fds.begin());
   if (polled[fds.size()].revents == 0) return Wake::ready;
   std::array<char, 64> bytes{};

@@ -60,7 +60,7 @@ class PlainLines final : public LineReader {
   bool is_at_end_ = false;
 };
 
-// libedit, whose characters come through next_character(): there a signal ends the line.
+// Line editing by libedit. Characters come through next_character(), where a signal ends the line.
 class EditedLines final : public LineReader {
  public:
   EditedLines(std::FILE* output, std::string path, Interrupts& interrupts)
@@ -75,7 +75,7 @@ class EditedLines final : public LineReader {
     el_set(edit_, EL_SIGNAL, 0);
     el_set(edit_, EL_HIST, history, history_);
     el_set(edit_, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    el_source(edit_, nullptr);  // the user's ~/.editrc
+    el_source(edit_, nullptr);  // Reads the user's ~/.editrc.
     HistEvent event{};
     history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryLinesMax));
     history(history_, &event, H_SETUNIQUE, 1);
@@ -95,7 +95,7 @@ class EditedLines final : public LineReader {
     const char* typed = el_gets(edit_, &length);
     std::fflush(output_);
     if (stopped_by_ != LineEnd::line) {
-      el_reset(edit_);  // otherwise the abandoned characters would begin the next line
+      el_reset(edit_);  // Without the reset the abandoned characters would begin the next line.
       std::fputs("\n", output_);
       std::fflush(output_);
       return {stopped_by_, ""};
@@ -137,11 +137,11 @@ class EditedLines final : public LineReader {
       if (got <= 0) return 0;
       const std::size_t used = std::mbrtowc(character, &byte, 1, &state);
       if (used == 0 || used == 1) return 1;
-      if (used == static_cast<std::size_t>(-1)) state = std::mbstate_t{};  // a byte that is no character is dropped
+      if (used == static_cast<std::size_t>(-1)) state = std::mbstate_t{};  // Drops a byte that is no character.
     }
   }
 
-  // Handles the signal that ended a wait; true when it ends the line too.
+  // Handles the signal that ended a wait. Returns true if it also ends the line.
   bool is_stopped() {
     if (interrupts_.must_leave()) {
       stopped_by_ = LineEnd::leave;
@@ -153,7 +153,7 @@ class EditedLines final : public LineReader {
       return true;
     }
     if (interrupts_.take_redraw()) {
-      // The window has a new size, or the program was stopped and the shell has set the terminal to its own modes.
+      // The window was resized, or the program was stopped and the shell has set its own terminal modes.
       el_set(edit_, EL_PREP_TERM, 1);
       el_resize(edit_);
       el_set(edit_, EL_REFRESH);

@@ -1,4 +1,4 @@
-// uma-cli: talks to umad over its Unix socket.
+// uma-cli talks to umad over its Unix socket.
 #include <clocale>
 #include <cstdio>
 #include <cstdlib>
@@ -35,23 +35,23 @@ namespace uma::cli {
 namespace {
 
 constexpr const char* kFooter = R"(
-The prompt is --prompt, standard input where it is a pipe or a file, or both joined (`cat notes | uma-cli --prompt "Summarise:"`).
-Where the model has a chat template it is sent as a user message, else (or with --raw) as a text to continue.
-The answer is printed as it comes; on a terminal control characters in it are shown, not obeyed. A newline ends it: on a terminal
-only where it has none, elsewhere always.
+The prompt comes from --prompt, from standard input if that is a pipe or a file, or from both
+(`cat notes | uma-cli --prompt "Summarise:"`). A model with a chat template gets it as a user message; a model without one continues
+it as a text, as does --raw.
+The answer is printed as it arrives. On a terminal, control characters in it are made visible. It ends with a newline, which is added
+on a terminal only if it is missing, and otherwise always.
 Exit status: 0 success, 1 usage, 2 error of the daemon or no connection, 3 protocol error, 130 interrupted.
-Environment: UMA_SOCKET is the default of --socket. Without both, the first of these that answers is asked: /tmp/uma.sock where it is
-yours, $XDG_RUNTIME_DIR/uma-serve/umad.sock (your service), /run/uma-serve/umad.sock (the system's service).)";
+Environment: UMA_SOCKET is the default of --socket. Without both, uma-cli uses the first socket that answers: /tmp/uma.sock if it
+belongs to you, $XDG_RUNTIME_DIR/uma-serve/umad.sock (your service), /run/uma-serve/umad.sock (the system's service).)";
 
 constexpr const char* kPullFooter = R"(
 SOURCE is an http(s) URL, or OWNER/REPO[:FILE-OR-QUANT][@REVISION] on the hub (`someone/some-model-GGUF:q4_k_m`).
-Run the same command again to resume an interrupted download. A file gets its name in one step, once it is complete and, where a
-checksum is known, verified: without --out in $XDG_DATA_HOME/uma/models, else ~/.local/share/uma/models.
-Exit status: 0 success, 1 usage, 2 the server, the network or the disk failed, 3 the file is not the one that was asked for,
-130 interrupted.
-Environment: HF_ENDPOINT is the hub's address (else https://huggingface.co), HF_TOKEN the access token that is sent to that host only.)";
+Run the same command again to resume an interrupted download. The file appears under its name once it is complete and, if a checksum
+is known, verified. Without --out it goes to $XDG_DATA_HOME/uma/models, else to ~/.local/share/uma/models.
+Exit status: 0 success, 1 usage, 2 the server, the network or the disk failed, 3 the file is not the requested one, 130 interrupted.
+Environment: HF_ENDPOINT is the hub's URL (default: https://huggingface.co), HF_TOKEN the access token, which only that host receives.)";
 
-// What the flags say.
+// The parsed command line.
 struct Flags {
   std::string socket;
   OneShot one_shot;
@@ -70,7 +70,7 @@ struct Flags {
   PullOptions pull;
   NewModel new_model;
   std::string models_file;
-  // The chosen command, where it is one that needs no daemon.
+  // The chosen command if it needs no daemon.
   std::function<Result<void>(const Flags&, Output&, Interrupts&)> local;
 };
 
@@ -94,15 +94,16 @@ std::vector<std::string> socket_paths(const Flags& flags) {
 }
 
 void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
-  app.add_option("--max-tokens", flags.max_tokens, "Longest answer, in tokens")->default_str("512");
-  app.add_option("--temp", flags.temperature, "Temperature; 0: always the most likely token")->default_str("0");
-  app.add_option("--top-p", flags.top_p, "Choose among the most likely tokens that together have this probability")
-      ->default_str("1");
-  app.add_option("--top-k", flags.top_k, "Choose among this many of the most likely tokens; 0: all")->default_str("0");
-  app.add_option("--min-p", flags.min_p, "Choose among tokens at least this fraction as likely as the most likely one")
+  app.add_option("--max-tokens", flags.max_tokens, "Limit the answer to this many tokens")->default_str("512");
+  app.add_option("--temp", flags.temperature, "Set the sampling temperature; 0: always the most likely token")
       ->default_str("0");
-  app.add_option("--seed", flags.seed, "Seed of the random choice; left out: a new one each time");
-  app.add_option("--stop", flags.stop, "Texts that end the answer");
+  app.add_option("--top-p", flags.top_p, "Sample from the most likely tokens whose probabilities add up to this")
+      ->default_str("1");
+  app.add_option("--top-k", flags.top_k, "Sample from this many of the most likely tokens; 0: all")->default_str("0");
+  app.add_option("--min-p", flags.min_p, "Sample from tokens that are at least this fraction as likely as the most likely one")
+      ->default_str("0");
+  app.add_option("--seed", flags.seed, "Random seed; left out: a new one for each request");
+  app.add_option("--stop", flags.stop, "Stop the answer before any of these texts");
   app.add_flag("--no-stream", flags.no_stream, "Print the answer once it is complete");
 }
 
@@ -118,7 +119,7 @@ CLI::App& add_command(CLI::App& app, Flags& flags, Action& action, const char* n
   CLI::App& command = *app.add_subcommand(name, description);
   add_socket_flag(command, flags);
   command.callback([&action, run = std::move(run)] {
-    if (!action) action = run;  // the innermost command runs first
+    if (!action) action = run;  // The callback of the innermost command runs first.
   });
   return command;
 }
@@ -201,7 +202,7 @@ void add_views(CLI::App& app, Flags& flags, Action& action) {
               [](const Flags&, Tools& tools) { return print_ping(tools.client, tools.output); });
 }
 
-// Without a command below it, `models` asks the daemon; the others change the file that it reads.
+// `models` and `models list` ask the daemon; the other subcommands edit models.yaml.
 void add_models(CLI::App& app, Flags& flags, Action& action) {
   const auto list = [](const Flags& given, Tools& tools) { return print_models(tools.client, tools.output, given.as_json); };
   CLI::App& models =
@@ -239,7 +240,7 @@ void add_texts_flags(CLI::App& app, TextsOptions& options, const char* texts, st
       ->check(CLI::IsMember(std::move(long_inputs)))
       ->default_str("refuse");
   app.add_flag("--background", options.is_background,
-               "Yield to interactive requests, and wait up to five minutes instead of one");
+               "Let interactive requests go first, and wait up to five minutes instead of one");
   app.add_flag("--json", options.as_json, "Print one JSON object per line, also on a terminal");
 }
 
@@ -303,7 +304,7 @@ void add_one_shot(CLI::App& app, Flags& flags) {
   add_generation_flags(app, flags.one_shot.generation);
 }
 
-// A flag of one shot before a command would be ignored without a word.
+// Without this check, flags of the one-shot mode before a command would be ignored silently.
 void refuse_one_shot_flags(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0 && option->get_name() != "--socket") {
@@ -312,7 +313,7 @@ void refuse_one_shot_flags(const CLI::App& app) {
   }
 }
 
-// The prompt of the flags, of standard input, or both.
+// The prompt from --prompt, standard input, or both.
 Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
   const std::string& given = flags.one_shot.prompt;
   const bool is_from_input_only = !flags.has_prompt || given == "-";
@@ -326,7 +327,7 @@ Result<std::string> whole_prompt(const Flags& flags, Interrupts& interrupts) {
     if (!prompt.empty() && !input->empty()) prompt += "\n\n";
     prompt += *input;
   }
-  if (prompt.empty()) return fail(ExitCode::usage, "the prompt is empty");
+  if (prompt.empty()) return fail(ExitCode::usage, "the prompt is empty: give --prompt TEXT, or text on standard input");
   return prompt;
 }
 
@@ -348,14 +349,15 @@ Result<void> run(Flags& flags, Action action) {
   return action(flags, tools);
 }
 
-// A descriptor 0 to 2 that the parent closed would be given to our socket, and what we print would go to the daemon.
+// Opens the descriptors 0 to 2 that the parent closed. Otherwise the socket could get one of them, and the output would go to
+// the daemon.
 void open_standard_descriptors() {
   int fd = open("/dev/null", O_RDWR);
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
   if (fd >= 0) close(fd);
 }
 
-// Text is UTF-8 everywhere in this program, also where the environment names no locale.
+// Uses UTF-8 even if the environment sets no locale.
 void use_utf8() {
   if (std::setlocale(LC_CTYPE, "") == nullptr || std::string_view(nl_langinfo(CODESET)) != "UTF-8")
     std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -378,7 +380,7 @@ int main_of(int argc, char** argv) {
   add_texts_commands(app, flags, action);
   add_describe(app, flags, action);
   add_pull(app, flags);
-  app.footer(kFooter);  // after the subcommands, which would inherit it
+  app.footer(kFooter);  // Added last, because subcommands would inherit it.
   try {
     app.parse(argc, argv);
     if (action || flags.local) refuse_one_shot_flags(app);

@@ -15,17 +15,15 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-std::string cell_of(const json::value& value) {
+std::string cell_of(const boost::json::value& value) {
   if (value.is_string()) return std::string(value.get_string());
   if (value.is_double()) return human_number(value.get_double());
   if (value.is_null()) return "unknown";
-  return json::serialize(value);
+  return boost::json::serialize(value);
 }
 
-// The fields of the first object are the columns.
-std::string rows_text(const json::array& rows) {
+// Prints a table whose columns are the fields of the first object.
+std::string rows_text(const boost::json::array& rows) {
   std::vector<Column> columns = {{"WORKER", Align::right}};
   if (rows.empty() || !rows[0].is_object()) return "";
   for (const auto& field : rows[0].get_object()) columns.push_back({std::string(field.key()), Align::right});
@@ -34,7 +32,7 @@ std::string rows_text(const json::array& rows) {
     if (!rows[i].is_object()) continue;
     std::vector<std::string> cells = {std::to_string(i)};
     for (std::size_t column = 1; column < columns.size(); ++column) {
-      const json::value* value = rows[i].get_object().if_contains(columns[column].header);
+      const boost::json::value* value = rows[i].get_object().if_contains(columns[column].header);
       cells.push_back(value == nullptr ? "" : cell_of(*value));
     }
     table.add(std::move(cells));
@@ -44,7 +42,7 @@ std::string rows_text(const json::array& rows) {
 
 }  // namespace
 
-std::string metrics_text(const json::object& metrics) {
+std::string metrics_text(const boost::json::object& metrics) {
   Table table({{""}, {"", Align::right}});
   for (const auto& field : metrics) {
     if (!field.value().is_structured()) table.add({std::string(field.key()), cell_of(field.value())});
@@ -56,7 +54,7 @@ std::string metrics_text(const json::object& metrics) {
 Result<void> print_metrics(Client& client, Output& output, bool as_json) {
   auto answer = client.call({{"type", "metrics"}}, "metrics");
   if (!answer) return std::unexpected(answer.error());
-  return print(output, as_json ? json::serialize(*answer) + '\n' : metrics_text(object_field(*answer, "metrics")));
+  return print(output, as_json ? boost::json::serialize(*answer) + '\n' : metrics_text(object_field(*answer, "metrics")));
 }
 
 Result<void> print_ping(Client& client, Output& output) {

@@ -1,4 +1,4 @@
-// The daemon's numbers: once, or again and again.
+// The daemon's metrics and `ping`.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 
 namespace uma::cli {
 
-// Every number by its name, in the daemon's order, then one row per worker.
+// Each metric with its name, in the daemon's order, then one row per worker.
 [[nodiscard]] std::string metrics_text(const boost::json::object& metrics);
 
 Result<void> print_metrics(Client& client, Output& output, bool as_json);
 
-// "pong from PATH after 0.2 ms"
+// Prints a line such as "pong from PATH after 0.2 ms".
 Result<void> print_ping(Client& client, Output& output);
 
 }  // namespace uma::cli

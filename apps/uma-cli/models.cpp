@@ -20,24 +20,22 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 constexpr int kLoadPollMs = 200;
 
-json::object entry_called(const json::object& answer, const std::string& name) {
-  for (const json::value& entry : array_field(answer, "models")) {
+boost::json::object entry_called(const boost::json::object& answer, const std::string& name) {
+  for (const boost::json::value& entry : array_field(answer, "models")) {
     if (entry.is_object() && (name.empty() || text_field(entry.get_object(), "name") == name)) return entry.get_object();
   }
   return {};
 }
 
-// One line on standard error that is written over while a model loads; nothing where standard error is not a terminal.
+// One line on standard error, redrawn while a model loads. Prints nothing if standard error is not a terminal.
 class LoadLine {
  public:
   ~LoadLine() {
     if (is_shown_) std::cerr << "\r\x1b[K" << std::flush;
   }
-  void show(const json::object& model) {
+  void show(const boost::json::object& model) {
     if (isatty(STDERR_FILENO) == 0) return;
     is_shown_ = true;
     std::cerr << std::format("\r\x1b[Kloading {}: {:.0f} %", printable_line(text_field(model, "name")),
@@ -49,21 +47,21 @@ class LoadLine {
   bool is_shown_ = false;
 };
 
-std::string state_of(const json::object& model) {
+std::string state_of(const boost::json::object& model) {
   const std::string state = text_field(model, "state");
   return state == "loading" ? std::format("loading {:.0f} %", 100 * number_field(model, "load_progress")) : state;
 }
 
-// A daemon that does not say is one of chats alone.
-std::string capability_of(const json::object& model) {
+// An older daemon reports no capability; its models are chat models.
+std::string capability_of(const boost::json::object& model) {
   std::string capability = text_field(model, "capability");
   if (!capability.empty()) return capability;
   return bool_field(model, "has_chat_template") ? "chat" : "text";
 }
 
-std::string aliases_of(const json::object& model) {
+std::string aliases_of(const boost::json::object& model) {
   std::string text;
-  for (const json::value& alias : array_field(model, "aliases")) {
+  for (const boost::json::value& alias : array_field(model, "aliases")) {
     if (alias.is_string()) text += std::format("{}{}", text.empty() ? "" : ",", std::string_view(alias.get_string()));
   }
   return text;
@@ -74,34 +72,34 @@ Result<std::string> models_file(const std::string& given) {
 }
 
 Result<void> say_changed(Output& output, std::string_view what, const std::string& name, const std::string& file) {
-  return print(output, std::format("{} {} in {}; umad reads it when it is sent HUP (kill -HUP), or started\n", what,
-                                   printable_line(name), printable_line(file)));
+  return print(output, std::format("{} {} in {}; umad reads the file at its start and when it receives SIGHUP (kill -HUP)\n",
+                                   what, printable_line(name), printable_line(file)));
 }
 
-// The absolute path of a file that could be a model.
+// The absolute path of a GGUF file, or a failure.
 Result<std::string> checked_file(const std::string& path) {
   std::error_code problem;
   if (!std::filesystem::is_regular_file(path, problem)) {
-    return fail(ExitCode::usage, std::format("{}: no such file, and no http(s) address", printable_line(path)));
+    return fail(ExitCode::usage, std::format("{} is neither an existing file nor an http(s) URL", printable_line(path)));
   }
   std::string head(kGgufHeadBytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<std::size_t>(file.gcount()));
   if (const std::string why = why_not_gguf(head); !why.empty()) {
-    return fail(ExitCode::usage, std::format("{} is no model: {}", printable_line(path), why));
+    return fail(ExitCode::usage, std::format("{} is not a GGUF model: {}", printable_line(path), why));
   }
   return std::filesystem::absolute(path, problem).lexically_normal().string();
 }
 
 }  // namespace
 
-Result<json::object> find_model(Client& client, const std::string& name, Interrupts& interrupts) {
+Result<boost::json::object> find_model(Client& client, const std::string& name, Interrupts& interrupts) {
   LoadLine line;
   while (true) {
     auto answer = client.call({{"type", "models"}}, "models");
     if (!answer) return std::unexpected(answer.error());
-    json::object model = entry_called(*answer, name);
+    boost::json::object model = entry_called(*answer, name);
     if (text_field(model, "state") != "loading") return model;
     line.show(model);
     if (interrupts.wait({}, kLoadPollMs) == Wake::signal && interrupts.pending()) return interrupted();
@@ -111,7 +109,7 @@ Result<json::object> find_model(Client& client, const std::string& name, Interru
 Result<void> print_models(Client& client, Output& output, bool as_json) {
   auto answer = client.call({{"type", "models"}}, "models");
   if (!answer) return std::unexpected(answer.error());
-  if (as_json) return print(output, json::serialize(*answer) + '\n');
+  if (as_json) return print(output, boost::json::serialize(*answer) + '\n');
   Table table({{"NAME"},
                {"STATE"},
                {"CAPABILITY"},
@@ -121,9 +119,9 @@ Result<void> print_models(Client& client, Output& output, bool as_json) {
                {"WORKERS", Align::right},
                {"ALIASES"},
                {"DESCRIPTION"}});
-  for (const json::value& value : array_field(*answer, "models")) {
+  for (const boost::json::value& value : array_field(*answer, "models")) {
     if (!value.is_object()) continue;
-    const json::object& model = value.get_object();
+    const boost::json::object& model = value.get_object();
     table.add({text_field(model, "name"), state_of(model), capability_of(model), human_bytes(number_field(model, "bytes")),
                std::to_string(int_field(model, "context_tokens")), std::to_string(int_field(model, "slots")),
                std::to_string(int_field(model, "workers")), aliases_of(model), text_field(model, "description")});

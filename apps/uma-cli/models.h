@@ -1,4 +1,4 @@
-// The daemon's models.
+// Lists the daemon's models and edits models.yaml.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace uma::cli {
 
-// The entry of `models` called `name`, or the default model (the first) when `name` is empty. Waits while that model is
-// loading, showing on a terminal's standard error how far it is. An empty object: unknown; the daemon will say so to the
-// request.
+// Returns the entry of `models` called `name`, or the default model (the first entry) if `name` is empty. Waits while the model
+// is loading and shows the progress if standard error is a terminal. Returns an empty object for an unknown model, which the
+// daemon itself will refuse.
 Result<boost::json::object> find_model(Client& client, const std::string& name, Interrupts& interrupts);
 
 Result<void> print_models(Client& client, Output& output, bool as_json);
 
-// Adds a model to models.yaml, or removes it, and says what makes the daemon see that. `file` may be empty: where umad looks. A
-// source that is a file must be a GGUF file, whose absolute path is noted.
+// Adds a model to models.yaml, or removes one, and explains how to make the daemon read the file. An empty `file` means umad's
+// default path. A source that is a file must be a GGUF file; its absolute path is stored.
 Result<void> add_model(const std::string& file, NewModel model, Output& output);
 Result<void> remove_model(const std::string& file, const std::string& name, Output& output);
 

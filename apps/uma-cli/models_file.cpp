@@ -36,7 +36,7 @@ bool is_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameBytesMax && std::ranges::none_of(name, is_bad) && is_utf8(name);
 }
 
-// As YAML writes it: in quotes, unless it is a plain word.
+// Text as a YAML scalar, in quotes unless it is a plain word.
 std::string written(std::string_view text) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   const auto is_plain = [&](char c) {
@@ -58,7 +58,7 @@ std::string written(std::string_view text) {
   return quoted + '"';
 }
 
-// The names that a text says, and the aliases among them.
+// The names and aliases in a file.
 struct Names {
   std::vector<std::string> models;
   std::set<std::string> all;
@@ -93,16 +93,16 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-// A line at the left edge that is no comment: there a block begins.
+// Whether a block begins here: the line starts at the left edge and is no comment.
 bool begins_block(std::string_view line) {
   constexpr std::string_view kOther = " \t\r\n#";
   return !line.empty() && !kOther.contains(line.front()) && !line.starts_with("---") && !line.starts_with("...");
 }
 
-// The name that such a line begins with; nothing where it has none of a form that is certain.
+// The name at the beginning of the line; empty if it cannot be read with certainty.
 std::optional<std::string> name_of_block(std::string_view line) {
   try {
-    // The line alone, or with a value below it, is a map of one key.
+    // The line, with or without a value below it, is a map of one key.
     const YAML::Node node = YAML::Load(std::string(line));
     return node.IsMap() && node.size() == 1 ? std::optional(node.begin()->first.Scalar()) : std::nullopt;
   } catch (const YAML::Exception&) {
@@ -110,9 +110,9 @@ std::optional<std::string> name_of_block(std::string_view line) {
   }
 }
 
-constexpr const char* kByHand = "it is not written as a name on a line and its values below: change it by hand";
+constexpr const char* kByHand = "its layout is not one name per line with indented values below: edit it by hand";
 
-// The edit is right where exactly `name` came or went.
+// Checks that the edit added or removed exactly one name.
 Result<std::string> checked(std::string text, const std::vector<std::string>& expected) {
   auto names = names_in(text);
   if (!names || names->models != expected) return fail(ExitCode::usage, kByHand);
@@ -127,7 +127,7 @@ Result<std::string> read_file(const std::string& path) {
   std::error_code problem;
   if (!fs::exists(path, problem)) return std::string();
   if (!fs::is_regular_file(path, problem) || fs::file_size(path, problem) > kFileBytesMax)
-    return fail(ExitCode::usage, "it is no file, or too large for a list of models");
+    return fail(ExitCode::usage, "it is not a regular file, or too large for a list of models");
   const std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -149,7 +149,7 @@ Result<void> replace_file(const std::string& path, std::string_view text, int fo
   struct stat old{};
   const mode_t mode = ::stat(path.c_str(), &old) == 0 ? old.st_mode & 0777 : 0600;
   const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
-  (void)::unlink(temporary.c_str());  // of a process that had this id and was killed
+  (void)::unlink(temporary.c_str());  // Left behind by a killed process that had the same id.
   const UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.is_open()) return fail(ExitCode::server, std::string(trouble()));
   auto written = write_all(fd.get(), text);
@@ -171,7 +171,7 @@ Result<std::string> default_models_file() {
     return value == nullptr ? "" : value;
   };
   const std::string folder = xdg_folder(variable("XDG_CONFIG_HOME"), variable("HOME"), ".config");
-  if (folder.empty()) return fail(ExitCode::usage, "no home folder is known: say --file FILE");
+  if (folder.empty()) return fail(ExitCode::usage, "neither XDG_CONFIG_HOME nor HOME is set: give --file FILE");
   return folder + "/uma/models.yaml";
 }
 
@@ -183,8 +183,9 @@ Result<std::string> with_model(const std::string& text, const NewModel& model) {
   for (const std::string& name : added) {
     if (!is_name(name))
       return fail(ExitCode::usage,
-                  std::format("\"{}\" cannot be a model's name: up to {} bytes without blanks", name, kNameBytesMax));
-    if (!names->all.insert(name).second) return fail(ExitCode::usage, std::format("the name {} is taken already", name));
+                  std::format("\"{}\" is not a valid model name: use 1 to {} bytes without blanks", name, kNameBytesMax));
+    if (!names->all.insert(name).second)
+      return fail(ExitCode::usage, std::format("the name {} is already taken: choose another one", name));
   }
   const bool is_url = model.source.starts_with("http://") || model.source.starts_with("https://");
   std::string block = std::format("{}:\n  {}: {}\n", written(model.name), is_url ? "url" : "path", written(model.source));
@@ -199,13 +200,13 @@ Result<std::string> with_model(const std::string& text, const NewModel& model) {
 Result<std::string> without_model(const std::string& text, const std::string& name) {
   auto names = names_in(text);
   if (!names) return std::unexpected(names.error());
-  if (std::erase(names->models, name) == 0) return fail(ExitCode::usage, std::format("there is no model {}", name));
+  if (std::erase(names->models, name) == 0) return fail(ExitCode::usage, std::format("the file has no model {}", name));
   const std::vector<std::string_view> lines = lines_of(text);
   const auto begin =
       std::ranges::find_if(lines, [&](std::string_view line) { return begins_block(line) && name_of_block(line) == name; });
   if (begin == lines.end()) return fail(ExitCode::usage, kByHand);
   auto end = std::find_if(begin + 1, lines.end(), begins_block);
-  // Comments at the left edge and blank lines before the next block are its.
+  // Comments at the left edge and blank lines before the next block belong to that block.
   while (end - begin > 1 && (*(end - 1))[0] != ' ' && (*(end - 1))[0] != '\t') --end;
   std::string left;
   for (auto line = lines.begin(); line != lines.end(); ++line) {
@@ -220,11 +221,11 @@ Result<void> edit_file(const std::string& path, const Edit& edit) {
     return std::unexpected(std::move(failure));
   };
   std::error_code problem;
-  // A link stays one.
+  // A symbolic link stays a symbolic link.
   const fs::path target = fs::exists(path, problem) ? fs::canonical(path, problem) : fs::absolute(path, problem);
   fs::create_directories(target.parent_path(), problem);
   const UniqueFd folder(::open(target.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // The folder's lock, for the file itself is another one after each edit.
+  // The lock is on the folder, because each edit replaces the file.
   if (!folder.is_open() || ::flock(folder.get(), LOCK_EX) != 0) return failed({ExitCode::server, std::string(trouble()), ""});
   auto text = read_file(target.string());
   if (!text) return failed(text.error());

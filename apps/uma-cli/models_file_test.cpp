@@ -42,13 +42,13 @@ TEST(ModelsFile, AModelIsAddedAtTheEnd) {
 
 TEST(ModelsFile, NamesAreTakenOnce) {
   const std::string text = "a:\n  path: a\n  aliases: [b]\n";
-  EXPECT_EQ(refusal(with_model(text, {"a", "x", {}})), "the name a is taken already");
-  EXPECT_EQ(refusal(with_model(text, {"b", "x", {}})), "the name b is taken already");
-  EXPECT_EQ(refusal(with_model(text, {"c", "x", {"a"}})), "the name a is taken already");
-  EXPECT_EQ(refusal(with_model(text, {"c", "x", {"c"}})), "the name c is taken already");
-  EXPECT_TRUE(refusal(with_model(text, {"c d", "x", {}})).starts_with("\"c d\" cannot be a model's name"));
-  EXPECT_TRUE(refusal(with_model(text, {"", "x", {}})).contains("cannot be"));
-  EXPECT_TRUE(refusal(with_model(text, {std::string(129, 'x'), "x", {}})).contains("cannot be"));
+  EXPECT_EQ(refusal(with_model(text, {"a", "x", {}})), "the name a is already taken: choose another one");
+  EXPECT_EQ(refusal(with_model(text, {"b", "x", {}})), "the name b is already taken: choose another one");
+  EXPECT_EQ(refusal(with_model(text, {"c", "x", {"a"}})), "the name a is already taken: choose another one");
+  EXPECT_EQ(refusal(with_model(text, {"c", "x", {"c"}})), "the name c is already taken: choose another one");
+  EXPECT_TRUE(refusal(with_model(text, {"c d", "x", {}})).starts_with("\"c d\" is not a valid model name"));
+  EXPECT_TRUE(refusal(with_model(text, {"", "x", {}})).contains("not a valid model name"));
+  EXPECT_TRUE(refusal(with_model(text, {std::string(129, 'x'), "x", {}})).contains("not a valid model name"));
 }
 
 TEST(ModelsFile, OnlyItsBlockGoes) {
@@ -70,7 +70,7 @@ TEST(ModelsFile, OnlyItsBlockGoes) {
             "# All my models.\na:  # the first\n  path: a\n  # a remark on a\n  tasks:\n    query: \"q: \"\n\n# The second.\n"
             "c: {path: c}\n# The end.\n");
   EXPECT_TRUE(removed(text, "c").ends_with("  path: b\n# The end.\n"));
-  EXPECT_EQ(refusal(without_model(text, "d")), "there is no model d");
+  EXPECT_EQ(refusal(without_model(text, "d")), "the file has no model d");
 }
 
 TEST(ModelsFile, WhatIsAddedCanBeRemoved) {
@@ -81,11 +81,11 @@ TEST(ModelsFile, WhatIsAddedCanBeRemoved) {
 }
 
 TEST(ModelsFile, WhatIsWrittenOtherwiseIsLeftAlone) {
-  EXPECT_TRUE(refusal(without_model("{a: {path: a}, b: {path: b}}\n", "a")).contains("change it by hand"));
-  EXPECT_TRUE(refusal(with_model("{a: {path: a}}\n", {"b", "x", {}})).contains("change it by hand"));
+  EXPECT_TRUE(refusal(without_model("{a: {path: a}, b: {path: b}}\n", "a")).contains("edit it by hand"));
+  EXPECT_TRUE(refusal(with_model("{a: {path: a}}\n", {"b", "x", {}})).contains("edit it by hand"));
   EXPECT_TRUE(refusal(with_model("- a\n", {"b", "x", {}})).contains("must map the names of models"));
   EXPECT_TRUE(refusal(with_model("a: [\n", {"b", "x", {}})).starts_with("line "));
-  EXPECT_TRUE(refusal(without_model("? a\n: {path: a}\n", "a")).contains("change it by hand"));
+  EXPECT_TRUE(refusal(without_model("? a\n: {path: a}\n", "a")).contains("edit it by hand"));
 }
 
 class ModelsFileOnDisk : public ::testing::Test {
@@ -122,7 +122,7 @@ TEST_F(ModelsFileOnDisk, AnEditThatFailsChangesNothing) {
   ASSERT_TRUE(add("a").has_value());
   const auto refused = add("a");
   ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().message, path() + ": the name a is taken already");
+  EXPECT_EQ(refused.error().message, path() + ": the name a is already taken: choose another one");
   EXPECT_EQ(text(), "a:\n  path: /p\n");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "uma"), {}), 1);
 }

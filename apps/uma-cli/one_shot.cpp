@@ -16,14 +16,13 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-// In a session the daemon knows what a text is (a user message in chat mode); a one-shot prompt says it itself.
-Result<json::object> one_shot_request(Client& client, const OneShot& command, Interrupts& interrupts) {
-  json::object request = {{"type", "generate"}};
+// In a session the daemon knows whether it expects a message or plain text; a one-shot request has to state it.
+Result<boost::json::object> one_shot_request(Client& client, const OneShot& command, Interrupts& interrupts) {
+  boost::json::object request = {{"type", "generate"}};
   command.generation.add_to(request);
   if (!command.images.empty()) {
-    if (command.is_raw) return fail(ExitCode::usage, "--image and --raw exclude each other: a text has no images");
+    if (command.is_raw)
+      return fail(ExitCode::usage, "--raw continues a text, which cannot have images: leave out --raw or --image");
     const auto images = read_images(command.images);
     if (!images) return std::unexpected(images.error());
     const bool is_sessions = !command.session.empty() && command.model.empty();
@@ -46,14 +45,14 @@ Result<json::object> one_shot_request(Client& client, const OneShot& command, In
     is_chat = bool_field(*model, "has_chat_template");
   }
   if (is_chat) {
-    request["messages"] = json::array{json::object{{"role", "user"}, {"content", command.prompt}}};
+    request["messages"] = boost::json::array{boost::json::object{{"role", "user"}, {"content", command.prompt}}};
   } else {
     request["prompt"] = command.prompt;
   }
   return request;
 }
 
-Result<TurnEnd> run_in_session(Client& client, const OneShot& command, json::object request, Output& output,
+Result<TurnEnd> run_in_session(Client& client, const OneShot& command, boost::json::object request, Output& output,
                                Interrupts& interrupts) {
   auto end = run_turn(client, request, output, interrupts);
   if (end || end.error().server_code != kUnknownSession || is_session_id(command.session)) return end;
@@ -62,7 +61,7 @@ Result<TurnEnd> run_in_session(Client& client, const OneShot& command, json::obj
   create.model = command.model;
   create.is_raw = command.is_raw;
   if (auto created = create_session(client, create); !created) {
-    // Somebody else may have created it just now; if not, the daemon's reason is the better message.
+    // Another client may have created the session just now; if not, the daemon's error is the better message.
     auto again = run_turn(client, std::move(request), output, interrupts);
     if (!again && again.error().server_code == kUnknownSession) return std::unexpected(created.error());
     return again;

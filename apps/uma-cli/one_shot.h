@@ -1,4 +1,4 @@
-// `uma-cli --prompt`: one answer, then the end.
+// `uma-cli --prompt`: prints one answer and exits.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ namespace uma::cli {
 struct OneShot {
   std::string prompt;
   std::string model;                  // empty: the default model
-  std::string session;                // id or name; empty: none. A name that does not exist yet is created
-  std::vector<std::string> images{};  // files and addresses, before the prompt
+  std::string session;                // Id or name; empty: no session. A new name creates a session.
+  std::vector<std::string> images{};  // Files and URLs to put before the prompt.
   GenerationFlags generation;
-  bool is_raw = false;       // the model's text continued, even where it has a chat template
-  bool shows_usage = false;  // the receipt, on standard error
+  bool is_raw = false;       // Continues the text, even if the model has a chat template.
+  bool shows_usage = false;  // Prints the receipt on standard error.
 };
 
-// An interrupted generation is an interrupted Failure; a reader that left is a success.
+// Returns an interrupted Failure for an interrupted generation, and success if the reader of the output left.
 Result<void> run_one_shot(Client& client, const OneShot& command, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

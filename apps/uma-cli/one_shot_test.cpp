@@ -10,19 +10,18 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-json::object models(bool has_chat_template, const char* state = "ready") {
-  return {{"models", json::array{json::object{{"name", "m"}, {"state", state}, {"has_chat_template", has_chat_template}}}}};
+boost::json::object models(bool has_chat_template, const char* state = "ready") {
+  return {{"models",
+           boost::json::array{boost::json::object{{"name", "m"}, {"state", state}, {"has_chat_template", has_chat_template}}}}};
 }
 
 // Serves requests until the client leaves: `models` as given, generations with "ok"; collects what was asked.
-FakeDaemon::Script serve_reply(bool has_chat_template, std::vector<json::object>& requests) {
+FakeDaemon::Script serve_reply(bool has_chat_template, std::vector<boost::json::object>& requests) {
   return [has_chat_template, &requests](FakeConnection& connection) {
-    for (json::object request = connection.read(); !request.empty(); request = connection.read()) {
+    for (boost::json::object request = connection.read(); !request.empty(); request = connection.read()) {
       const bool is_models = text_field(request, "type") == "models";
       connection.answer(request, is_models ? "models" : "eos",
-                        is_models ? models(has_chat_template) : json::object{{"reason", "stop"}, {"text", "ok"}});
+                        is_models ? models(has_chat_template) : boost::json::object{{"reason", "stop"}, {"text", "ok"}});
       requests.push_back(std::move(request));
     }
   };
@@ -39,7 +38,7 @@ class OneShotTest : public ::testing::Test {
 
   Interrupts interrupts_;
   Screen screen_{false, interrupts_};
-  std::vector<json::object> requests_;
+  std::vector<boost::json::object> requests_;
 };
 
 TEST_F(OneShotTest, SendsAUserMessageWhereTheModelHasAChatTemplate) {
@@ -49,10 +48,10 @@ TEST_F(OneShotTest, SendsAUserMessageWhereTheModelHasAChatTemplate) {
   command.generation.stop = {"a", "b"};
   ASSERT_TRUE(run(serve_reply(true, requests_), command));
   ASSERT_EQ(requests_.size(), 2u);
-  EXPECT_EQ(json::serialize(array_field(requests_[1], "messages")), R"([{"role":"user","content":"Hi"}])");
+  EXPECT_EQ(boost::json::serialize(array_field(requests_[1], "messages")), R"([{"role":"user","content":"Hi"}])");
   EXPECT_FALSE(requests_[1].contains("prompt"));
   EXPECT_EQ(int_field(requests_[1], "max_tokens"), 5);
-  EXPECT_EQ(json::serialize(array_field(requests_[1], "stop")), R"(["a","b"])");
+  EXPECT_EQ(boost::json::serialize(array_field(requests_[1], "stop")), R"(["a","b"])");
   EXPECT_FALSE(requests_[1].contains("temperature")) << "the daemon's defaults hold for what was not given";
   EXPECT_EQ(screen_.text(), "ok\n");
 }
@@ -75,7 +74,7 @@ TEST_F(OneShotTest, WaitsForAModelThatIsLoadingBeforeItDecides) {
       [](FakeConnection& connection) {
         connection.answer(connection.read(), "models", models(false, "loading"));
         connection.answer(connection.read(), "models", models(true));
-        const json::object request = connection.read();
+        const boost::json::object request = connection.read();
         EXPECT_TRUE(request.contains("messages"));
         connection.answer(request, "eos", {{"reason", "stop"}});
       },
@@ -89,7 +88,7 @@ TEST_F(OneShotTest, CreatesANamedSessionThatDoesNotExistYet) {
   command.model = "m";
   ASSERT_TRUE(run(
       [](FakeConnection& connection) {
-        json::object request = connection.read();
+        boost::json::object request = connection.read();
         EXPECT_EQ(text_field(request, "session_id"), "notes");
         connection.fail(request, "E_SESSION_001");
         request = connection.read();

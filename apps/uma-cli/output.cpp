@@ -9,7 +9,7 @@
 namespace uma::cli {
 namespace {
 
-// A pipe that poll() calls writable takes this much without blocking (POSIX: PIPE_BUF).
+// A pipe that poll() reports as writable takes this much without blocking (POSIX: PIPE_BUF).
 constexpr std::size_t kChunkBytes = 4096;
 
 }  // namespace

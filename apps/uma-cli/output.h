@@ -1,5 +1,5 @@
-// Standard output, unbuffered: what was written is on its way. To a terminal goes only what printable.h lets through; a file or
-// a pipe gets the exact bytes. Only a write that cannot go on (a pipe that nobody drains) ends at Ctrl-C.
+// Standard output, unbuffered. Text for a terminal is filtered by printable.h; a file or a pipe gets the exact bytes. A Ctrl-C
+// interrupts only a write that cannot proceed, such as one to a full pipe.
 #pragma once
 
 #include <string_view>
@@ -10,21 +10,21 @@ namespace uma::cli {
 
 enum class WriteEnd {
   done,
-  interrupted,  // it would block and a signal is pending; the rest was not written
-  closed,       // nobody reads any more (`| head -1`)
-  failed,       // the disk is full, or the like: error_number() says
+  interrupted,  // The write would block and a signal is pending; the rest was not written.
+  closed,       // The output has no reader any more, as after `| head -1`.
+  failed,       // Any other error, such as a full disk: see error_number().
 };
 
 class Output {
  public:
-  // Borrows both for its life. `fd` stays open.
+  // Borrows `interrupts` and `fd` for its lifetime; does not close `fd`.
   Output(int fd, bool is_terminal, Interrupts& interrupts) : fd_(fd), is_terminal_(is_terminal), interrupts_(interrupts) {}
 
   WriteEnd write(std::string_view text);
-  // The same for text of our own: terminal sequences in it work.
+  // Writes trusted text, whose terminal sequences work.
   WriteEnd write_verbatim(std::string_view text);
 
-  [[nodiscard]] bool is_closed() const;  // asks the system: true when the reader of a pipe is gone
+  [[nodiscard]] bool is_closed() const;  // True if the reader of a pipe is gone. Makes a system call.
   [[nodiscard]] bool is_terminal() const { return is_terminal_; }
   [[nodiscard]] bool at_line_start() const { return at_line_start_; }
   [[nodiscard]] int fd() const { return fd_; }

@@ -28,13 +28,13 @@ constexpr int kOpensMax = 100;
 
 std::unexpected<Failure> disk_failure(const std::string& path, int error_number) {
   if (error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG) {
-    return fail(ExitCode::server, std::format("{}: {}; what is here is kept: make room and give the same command again", path,
-                                              std::strerror(error_number)));
+    return fail(ExitCode::server,
+                std::format("{}: {}; free some space and run the same command again", path, std::strerror(error_number)));
   }
   return fail(ExitCode::server, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// Writes all of it; 0, or the errno of what failed. `written` counts either way.
+// Writes all bytes. Returns 0 or an errno; `written` is counted in both cases.
 int write_all(int fd, std::string_view bytes, std::size_t& written) {
   written = 0;
   while (written < bytes.size()) {
@@ -46,7 +46,7 @@ int write_all(int fd, std::string_view bytes, std::size_t& written) {
   return 0;
 }
 
-// Hands every byte from the descriptor's place on to `take`. Failures name `path`.
+// Passes every byte from the descriptor's position to `take`. Failures name `path`.
 template <class TakeT>
 Result<void> read_all(int fd, const std::string& path, Interrupts& interrupts, TakeT&& take) {
   std::vector<char> buffer(kReadBytes);
@@ -110,20 +110,20 @@ Result<std::unique_ptr<PartFile>> PartFile::open(const std::string& target) {
     if (file.get() < 0) return disk_failure(path, errno);
     if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) return disk_failure(path, errno);
-      return fail(ExitCode::server, std::format("another uma-cli is fetching {} just now", target));
+      return fail(ExitCode::server, std::format("another uma-cli is downloading {}: wait for it to finish", target));
     }
     struct stat ours{};
     struct stat named{};
     if (fstat(file.get(), &ours) != 0) return disk_failure(path, errno);
-    if (!S_ISREG(ours.st_mode)) return fail(ExitCode::server, std::format("{} is not a file", path));
-    // Between our open and our lock the other one may have published the file, or removed it: what we hold is then no part.
+    if (!S_ISREG(ours.st_mode)) return fail(ExitCode::server, std::format("{} is not a regular file", path));
+    // Between open() and the lock, another process may have published or removed the file, which is then not the part any more.
     if (lstat(path.c_str(), &named) != 0 || named.st_ino != ours.st_ino || named.st_dev != ours.st_dev) continue;
     std::unique_ptr<PartFile> part(new PartFile(target, file.release()));
     part->size_ = static_cast<std::uint64_t>(ours.st_size);
     part->state_ = read_state(part->state_path_);
     return part;
   }
-  return fail(ExitCode::server, std::format("{} comes and goes: somebody else works on it", path));
+  return fail(ExitCode::server, std::format("{} keeps changing: another program works on it", path));
 }
 
 Result<void> PartFile::load(Interrupts& interrupts, const OnBytes& on_bytes) {
@@ -135,7 +135,7 @@ Result<void> PartFile::load(Interrupts& interrupts, const OnBytes& on_bytes) {
     on_bytes(done);
   });
   if (!read) return read;
-  if (done != expected) return fail(ExitCode::server, std::format("{} changes while it is read", path_));
+  if (done != expected) return fail(ExitCode::server, std::format("{} changed while it was read", path_));
   return {};
 }
 
@@ -165,7 +165,7 @@ Result<void> PartFile::append(std::string_view bytes) {
 Result<void> PartFile::save_state() const {
   const std::string temporary = state_path_ + ".tmp";
   const std::string text = state_text(*state_);
-  // The address may hold a secret of its owner.
+  // The URL may contain a secret of the user.
   const UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return disk_failure(temporary, errno);
   std::size_t written = 0;
@@ -190,7 +190,7 @@ Result<void> PartFile::check_room(std::uint64_t total) const {
 Result<void> PartFile::publish(bool replaces) {
   if (fsync(fd_) != 0) return disk_failure(path_, errno);
   int status = renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), replaces ? 0 : RENAME_NOREPLACE);
-  // Not every file system can refuse.
+  // Some file systems cannot rename without replacing.
   if (status != 0 && (errno == EINVAL || errno == ENOSYS)) status = std::rename(path_.c_str(), target_.c_str());
   if (status != 0) return disk_failure(target_, errno);
   unlink(state_path_.c_str());
@@ -201,7 +201,7 @@ Result<void> PartFile::publish(bool replaces) {
 void PartFile::discard() {
   struct stat ours{};
   struct stat named{};
-  // Once published the name is free for others.
+  // After publish() the part's name may belong to another process.
   if (fstat(fd_, &ours) != 0 || lstat(path_.c_str(), &named) != 0 || ours.st_ino != named.st_ino) return;
   unlink(state_path_.c_str());
   unlink(path_.c_str());

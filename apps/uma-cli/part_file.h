@@ -1,7 +1,7 @@
-// A file that is being fetched: TARGET.part and what it is the beginning of, TARGET.part.json. Holds an exclusive lock on the
-// part for its life. Nothing but publish() makes TARGET, in one step, from a part that is on the disk. Invariants: (1) Once
-// loaded or begun, the sum and the first bytes are those of the part as it is. (2) A state on the disk describes the part's
-// bytes: it is written before them.
+// A file during its download: TARGET.part, and TARGET.part.json with its PartState. Holds an exclusive lock on the part for its
+// lifetime. Only publish() creates TARGET, in one step, from a part that was synced to disk. Invariants: (1) After load() or
+// begin(), the checksum and the first bytes match the part's contents. (2) The state on disk describes the part's bytes,
+// because it is written before them.
 #pragma once
 
 #include <cstdint>
@@ -20,35 +20,35 @@ namespace uma::cli {
 
 using OnBytes = std::function<void(std::uint64_t bytes_done)>;
 
-// The checksum of a file that is here. Ctrl-C ends it.
+// Computes the checksum of an existing file. Ctrl-C ends it.
 [[nodiscard]] Result<std::string> sha256_of_file(const std::string& path, Interrupts& interrupts, const OnBytes& on_bytes);
 
-// What `path` is, followed by nothing.
+// The type of file at `path`, without following links.
 enum class Presence { missing, file, other };
 [[nodiscard]] Presence presence_of(const std::string& path);
 
 class PartFile {
  public:
-  // Fails when somebody else holds the lock, or the folder does not take files.
+  // Fails if another process holds the lock, or if the folder is not writable.
   static Result<std::unique_ptr<PartFile>> open(const std::string& target);
-  ~PartFile();  // an empty part is removed
+  ~PartFile();  // Removes an empty part.
   PartFile(const PartFile&) = delete;
   PartFile& operator=(const PartFile&) = delete;
 
-  // Reads the bytes that an earlier run left, for the sum. Called once, before append() goes on with them.
+  // Reads the bytes of an earlier run into the checksum. Called once, before append() continues.
   Result<void> load(Interrupts& interrupts, const OnBytes& on_bytes);
-  // Empties the part and says what it will hold.
+  // Empties the part and stores the state of the new download.
   Result<void> begin(PartState state);
   Result<void> append(std::string_view bytes);
-  // Fails when the disk has no room for a file of `total` bytes.
+  // Fails if the disk has no space for a file of `total` bytes.
   [[nodiscard]] Result<void> check_room(std::uint64_t total) const;
-  // Gives the part its name. Without `replaces` it fails where somebody made the target meanwhile.
+  // Renames the part to TARGET. Without `replaces` it fails if TARGET has been created meanwhile.
   Result<void> publish(bool replaces);
   void discard();
 
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] const PartState* state() const { return state_ ? &*state_ : nullptr; }
-  [[nodiscard]] const std::string& head() const { return head_; }  // the first kGgufHeadBytes, or fewer
+  [[nodiscard]] const std::string& head() const { return head_; }  // The first kGgufHeadBytes, or fewer.
   [[nodiscard]] std::string sha256() const { return sum_.hex(); }
   [[nodiscard]] const std::string& path() const { return path_; }
 

@@ -1,4 +1,4 @@
-// Writes a whole answer of a command, or says why that was not possible.
+// Writes the whole output of a command, or reports an error.
 #pragma once
 
 #include <string_view>
@@ -8,10 +8,10 @@
 
 namespace uma::cli {
 
-// A reader that left (`| head -1`) is a success: it has what it wanted.
+// Succeeds if the reader left (`| head -1`), because it has what it wanted.
 Result<void> print(Output& output, std::string_view text);
 
-// "uma-cli: MESSAGE (CODE)" on standard error, safe for a terminal. Nothing for a failure without a message.
+// Prints "uma-cli: MESSAGE (CODE)" on standard error, safe for a terminal. A failure without a message prints nothing.
 void report(const Failure& failure);
 
 }  // namespace uma::cli

@@ -19,7 +19,7 @@ void append_printable(std::string& out, std::string_view text, std::string_view 
     } else if (byte == 0x7f) {
       out += "^?";
     } else if (byte == 0xc2 && static_cast<std::uint8_t>(text[at + 1]) < 0xa0) {
-      // Valid UTF-8 here, so a continuation byte follows.
+      // The text is valid UTF-8, so a continuation byte follows.
       out += std::format("<{:02X}>", static_cast<std::uint8_t>(text[++at]));
     } else {
       out += text[at];
@@ -47,7 +47,7 @@ Glyph first_glyph(std::string_view text) {
   std::mbstate_t state{};
   wchar_t character = 0;
   const std::size_t bytes = std::mbrtowc(&character, text.data(), text.size(), &state);
-  if (bytes == 0 || bytes > text.size()) return {1, 1};  // not a character of this locale
+  if (bytes == 0 || bytes > text.size()) return {1, 1};  // Not a character of this locale.
   return {bytes, static_cast<std::size_t>(std::max(0, wcwidth(character)))};
 }
 

@@ -1,5 +1,5 @@
-// Text of a model, another client or the daemon, made safe for a terminal: an escape sequence in it could otherwise move the
-// cursor, rewrite what was said before, change the title or answer for the user.
+// Makes text of a model, another client or the daemon safe for a terminal. An escape sequence in it could otherwise move the
+// cursor, rewrite earlier output, change the title or type input for the user.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace uma::cli {
 // U+FFFD.
 [[nodiscard]] std::string printable(std::string_view text);
 
-// The same for one line of a table: newline and tab become ^J and ^I.
+// Like printable(), for one line of a table: newline and tab become ^J and ^I.
 [[nodiscard]] std::string printable_line(std::string_view text);
 
-// Columns that valid UTF-8 `text` takes on a terminal, by the locale's LC_CTYPE.
+// Columns of valid UTF-8 `text` on a terminal, by the locale's LC_CTYPE.
 [[nodiscard]] std::size_t display_width(std::string_view text);
 
-// The longest start of `text` that takes at most `columns`; whole characters.
+// The longest prefix of `text` in whole characters that takes at most `columns`.
 [[nodiscard]] std::string_view clip(std::string_view text, std::size_t columns);
 
 }  // namespace uma::cli

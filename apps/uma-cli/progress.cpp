@@ -34,7 +34,7 @@ std::string percent_text(const ProgressView& view) {
   return std::format("{:3} %", static_cast<int>(100 * share(view)));
 }
 
-// The numbers, the most important first.
+// The numbers of the view, the most important ones first.
 std::vector<std::string> numbers(const ProgressView& view) {
   std::vector<std::string> parts;
   if (view.total) {
@@ -71,7 +71,7 @@ std::string bar_line(const ProgressView& view, std::size_t columns) {
     if (!tail.empty() && name_least + longer.size() > columns) break;
     tail = longer;
   }
-  const std::size_t left = columns > tail.size() ? columns - tail.size() : 0;  // for the name and the bar
+  const std::size_t left = columns > tail.size() ? columns - tail.size() : 0;  // Columns for the name and the bar.
   const std::size_t frame = 4;                                                 // "  [" and "]"
   std::string bar;
   if (view.total && left >= name_least + frame + kBarColumnsMin) {
@@ -102,7 +102,7 @@ std::string human_duration(double seconds) {
 }
 
 void RateMeter::add(TimePoint now, std::uint64_t bytes_done) {
-  // Fewer bytes than before: the download began anew.
+  // Fewer bytes than before: the download has restarted.
   if (!samples_.empty() && bytes_done < samples_.back().bytes) samples_.clear();
   if (!samples_.empty() && now - samples_.back().time < kSampleEvery) return;
   samples_.push_back({now, bytes_done});
@@ -149,7 +149,7 @@ void Progress::end() {
 }
 
 void Progress::draw() {
-  if (view_.done == 0 && !view_.total) return;  // nothing to tell yet
+  if (view_.done == 0 && !view_.total) return;  // Nothing to draw yet.
   drawn_at_ = clock_.now();
   is_stale_ = false;
   if (style_ == ProgressStyle::quiet) return;
@@ -158,7 +158,7 @@ void Progress::draw() {
     return;
   }
   is_on_line_ = true;
-  // The last column stays free: a cursor behind it would wrap on some terminals.
+  // The last column stays free, because a cursor behind it would wrap on some terminals.
   std::cerr << "\r" << bar_line(view_, terminal_columns() - 1) << "\x1b[K" << std::flush;
 }
 

@@ -1,4 +1,5 @@
-// How far a download is: one line that is redrawn on a terminal, a plain line now and then elsewhere, on standard error.
+// Shows the progress of a download on standard error: one line that is redrawn on a terminal, a plain line now and then
+// elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +13,20 @@
 namespace uma::cli {
 
 struct ProgressView {
-  std::string name;  // safe for a terminal
+  std::string name;  // Safe for a terminal.
   std::uint64_t done = 0;
   std::optional<std::uint64_t> total;
   std::optional<double> bytes_per_s;
 };
 
-// Name, bar, percent, bytes, rate and time left; what does not fit goes: first the time left, then the rate, then the bytes,
-// then the bar. Takes at most `columns`.
+// Name, bar, percent, bytes, rate and time left, in at most `columns`. If space is short, the time left is dropped first, then
+// the rate, the bytes and the bar.
 [[nodiscard]] std::string bar_line(const ProgressView& view, std::size_t columns);
-// The same for a log.
+// The same as one line of a log.
 [[nodiscard]] std::string plain_line(const ProgressView& view);
 [[nodiscard]] std::string human_duration(double seconds);  // "0:07", "12:30", "1:02:03"
 
-// Bytes a second over the last few seconds.
+// Computes bytes per second over the last few seconds.
 class RateMeter {
  public:
   void add(TimePoint now, std::uint64_t bytes_done);
@@ -49,12 +50,12 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Starts a line for another job; `name` is made safe here.
+  // Starts a line for another job. `name` need not be safe for a terminal.
   void begin(std::string_view name, std::optional<std::uint64_t> total);
   void set_total(std::optional<std::uint64_t> total) { view_.total = total; }
-  void update(std::uint64_t done);     // draws when it is time
-  void note(const std::string& text);  // a line of its own; our text, with safe parts
-  void end();                          // draws the last state and leaves the line
+  void update(std::uint64_t done);     // Redraws at a limited rate.
+  void note(const std::string& text);  // Prints a separate line; `text` must be safe for a terminal.
+  void end();                          // Draws the last state and ends the line.
 
  private:
   void draw();
@@ -64,12 +65,12 @@ class Progress {
   const Clock& clock_;
   ProgressView view_;
   RateMeter rate_;
-  TimePoint drawn_at_ = kNever;  // kNever: not yet
-  bool is_on_line_ = false;      // the cursor stands behind a bar
-  bool is_stale_ = false;        // something is not drawn yet
+  TimePoint drawn_at_ = kNever;  // kNever: not drawn yet.
+  bool is_on_line_ = false;      // The cursor stands behind a bar.
+  bool is_stale_ = false;        // The last state has not been drawn.
 };
 
-// By standard error and --quiet.
+// Chooses by standard error and --quiet.
 [[nodiscard]] ProgressStyle progress_style(bool is_quiet);
 
 }  // namespace uma::cli

@@ -37,7 +37,7 @@ std::string from_environment(const char* name) {
 }
 
 struct Hub {
-  std::string endpoint;  // without a slash at its end
+  std::string endpoint;  // Base URL of the hub, without a slash at the end.
   Credentials credentials;
 };
 
@@ -48,16 +48,17 @@ Result<Hub> hub_of_environment() {
   auto url = parse_url(endpoint);
   if (!url) return fail(ExitCode::usage, "HF_ENDPOINT: " + url.error().message);
   std::string token = from_environment("HF_TOKEN");
-  // Anything else could add header lines to a request.
+  // Other characters could add header lines to a request.
   if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c < 0x7f; }))
-    return fail(ExitCode::usage, "HF_TOKEN may hold only printable ASCII characters without blanks: check how it was set");
+    return fail(ExitCode::usage, "HF_TOKEN contains a blank or a character that is not printable ASCII: check how it was set");
   return Hub{std::move(endpoint), {std::move(url->origin), std::move(token)}};
 }
 
-// What the user says and what the hub says have to agree.
+// The checksums of the user and of the hub have to agree.
 Result<std::string> agreed_sum(const std::string& given, const std::string& of_hub, const std::string& name) {
   if (!given.empty() && !of_hub.empty() && given != of_hub)
-    return fail(ExitCode::protocol, std::format("the hub gives {} the SHA-256 {}, --sha256 says {}", name, of_hub, given));
+    return fail(ExitCode::protocol,
+                std::format("the hub lists the SHA-256 {1} for {0}, but --sha256 is {2}", name, of_hub, given));
   return given.empty() ? of_hub : given;
 }
 
@@ -98,18 +99,18 @@ Result<void> make_private_folders(const fs::path& folder) {
   return {};
 }
 
-// Where the file goes. `name` is what it is called where it comes from.
+// The file to write. `name` is its name at the source.
 Result<std::string> target_for(const PullOptions& options, const Result<std::string>& name) {
   std::error_code problem;
   if (!options.out.empty()) {
     const fs::path path = fs::absolute(options.out, problem);
-    if (problem || !path.has_filename()) return fail(ExitCode::usage, std::format("--out {} names no file", options.out));
+    if (problem || !path.has_filename())
+      return fail(ExitCode::usage, std::format("--out {} is not the path of a file", options.out));
     return path.string();
   }
   if (!name) return name;
   const std::string folder = models_folder(from_environment("XDG_DATA_HOME"), from_environment("HOME"));
-  if (folder.empty())
-    return fail(ExitCode::usage, "neither XDG_DATA_HOME nor HOME names a folder: say where to with --out FILE");
+  if (folder.empty()) return fail(ExitCode::usage, "neither XDG_DATA_HOME nor HOME is set: give --out FILE");
   if (auto made = make_private_folders(folder); !made) return std::unexpected(made.error());
   return folder + '/' + *name;
 }
@@ -121,14 +122,15 @@ std::string summary(const std::string& target, const std::string& sum, std::stri
                      human_bytes(static_cast<double>(size)), size, sum, checked, shell_word(target));
 }
 
-// Whether the file is here already. A file that is another one is a failure, without --force.
+// Whether the wanted file already exists. A different file of that name is a failure, unless is_forced is set.
 Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_forced, Progress& progress,
                      Interrupts& interrupts) {
   switch (presence_of(target)) {
     case Presence::missing:
       return false;
     case Presence::other:
-      return fail(ExitCode::usage, std::format("{} is there and is no file: name another with --out FILE", target));
+      return fail(ExitCode::usage,
+                  std::format("{} exists and is not a regular file: choose another path with --out FILE", target));
     case Presence::file:
       break;
   }
@@ -142,14 +144,14 @@ Result<bool> is_here(const std::string& target, const Wanted& wanted, bool is_fo
     if (!sum) return std::unexpected(sum.error());
     if (*sum == wanted.sha256) return true;
   }
-  return fail(ExitCode::usage, std::format("{} is there already{}: --force replaces it, --out FILE keeps both", target,
-                                           wanted.sha256.empty() ? "" : ", and it is another file"));
+  return fail(ExitCode::usage, std::format("{} already exists{}: --force replaces it, --out FILE keeps both", target,
+                                           wanted.sha256.empty() ? "" : " with different contents"));
 }
 
 }  // namespace
 
 Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& interrupts) {
-  // A file beyond a limit of this process is then EFBIG, which has a sentence.
+  // With SIGXFSZ ignored, a file beyond a limit of this process fails with EFBIG, which has a message.
   std::signal(SIGXFSZ, SIG_IGN);
   auto source = parse_source(options.source);
   if (!source) return std::unexpected(source.error());
@@ -185,12 +187,12 @@ Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& in
 
   auto part = PartFile::open(*target);
   if (!part) return std::unexpected(part.error());
-  // Under the lock: nobody else makes it now.
+  // Checked under the lock, so that no other process creates it now.
   auto here = is_here(*target, wanted, options.is_forced, progress, interrupts);
   if (!here) return std::unexpected(here.error());
-  const std::string_view checked = wanted.sha256.empty() ? "computed here, checked against nothing"
-                                   : given_sum.empty()   ? "as the hub says"
-                                                         : "as --sha256 says";
+  const std::string_view checked = wanted.sha256.empty() ? "computed here; no checksum to compare with"
+                                   : given_sum.empty()   ? "matches the hub"
+                                                         : "matches --sha256";
   std::string sum = wanted.sha256;
   if (!*here) {
     auto fetched = download(wanted, **part, http, progress, interrupts);
@@ -199,7 +201,8 @@ Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& in
     if (auto published = (*part)->publish(options.is_forced); !published) return published;
   }
   if (options.is_quiet) return {};
-  return print(output, summary(*target, sum, *here ? std::format("{}; it was here already", checked) : std::string(checked)));
+  return print(output,
+               summary(*target, sum, *here ? std::format("{}; the file was already here", checked) : std::string(checked)));
 }
 
 }  // namespace uma::cli

@@ -1,4 +1,4 @@
-// `uma-cli pull`: fetches a model to this disk. Start with resume.h (the rules), then download.h (the doing).
+// `uma-cli pull` downloads a model. resume.h has the rules and download.h the transfer.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ namespace uma::cli {
 
 struct PullOptions {
   std::string source;
-  std::string out;     // empty: the folder of models, under the file's own name
-  std::string sha256;  // empty: the hub's, where it says one
+  std::string out;     // Empty: the models folder, under the file's own name.
+  std::string sha256;  // Empty: the hub's checksum, if it lists one.
   int stall_timeout_s = 30;
   bool is_forced = false;
   bool is_quiet = false;
 };
 
-// Ends with the path on `output`, and how to serve the model. Exit codes: server also for a network or a disk that fails,
-// protocol also for a file that is not what was asked for.
+// Prints the path and how to serve the model. ExitCode::server also stands for network and disk errors, ExitCode::protocol for
+// a file that differs from the requested one.
 Result<void> run_pull(const PullOptions& options, Output& output, Interrupts& interrupts);
 
 }  // namespace uma::cli

@@ -11,13 +11,13 @@
 namespace uma::cli {
 namespace {
 
-constexpr std::size_t kNameBytesMax = 200;  // the file system's 255, less what .part.json and the like add
+constexpr std::size_t kNameBytesMax = 200;  // The file system's 255, less the length of .part.json and similar endings.
 
 bool is_alnum(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0;
 }
 
-// Letters, digits and -._ as hubs allow them in names; never "." or "..".
+// Letters, digits and -._ as hubs allow in names; never "." or "..".
 bool is_hub_word(std::string_view text) {
   return !text.empty() && text.front() != '.' &&
          std::ranges::all_of(text, [](char c) { return is_alnum(c) || std::string_view("-._").contains(c); });
@@ -55,8 +55,8 @@ Result<Source> parse_source(const std::string& text) {
                         is_hub_word(rest.substr(slash + 1)) && !name.revision.empty() &&
                         (colon == std::string_view::npos || !name.pick.empty());
   if (!is_whole) {
-    return fail(ExitCode::usage, std::format("{} is neither an http(s) address nor OWNER/REPO[:FILE-OR-QUANT][@REVISION]",
-                                             printable_line(text)));
+    return fail(ExitCode::usage,
+                std::format("{} is neither an http(s) URL nor OWNER/REPO[:FILE-OR-QUANT][@REVISION]", printable_line(text)));
   }
   return Source(std::move(name));
 }
@@ -67,21 +67,21 @@ Result<std::string> safe_file_name(std::string_view path) {
       !name.empty() && name.size() <= kNameBytesMax && name.front() != '.' && is_utf8(name) && printable_line(name) == name;
   if (!is_safe) {
     return fail(ExitCode::usage,
-                std::format("\"{}\" cannot be the name of a file here: give one with --out FILE", printable_line(name)));
+                std::format("\"{}\" is not a valid file name here: choose one with --out FILE", printable_line(name)));
   }
   if (is_split_name(name)) return refuse_split(name);
   if (!ends_in_gguf(name))
-    return fail(ExitCode::usage, std::format("{} does not end in .gguf: give a name with --out FILE", name));
+    return fail(ExitCode::usage, std::format("{} does not end in .gguf: choose a name with --out FILE", name));
   return name;
 }
 
 Result<std::string> file_name_of_url(const Url& url) {
   const std::string_view last = std::string_view(url.path).substr(url.path.rfind('/') + 1);
   const auto name = percent_decoded(last);
-  // A %2F would otherwise make folders out of one component.
+  // Otherwise %2F would turn one component into folders.
   if (!name || name->contains('/')) {
     return fail(ExitCode::usage,
-                std::format("\"{}\" cannot be the name of a file here: give one with --out FILE", printable_line(last)));
+                std::format("\"{}\" is not a valid file name here: choose one with --out FILE", printable_line(last)));
   }
   return safe_file_name(*name);
 }
@@ -114,7 +114,7 @@ Result<std::string> parse_sha256(std::string_view text) {
       sum += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   if (text.size() != 64 || sum.size() != 64)
-    return fail(ExitCode::usage, std::format("{} is not a SHA-256: that is 64 hexadecimal digits", printable_line(text)));
+    return fail(ExitCode::usage, std::format("{} is not a SHA-256, which has 64 hexadecimal digits", printable_line(text)));
   return sum;
 }
 

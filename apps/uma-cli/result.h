@@ -1,4 +1,4 @@
-// How the program ends, and why: every failure becomes an exit code and one sentence on standard error.
+// Every failure has an exit code and one sentence for standard error.
 #pragma once
 
 #include <expected>
@@ -10,14 +10,14 @@ namespace uma::cli {
 enum class ExitCode : int {
   success = 0,
   usage = 1,
-  server = 2,    // the daemon (for pull: the server, the network or the disk) reported an error, or there is no connection
-  protocol = 3,  // what came is not what the protocol allows (for pull: not the file that was asked for)
+  server = 2,    // The daemon (for pull: the server, the network or the disk) reported an error, or there is no connection.
+  protocol = 3,  // The peer broke the protocol (for pull: the file is not the requested one).
   interrupted = 130,
 };
 
 struct Failure {
   ExitCode exit_code;
-  std::string message;      // empty: nothing to say (the user pressed Ctrl-C)
+  std::string message;      // Empty: nothing to report, because the user pressed Ctrl-C.
   std::string server_code;  // "E_SESSION_001" and so on; empty unless the daemon reported it
 };
 

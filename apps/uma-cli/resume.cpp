@@ -15,8 +15,6 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 constexpr int kFirstWaitMs = 200;
 constexpr int kWaitMsMax = 5000;
 constexpr std::int64_t kRetryAfterSMax = 30;
@@ -35,12 +33,12 @@ bool take(std::string_view& text, std::string_view expected) {
   return true;
 }
 
-// Anything else could end the header line it is sent in.
+// Other text could end the header line that contains it.
 bool is_one_line(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 0x7f; });
 }
 
-// A weak ETag promises the same meaning, not the same bytes.
+// A weak ETag promises equal meaning, not equal bytes.
 bool is_strong(std::string_view etag) {
   return etag.size() >= 2 && etag.front() == '"' && etag.back() == '"' && is_one_line(etag);
 }
@@ -49,7 +47,7 @@ bool contradict(const std::optional<std::uint64_t>& a, const std::optional<std::
   return a && b && *a != *b;
 }
 
-// What the whole file must measure, when anybody has said so.
+// The size of the whole file, if it is known.
 std::optional<std::uint64_t> known_size(const PartState* state, const Wanted& wanted) {
   if (wanted.size) return wanted.size;
   return state != nullptr ? state->size : std::nullopt;
@@ -57,17 +55,17 @@ std::optional<std::uint64_t> known_size(const PartState* state, const Wanted& wa
 
 Result<Judgement> judge_whole(const HttpHead& head, const Wanted& wanted) {
   if (!head.content_encoding.empty() && head.content_encoding != "identity") {
-    return fail(ExitCode::server, std::format("the server sends {} packed ({}), which nobody asked for", wanted.name,
-                                              printable_line(head.content_encoding)));
+    return fail(ExitCode::server, std::format("the server sends {} compressed ({}), although pull did not ask for that",
+                                              wanted.name, printable_line(head.content_encoding)));
   }
   if (contradict(head.content_length, wanted.size)) {
-    return fail(ExitCode::protocol, std::format("the hub says that {} has {} bytes, the server announces {}", wanted.name,
-                                                *wanted.size, *head.content_length));
+    return fail(ExitCode::protocol, std::format("{} should have {} bytes according to the hub, but the server announces {}",
+                                                wanted.name, *wanted.size, *head.content_length));
   }
   const std::optional<std::uint64_t> total = wanted.size ? wanted.size : head.content_length;
   if (!total && !head.is_delimited && wanted.sha256.empty()) {
     return fail(ExitCode::server,
-                std::format("the server does not say how long {} is, so that a broken connection would look like "
+                std::format("the server does not state the length of {}, so a lost connection would look like "
                             "its end: give its checksum with --sha256",
                             wanted.name));
   }
@@ -89,7 +87,7 @@ Judgement judge_part(const HttpHead& head, const Plan& plan, const PartState& st
 
 Judgement judge_beyond(const HttpHead& head, const Plan& plan, const PartState& state, const Wanted& wanted) {
   const auto range = parse_content_range(head.content_range);
-  // A part of the known size would not have been asked for, so a size that is known differs from the part's.
+  // A part of the known size causes no request, so a known size differs from the part's.
   const bool is_all = range && range->total == plan.offset && !known_size(&state, wanted);
   if (is_all) return {Verdict::is_whole, plan.offset, plan.offset};
   return {Verdict::ask_anew, {}, {}};
@@ -98,17 +96,17 @@ Judgement judge_beyond(const HttpHead& head, const Plan& plan, const PartState& 
 }  // namespace
 
 std::string state_text(const PartState& state) {
-  json::object object = {
+  boost::json::object object = {
       {"url", state.url}, {"etag", state.etag}, {"last_modified", state.last_modified}, {"sha256", state.sha256}};
   if (state.size) object["size"] = *state.size;
-  return json::serialize(object) + '\n';
+  return boost::json::serialize(object) + '\n';
 }
 
 std::optional<PartState> parse_state(std::string_view text) {
   boost::system::error_code problem;
-  const json::value value = json::parse(text, problem);
+  const boost::json::value value = boost::json::parse(text, problem);
   if (problem || !value.is_object()) return std::nullopt;
-  const json::object& object = value.get_object();
+  const boost::json::object& object = value.get_object();
   PartState state{.url = text_field(object, "url"),
                   .etag = text_field(object, "etag"),
                   .last_modified = text_field(object, "last_modified"),
@@ -160,7 +158,7 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
     range.first = take_number(text);
     if (!range.first || !take(text, "-")) return std::nullopt;
     range.last = take_number(text);
-    // The largest number is refused so that the end of the range is a number too.
+    // The largest number is refused, so that the end of the range is a number, too.
     if (!range.last || *range.last < *range.first || *range.last == UINT64_MAX) return std::nullopt;
   }
   if (!take(text, "/")) return std::nullopt;
@@ -184,12 +182,13 @@ Failure http_failure(const HttpHead& head, const Wanted& wanted) {
                         "read it, a gated one also that you accept its licence on its page",
                         wanted.url.host, wanted.name, head.status));
       }
-      return because(std::format("the server refuses {} ({}): it wants a login, and pull has none for it", url, head.status));
+      return because(
+          std::format("the server refuses {} ({}): it requires a login, which pull does not support", url, head.status));
     case 404:
     case 410:
-      return because(std::format("there is no {} ({})", url, head.status));
+      return because(std::format("{} does not exist on the server ({})", url, head.status));
     default:
-      return because(std::format("the server answers {} for {}", head.status, url));
+      return because(std::format("the server answered with status {} for {}", head.status, url));
   }
 }
 

@@ -1,5 +1,5 @@
-// What to ask a server for when a part of the file is here, what its answer means for that part, and how long to keep asking.
-// Pure: pull's rules against a corrupt file are all in here.
+// Decides what to request when a part of the file exists, what the answer means for that part, and how long to retry. Pure: all
+// of pull's rules against a corrupt file are here.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace uma::cli {
 
-// What is known before the first request.
+// Facts that are known before the first request.
 struct Wanted {
   Url url;
-  std::string name;                   // of the file, for people
-  std::optional<std::uint64_t> size;  // as the hub says
-  std::string sha256;                 // as the hub or the user says; empty: unknown
-  bool is_on_hub = false;             // what it refuses may want a token
+  std::string name;                   // File name for messages.
+  std::optional<std::uint64_t> size;  // Size according to the hub.
+  std::string sha256;                 // Checksum according to the hub or the user; empty: unknown.
+  bool is_on_hub = false;             // A refusal by the hub may mean that a token is needed.
 };
 
-// What the bytes of a part are the beginning of; kept beside it as JSON.
+// Identifies the file whose beginning the part holds; stored beside the part as JSON.
 struct PartState {
   std::string url;
   std::string etag{};
@@ -33,27 +33,27 @@ struct PartState {
 [[nodiscard]] std::optional<PartState> parse_state(std::string_view text);
 
 struct Plan {
-  bool is_whole = false;     // nothing to ask: every byte is here
-  std::uint64_t offset = 0;  // 0: ask for all of it
-  std::string if_range;      // empty: the checksum at the end has to tell
+  bool is_whole = false;     // Every byte is already here: no request is needed.
+  std::uint64_t offset = 0;  // 0: request the whole file.
+  std::string if_range;      // Empty: only the checksum at the end can detect a different file.
 };
-// `state` may be null: the part is of unknown origin and worth nothing. Neither is one of another address, size or checksum,
-// nor one that could not be told from another file's: without an ETag, a date or a checksum.
+// Ignores a part that is of unknown origin (`state` is null), that belongs to another URL, size or checksum, or that has
+// neither ETag, date nor checksum to compare.
 [[nodiscard]] Plan plan_request(const PartState* state, std::uint64_t part_bytes, const Wanted& wanted);
 
 enum class Verdict {
-  write_new,  // the body is the file from its start: it replaces the part
-  append,     // the body goes on where the part ends
-  is_whole,   // the part is all there is
-  ask_anew,   // the part does not fit what the server has: ask for all of it
-  retry,      // the server cannot now
+  write_new,  // The body is the file from its start and replaces the part.
+  append,     // The body continues the part.
+  is_whole,   // The part is already the whole file.
+  ask_anew,   // The part does not match the server's file: request the whole file.
+  retry,      // The server is temporarily unable to answer.
 };
 struct Judgement {
   Verdict verdict;
-  std::optional<std::uint64_t> total;  // bytes of the whole file, where the answer says
-  std::optional<std::uint64_t> limit;  // bytes of the part once the whole body is written, where the answer says
+  std::optional<std::uint64_t> total;  // Bytes of the whole file, if the answer states them.
+  std::optional<std::uint64_t> limit;  // Bytes of the part after the whole body, if the answer states them.
 };
-// `state` is not null where `plan.offset` is not 0. Fails for an answer that more asking does not mend.
+// Requires: `state` is not null if `plan.offset` is not 0. Fails for an answer that a retry would not change.
 [[nodiscard]] Result<Judgement> judge(const HttpHead& head, const Plan& plan, const PartState* state, const Wanted& wanted);
 
 struct ContentRange {
@@ -66,12 +66,12 @@ struct ContentRange {
 // One sentence for a status that brings no file.
 [[nodiscard]] Failure http_failure(const HttpHead& head, const Wanted& wanted);
 
-// Counts attempts that brought nothing. 0.2 s after the first, doubling up to 5 s; an attempt that brought bytes counts as the
-// first.
+// Counts attempts without progress and spaces them: 0.2 s after the first, doubling up to 5 s. An attempt that brought bytes
+// starts the count again.
 class Patience {
  public:
   static constexpr int kAttemptsMax = 5;
-  // Nothing: enough asked.
+  // Returns nullopt after too many attempts.
   [[nodiscard]] std::optional<int> wait_ms(bool has_progress, std::int64_t retry_after_s);
 
  private:

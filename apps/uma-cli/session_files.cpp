@@ -21,16 +21,14 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-constexpr std::size_t kPartBytes = 384u << 10;  // 512 KiB as base64: within a frame of the usual limit
+constexpr std::size_t kPartBytes = 384u << 10;  // 512 KiB as base64, which fits a frame of the default limit.
 
 std::unexpected<Failure> file_failure(const std::string& path, int error_number) {
   return fail(ExitCode::server, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// The next frame of a request that has not ended.
-Result<json::object> next_frame(Client& client, Interrupts& interrupts) {
+// The next frame of the request in flight.
+Result<boost::json::object> next_frame(Client& client, Interrupts& interrupts) {
   while (true) {
     auto frame = client.receive();
     if (!frame) return std::unexpected(frame.error());
@@ -44,7 +42,7 @@ Result<json::object> next_frame(Client& client, Interrupts& interrupts) {
   }
 }
 
-// A file that gets its name when it is whole.
+// Writes a file under a temporary name and renames it once it is complete.
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), temporary_(std::format("{}.{}.part", path_, ::getpid())) {}
@@ -57,7 +55,7 @@ class NewFile {
   Result<void> open() {
     struct stat facts{};
     if (::stat(path_.c_str(), &facts) == 0 && !S_ISREG(facts.st_mode)) {
-      return fail(ExitCode::server, std::format("{}: is no file: leave it out and redirect the output", path_));
+      return fail(ExitCode::server, std::format("{} is not a regular file: leave it out and redirect the output", path_));
     }
     file_ = UniqueFd(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!file_.is_open()) return file_failure(temporary_, errno);
@@ -87,7 +85,7 @@ class NewFile {
 
 using TakePart = std::function<Result<void>(std::span<const std::byte>)>;
 
-// Asks for the session and gives its parts to `take`. Ensures: all of them came.
+// Requests the session and passes its parts to `take`. Ensures: all parts arrived.
 Result<void> receive_file(Client& client, const ExportWanted& wanted, Interrupts& interrupts, const TakePart& take) {
   const auto id = client.send({{"type", "export_session"}, {"session_id", wanted.session}, {"kv", wanted.with_kv}}, "exported");
   if (!id) return std::unexpected(id.error());
@@ -98,10 +96,10 @@ Result<void> receive_file(Client& client, const ExportWanted& wanted, Interrupts
     if (!client.in_flight(*id)) {
       if (static_cast<std::size_t>(int_field(*frame, "bytes")) == received) return {};
       return fail(ExitCode::protocol,
-                  std::format("the daemon sent {} bytes and said {}", received, int_field(*frame, "bytes")));
+                  std::format("the daemon sent {} bytes, but announced {}", received, int_field(*frame, "bytes")));
     }
     const auto part = decode_base64(text_field(*frame, "data"));
-    if (!part) return fail(ExitCode::protocol, "the daemon sent a part of a file that is not base64");
+    if (!part) return fail(ExitCode::protocol, "the daemon sent a part that is not valid base64");
     received += part->size();
     if (auto taken = take(*part); !taken) {
       client.disconnect();
@@ -110,7 +108,7 @@ Result<void> receive_file(Client& client, const ExportWanted& wanted, Interrupts
   }
 }
 
-// The next part of the file, shorter than kPartBytes only at its end.
+// The next part of the file; only the last one is shorter than kPartBytes.
 Result<Bytes> read_part(int file, const std::string& path, Interrupts& interrupts) {
   Bytes part(kPartBytes);
   std::size_t size = 0;
@@ -134,7 +132,8 @@ Result<Bytes> read_part(int file, const std::string& path, Interrupts& interrupt
 
 Result<void> export_session(Client& client, const ExportWanted& wanted, Output& output, Interrupts& interrupts) {
   if (wanted.path.empty()) {
-    if (output.is_terminal()) return fail(ExitCode::usage, "a session's file is not text: name a FILE, or redirect the output");
+    if (output.is_terminal())
+      return fail(ExitCode::usage, "an exported session is binary data: give a FILE, or redirect the output");
     return receive_file(client, wanted, interrupts, [&](std::span<const std::byte> part) {
       return print(output, {reinterpret_cast<const char*>(part.data()), part.size()});
     });
@@ -156,7 +155,7 @@ Result<void> import_session(Client& client, const std::string& path, std::string
     if (!opened.is_open()) return file_failure(path, errno);
   }
   const int file = path.empty() ? STDIN_FILENO : opened.get();
-  json::object request = {{"type", "import_session"}};
+  boost::json::object request = {{"type", "import_session"}};
   if (!name.empty()) request["name"] = name;
   const auto id = client.send(std::move(request), "session");
   if (!id) return std::unexpected(id.error());
@@ -178,8 +177,8 @@ Result<void> import_session(Client& client, const std::string& path, std::string
   const auto session = next_frame(client, interrupts);
   if (!session) return std::unexpected(session.error());
   const bool is_made_anew = session->contains("tokens_kept") && !bool_field(*session, "tokens_kept");
-  std::string note = is_made_anew ? "its model had other tokens: they were made anew from what was said\n" : "";
-  if (text_field(*session, "kv") == "refused") note += "its KV is of no use here, the first reply computes it again\n";
+  std::string note = is_made_anew ? "its model had other tokens: the conversation was tokenized again\n" : "";
+  if (text_field(*session, "kv") == "refused") note += "its KV does not fit this daemon: the first reply computes it again\n";
   return print(output, session_text(*session, unix_time_s()) + note);
 }
 

@@ -1,4 +1,4 @@
-// `sessions export` and `sessions import`: a session as a file, in parts of one frame each.
+// `sessions export` and `sessions import` transfer a session's file in parts of one frame each.
 #pragma once
 
 #include <string>
@@ -13,12 +13,13 @@ namespace uma::cli {
 
 struct ExportWanted {
   std::string session;
-  std::string path;  // it appears whole or not at all, in the place of what was there; empty: to the output, no terminal
+  // Written completely or not at all, in place of an existing file; empty: the output, which must not be a terminal.
+  std::string path;
   bool with_kv = false;
 };
 Result<void> export_session(Client& client, const ExportWanted& wanted, Output& output, Interrupts& interrupts);
 
-// From `path`, empty: standard input. Prints the new session. `name` empty: the one it had.
+// Imports from `path` (empty: standard input) and prints the new session. An empty `name` keeps the exported name.
 Result<void> import_session(Client& client, const std::string& path, std::string_view name, Output& output,
                             Interrupts& interrupts);
 

@@ -19,32 +19,30 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
-std::vector<const json::object*> by_last_use(const json::array& sessions) {
-  std::vector<const json::object*> sorted;
-  for (const json::value& session : sessions) {
+std::vector<const boost::json::object*> by_last_use(const boost::json::array& sessions) {
+  std::vector<const boost::json::object*> sorted;
+  for (const boost::json::value& session : sessions) {
     if (session.is_object()) sorted.push_back(&session.get_object());
   }
   std::ranges::stable_sort(sorted, std::ranges::greater(),
-                           [](const json::object* session) { return int_field(*session, "last_used_s"); });
+                           [](const boost::json::object* session) { return int_field(*session, "last_used_s"); });
   return sorted;
 }
 
 struct Tier {
   const char* header;
-  const char* bytes;  // the field
+  const char* bytes;  // Name of the JSON field.
   const char* name;
 };
 constexpr std::array kTiers = {Tier{"HOT", "hot_bytes", "hot"}, Tier{"WARM", "warm_bytes", "warm"},
                                Tier{"COLD", "cold_bytes", "cold"}};
 
-std::string last_use(const json::object& session, std::int64_t now_s) {
+std::string last_use(const boost::json::object& session, std::int64_t now_s) {
   return bool_field(session, "busy") ? "now" : human_age(now_s - int_field(session, "last_used_s")) + " ago";
 }
 
-// "hot 1.4 MiB, cold 1.4 MiB"; "none".
-std::string kv_text(const json::object& session) {
+// Text such as "hot 1.4 MiB, cold 1.4 MiB", or "none".
+std::string kv_text(const boost::json::object& session) {
   std::string text;
   for (const Tier& tier : kTiers) {
     const double bytes = number_field(session, tier.bytes);
@@ -53,19 +51,19 @@ std::string kv_text(const json::object& session) {
   return text.empty() ? "none" : text;
 }
 
-// The conversation as it was said, one paragraph per message; the whole text where the session has no messages.
-std::string transcript(const json::object& session) {
+// The conversation, one paragraph per message; the whole text if the session has no messages.
+std::string transcript(const boost::json::object& session) {
   std::string out;
-  for (const json::value& value : array_field(session, "messages")) {
+  for (const boost::json::value& value : array_field(session, "messages")) {
     if (!value.is_object()) continue;
-    const json::object& message = value.get_object();
+    const boost::json::object& message = value.get_object();
     out += std::format("\n[{}]\n{}\n", text_field(message, "role"), text_field(message, "content"));
   }
   if (const std::string text = text_field(session, "text"); !text.empty()) out += '\n' + text + '\n';
   return out;
 }
 
-Result<void> print_one(const Result<json::object>& session, Output& output) {
+Result<void> print_one(const Result<boost::json::object>& session, Output& output) {
   if (!session) return std::unexpected(session.error());
   return print(output, session_text(*session, unix_time_s()));
 }
@@ -76,8 +74,8 @@ bool is_session_id(std::string_view text) {
   return text.size() == 32 && std::ranges::all_of(text, [](unsigned char byte) { return std::isxdigit(byte) != 0; });
 }
 
-Result<json::object> create_session(Client& client, const CreateSession& wanted) {
-  json::object request = {{"type", "create_session"}};
+Result<boost::json::object> create_session(Client& client, const CreateSession& wanted) {
+  boost::json::object request = {{"type", "create_session"}};
   if (!wanted.name.empty()) request["name"] = wanted.name;
   if (!wanted.model.empty()) request["model"] = wanted.model;
   if (!wanted.system.empty()) request["system"] = wanted.system;
@@ -87,17 +85,17 @@ Result<json::object> create_session(Client& client, const CreateSession& wanted)
   return client.call(std::move(request), "session");
 }
 
-Result<json::object> get_session(Client& client, std::string_view session) {
+Result<boost::json::object> get_session(Client& client, std::string_view session) {
   return client.call({{"type", "get_session"}, {"session_id", session}}, "session");
 }
 
-Result<json::object> fork_session(Client& client, std::string_view session, std::string_view name) {
-  json::object request = {{"type", "fork_session"}, {"session_id", session}};
+Result<boost::json::object> fork_session(Client& client, std::string_view session, std::string_view name) {
+  boost::json::object request = {{"type", "fork_session"}, {"session_id", session}};
   if (!name.empty()) request["name"] = name;
   return client.call(std::move(request), "session");
 }
 
-Result<json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn) {
+Result<boost::json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn) {
   return client.call({{"type", "rewind_session"}, {"session_id", session}, {"turn", turn}}, "ack");
 }
 
@@ -107,19 +105,19 @@ Result<void> end_session(Client& client, std::string_view session) {
   return {};
 }
 
-std::string session_table(const json::array& sessions, std::int64_t now_s) {
-  const std::vector<const json::object*> sorted = by_last_use(sessions);
-  // Ids are long: a tier in which nobody has anything takes no column.
+std::string session_table(const boost::json::array& sessions, std::int64_t now_s) {
+  const std::vector<const boost::json::object*> sorted = by_last_use(sessions);
+  // Ids take much space, so a tier without any bytes gets no column.
   std::vector<Tier> tiers;
   for (const Tier& tier : kTiers) {
-    const auto has_some = [&](const json::object* session) { return number_field(*session, tier.bytes) > 0; };
+    const auto has_some = [&](const boost::json::object* session) { return number_field(*session, tier.bytes) > 0; };
     if (std::ranges::any_of(sorted, has_some)) tiers.push_back(tier);
   }
   std::vector<Column> columns = {{"SESSION"}};
   for (const Tier& tier : tiers) columns.push_back({tier.header, Align::right});
   columns.insert(columns.end(), {{"TOKENS", Align::right}, {"TURNS", Align::right}, {"MODE"}, {"LAST USED"}});
   Table table(std::move(columns));
-  for (const json::object* session : sorted) {
+  for (const boost::json::object* session : sorted) {
     const std::string name = text_field(*session, "name");
     std::vector<std::string> cells = {name.empty() ? text_field(*session, "session_id") : name};
     for (const Tier& tier : tiers) {
@@ -133,7 +131,7 @@ std::string session_table(const json::array& sessions, std::int64_t now_s) {
   return table.text();
 }
 
-std::string session_text(const json::object& session, std::int64_t now_s) {
+std::string session_text(const boost::json::object& session, std::int64_t now_s) {
   Table table({{""}, {""}});
   table.add({"session", text_field(session, "session_id")});
   if (const std::string name = text_field(session, "name"); !name.empty()) table.add({"name", name});
@@ -159,21 +157,21 @@ Result<void> print_sessions(Client& client, Output& output, bool as_json) {
   auto answer = client.call({{"type", "list_sessions"}}, "sessions");
   if (!answer) return std::unexpected(answer.error());
   while (bool_field(*answer, "has_more")) {
-    json::array& listed = answer->at("sessions").as_array();
+    boost::json::array& listed = answer->at("sessions").as_array();
     const std::string last(text_field(listed.back().as_object(), "session_id"));
     auto next = client.call({{"type", "list_sessions"}, {"after", last}}, "sessions");
     if (!next) return std::unexpected(next.error());
     if (array_field(*next, "sessions").empty()) break;
-    for (json::value& session : next->at("sessions").as_array()) listed.push_back(std::move(session));
+    for (boost::json::value& session : next->at("sessions").as_array()) listed.push_back(std::move(session));
     (*answer)["has_more"] = next->at("has_more");
   }
-  if (as_json) return print(output, json::serialize(*answer) + '\n');
+  if (as_json) return print(output, boost::json::serialize(*answer) + '\n');
   return print(output, session_table(array_field(*answer, "sessions"), unix_time_s()));
 }
 
 Result<void> print_session(Client& client, std::string_view session, Output& output, bool as_json) {
   auto answer = get_session(client, session);
-  if (answer && as_json) return print(output, json::serialize(*answer) + '\n');
+  if (answer && as_json) return print(output, boost::json::serialize(*answer) + '\n');
   return print_one(answer, output);
 }
 

@@ -1,4 +1,4 @@
-// Sessions: what the daemon tells of them, and the `sessions` commands.
+// The `sessions` commands.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,30 @@ namespace uma::cli {
 
 inline constexpr std::string_view kUnknownSession = "E_SESSION_001";
 
-// Ids are 32 hexadecimal digits; whatever else stands for a session is its name.
+// An id is 32 hexadecimal digits; any other text is the name of a session.
 [[nodiscard]] bool is_session_id(std::string_view text);
 
 struct CreateSession {
   std::string name;
   std::string model;
   std::string system;
-  std::string on_full;  // error, shift; empty: the daemon's default
+  std::string on_full;  // "error" or "shift"; empty: the daemon's default.
   std::int64_t ttl_s = 0;
-  bool is_raw = false;  // text mode, even where the model has a chat template
+  bool is_raw = false;  // Text mode, even if the model has a chat template.
 };
 
-// These return the daemon's description of the session.
+// Each of these returns the daemon's description of the session.
 Result<boost::json::object> create_session(Client& client, const CreateSession& wanted);
 Result<boost::json::object> get_session(Client& client, std::string_view session);
 Result<boost::json::object> fork_session(Client& client, std::string_view session, std::string_view name);
 Result<boost::json::object> rewind_session(Client& client, std::string_view session, std::int64_t turn);
 Result<void> end_session(Client& client, std::string_view session);
 
-// Rows for people, the most recently used session first: its name, or its id where it has none, and its KV by tier.
+// A table of sessions, the most recently used first: name (else id), and KV by tier.
 [[nodiscard]] std::string session_table(const boost::json::array& sessions, std::int64_t now_s);
 [[nodiscard]] std::string session_text(const boost::json::object& session, std::int64_t now_s);
 
-// The commands. `as_json` prints the daemon's frame as it came.
+// The commands. `as_json` prints the daemon's frame unchanged.
 Result<void> print_sessions(Client& client, Output& output, bool as_json);
 Result<void> print_session(Client& client, std::string_view session, Output& output, bool as_json);
 Result<void> print_rewound(Client& client, std::string_view session, std::int64_t turn, Output& output);

@@ -8,10 +8,10 @@
 namespace uma::cli {
 namespace {
 
-// In the folder of a service manager's runtime files; the socket units in packaging/systemd name it too.
+// Path below the runtime folder; the socket units in packaging/systemd use it, too.
 constexpr const char* kServiceSocket = "uma-serve/umad.sock";
 
-// A file that is there and is the user's: in a folder with the sticky bit nobody else can put another in its place.
+// Whether the file exists and is the user's. In a folder with the sticky bit, nobody else can replace it.
 bool belongs_to(const std::string& path, uid_t user) {
   struct stat facts{};
   return ::lstat(path.c_str(), &facts) == 0 && facts.st_uid == user;

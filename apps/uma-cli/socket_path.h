@@ -1,4 +1,4 @@
-// Where uma-cli looks for a daemon.
+// Chooses the sockets on which uma-cli looks for a daemon.
 #pragma once
 
 #include <string>
@@ -11,13 +11,12 @@ struct SocketPlaces {
   std::string from_flag;         // --socket; empty: absent
   std::string from_environment;  // UMA_SOCKET; empty: absent
   std::string runtime_folder;    // XDG_RUNTIME_DIR; empty or relative: absent
-  uid_t user = 0;                // whose program this is
+  uid_t user = 0;                // The user who runs this program.
   std::string default_path = "/tmp/uma.sock";
 };
 
-// The sockets to try, in order: the flag's or the environment's alone; else those of a daemon that this user started (the
-// default path, where the file is this user's: anybody can make one in /tmp), of the user's service, and of the system's. Never
-// empty.
+// The sockets to try, in order. A flag or else the environment gives the only one. Otherwise: the default path if the file
+// belongs to this user (anybody can create one in /tmp), the user's service, the system's service. Never empty.
 [[nodiscard]] std::vector<std::string> sockets_to_try(const SocketPlaces& places);
 
 }  // namespace uma::cli

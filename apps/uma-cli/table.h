@@ -1,4 +1,4 @@
-// Rows under headers in aligned columns, for people. Cells are made safe for a terminal.
+// Formats rows in aligned columns under headers. Cells are made safe for a terminal.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ class Table {
  public:
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  void add(std::vector<std::string> cells);  // one per column
-  // Two spaces between columns, no spaces at the end of a line. Without any header the first line is the first row.
+  void add(std::vector<std::string> cells);  // One cell per column.
+  // Columns are separated by two spaces; lines have no trailing spaces. Without headers the first line is the first row.
   [[nodiscard]] std::string text() const;
 
  private:

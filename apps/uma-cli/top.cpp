@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
+#include "core/metrics_table.h"
 #include "uma-cli/fields.h"
 #include "uma-cli/format.h"
 #include "uma-cli/print.h"
@@ -15,8 +16,6 @@
 
 namespace uma::cli {
 namespace {
-
-namespace json = boost::json;
 
 struct Window {
   std::size_t rows = 24;
@@ -29,7 +28,7 @@ Window window_of(int fd) {
   return {size.ws_row, size.ws_col};
 }
 
-// The terminal's second screen, without a cursor, for the life of this object: the user's own text comes back unharmed.
+// Switches to the terminal's alternate screen and hides the cursor; the destructor restores both.
 class FullScreen {
  public:
   explicit FullScreen(Output& output) : output_(output) { (void)output_.write_verbatim("\x1b[?1049h\x1b[?25l"); }
@@ -46,18 +45,38 @@ class FullScreen {
   Output& output_;
 };
 
-std::string tiers_text(const json::object& metrics) {
+// The metric's value in the frame, formatted by its unit. `decimals` applies to values that are not whole.
+std::string shown(const boost::json::object& metrics, const Metric& metric, std::optional<int> decimals = std::nullopt) {
+  if (metric.kind == MetricKind::text) return printable_line(text_field(metrics, metric.name));
+  if (metric.unit == "bytes") return human_bytes(number_field(metrics, metric.name));
+  if (metric.unit == "s") return human_age(int_field(metrics, metric.name));
+  if (decimals) return std::format("{:.{}f}", number_field(metrics, metric.name), *decimals);
+  return std::to_string(int_field(metrics, metric.name));
+}
+
+struct TierMetrics {
+  const char* name;
+  const Metric* states;
+  const Metric* bytes;
+  const Metric* hits;
+  const Metric* restore_ms;  // Null: nothing is restored from this tier.
+};
+constexpr TierMetrics kTierMetrics[] = {
+    {"hot", &metric("hot_sessions"), &metric("hot_bytes"), &metric("hot_hits_total"), nullptr},
+    {"warm", &metric("warm_sessions"), &metric("warm_bytes"), &metric("warm_hits_total"), &metric("warm_restore_ms_avg")},
+    {"cold", &metric("cold_sessions"), &metric("cold_bytes"), &metric("cold_hits_total"), &metric("cold_restore_ms_avg")},
+};
+
+std::string tiers_text(const boost::json::object& metrics) {
   Table table({{"KV"}, {"STATES", Align::right}, {"SIZE", Align::right}, {"HITS", Align::right}, {"RESTORE", Align::right}});
-  for (const std::string tier : {"hot", "warm", "cold"}) {
-    const double restore_ms = number_field(metrics, tier + "_restore_ms_avg");
-    table.add({tier, std::to_string(int_field(metrics, tier + "_sessions")),
-               human_bytes(number_field(metrics, tier + "_bytes")), std::to_string(int_field(metrics, tier + "_hits_total")),
-               tier == "hot" ? "" : std::format("{:.1f} ms", restore_ms)});
+  for (const TierMetrics& tier : kTierMetrics) {
+    table.add({tier.name, shown(metrics, *tier.states), shown(metrics, *tier.bytes), shown(metrics, *tier.hits),
+               tier.restore_ms == nullptr ? "" : shown(metrics, *tier.restore_ms, 1) + " ms"});
   }
   return table.text();
 }
 
-// Takes pictures; remembers what it needs to turn totals into rates.
+// Turns successive metrics frames into pictures; remembers totals to compute rates.
 class Camera {
  public:
   explicit Camera(Client& client) : client_(client) {}
@@ -67,13 +86,13 @@ class Camera {
     if (!metrics_answer) return std::unexpected(metrics_answer.error());
     auto sessions_answer = client_.call({{"type", "list_sessions"}}, "sessions");
     if (!sessions_answer) return std::unexpected(sessions_answer.error());
-    const json::object& metrics = object_field(*metrics_answer, "metrics");
+    const boost::json::object& metrics = object_field(*metrics_answer, "metrics");
     return top_text(metrics, array_field(*sessions_answer, "sessions"), unix_time_s(),
-                    rate(number_field(metrics, "tokens_total")));
+                    rate(number_field(metrics, metric("tokens_total").name)));
   }
 
  private:
-  // A total below the one before: another daemon answers now.
+  // A smaller total than before: another daemon answers now.
   std::optional<double> rate(double tokens_total) {
     const TimePoint now = clock_.now();
     std::optional<double> tokens_per_s;
@@ -92,24 +111,26 @@ class Camera {
 
 }  // namespace
 
-std::string top_text(const json::object& metrics, const json::array& sessions, std::int64_t now_s,
+std::string top_text(const boost::json::object& metrics, const boost::json::array& sessions, std::int64_t now_s,
                      std::optional<double> tokens_per_s) {
-  std::string out = std::format("{}  up {}  rss {}", printable_line(text_field(metrics, "model")),
-                                human_age(int_field(metrics, "uptime_s")), human_bytes(number_field(metrics, "rss_bytes")));
+  const auto number = [&](const Metric& metric, std::optional<int> decimals = std::nullopt) {
+    return shown(metrics, metric, decimals);
+  };
+  std::string out =
+      std::format("{}  up {}  rss {}", number(metric("model")), number(metric("uptime_s")), number(metric("rss_bytes")));
   if (tokens_per_s) out += std::format("  {:.1f} tokens/s", *tokens_per_s);
-  out += std::format("\nsequences {} active, {} queued  sessions {}  batch {:.2f}\n", int_field(metrics, "sequences_active"),
-                     int_field(metrics, "queue_depth"), int_field(metrics, "sessions"), number_field(metrics, "avg_batch"));
-  out +=
-      std::format("between tokens {:.1f} / {:.1f} / {:.1f} ms (p50 / p95 / p99)  first token {:.0f} / {:.0f} ms (p50 / p95)\n",
-                  number_field(metrics, "p50_ms"), number_field(metrics, "p95_ms"), number_field(metrics, "p99_ms"),
-                  number_field(metrics, "ttft_p50_ms"), number_field(metrics, "ttft_p95_ms"));
-  out += std::format("tokens {} generated, {} read, {} reused\n", int_field(metrics, "tokens_total"),
-                     int_field(metrics, "prompt_tokens_total"), int_field(metrics, "reused_tokens_total"));
-  out += std::format("models {} of {} loaded  memory {} of {} reserved\n", int_field(metrics, "models_loaded"),
-                     int_field(metrics, "models_registered"), human_bytes(number_field(metrics, "memory_reserved_bytes")),
-                     human_bytes(number_field(metrics, "memory_usable_bytes")));
-  // What was done about the last shortage.
-  if (const json::array& decisions = array_field(metrics, "memory_decisions");
+  out += std::format("\nsequences {} active, {} queued  sessions {}  batch {}\n", number(metric("sequences_active")),
+                     number(metric("queue_depth")), number(metric("sessions")), number(metric("avg_batch"), 2));
+  out += std::format("between tokens {} / {} / {} ms (p50 / p95 / p99)  first token {} / {} ms (p50 / p95)\n",
+                     number(metric("p50_ms"), 1), number(metric("p95_ms"), 1), number(metric("p99_ms"), 1),
+                     number(metric("ttft_p50_ms"), 0), number(metric("ttft_p95_ms"), 0));
+  out += std::format("tokens {} generated, {} read, {} reused\n", number(metric("tokens_total")),
+                     number(metric("prompt_tokens_total")), number(metric("reused_tokens_total")));
+  out += std::format("models {} of {} loaded  memory {} of {} reserved\n", number(metric("models_loaded")),
+                     number(metric("models_registered")), number(metric("memory_reserved_bytes")),
+                     number(metric("memory_usable_bytes")));
+  // Decisions of the pool about the last shortage of memory.
+  if (const boost::json::array& decisions = array_field(metrics, metric("memory_decisions").name);
       !decisions.empty() && decisions.back().is_string()) {
     out += printable_line(decisions.back().get_string()) + '\n';
   }
@@ -142,7 +163,7 @@ Result<void> run_top(Client& client, Output& output, Interrupts& interrupts, dou
     if (!picture && picture.error().exit_code == ExitCode::interrupted) return {};
     if (!picture) return std::unexpected(picture.error());
     if (screen.show(*picture) != WriteEnd::done) return {};
-    // A change of the window ends the wait as well: the next picture fits.
+    // A resized window also ends the wait, so that the next picture fits.
     (void)interrupts.wait({}, static_cast<int>(interval_s * 1000));
     if (interrupts.pending()) return {};
   }

@@ -10,7 +10,6 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
 using ::testing::HasSubstr;
 
 TEST(Top, FitsItsPictureIntoTheWindow) {
@@ -20,15 +19,15 @@ TEST(Top, FitsItsPictureIntoTheWindow) {
 }
 
 TEST(Top, ShowsTheRateOnlyWhenThereIsOne) {
-  const json::object metrics = {{"model", "m"}, {"sequences_active", 2}};
+  const boost::json::object metrics = {{"model", "m"}, {"sequences_active", 2}};
   EXPECT_THAT(top_text(metrics, {}, 0, 12.5), HasSubstr("12.5 tokens/s"));
   EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), ::testing::Not(HasSubstr("tokens/s")));
 }
 
 TEST(Top, ShowsTheTiers) {
-  const json::object metrics = {{"hot_sessions", 2},          {"hot_bytes", 2048},       {"hot_hits_total", 7},
-                                {"cold_sessions", 12},        {"cold_bytes", 1'048'576}, {"cold_hits_total", 3},
-                                {"cold_restore_ms_avg", 4.25}};
+  const boost::json::object metrics = {{"hot_sessions", 2},          {"hot_bytes", 2048},       {"hot_hits_total", 7},
+                                       {"cold_sessions", 12},        {"cold_bytes", 1'048'576}, {"cold_hits_total", 3},
+                                       {"cold_restore_ms_avg", 4.25}};
   EXPECT_THAT(top_text(metrics, {}, 0, std::nullopt), HasSubstr("KV    STATES     SIZE  HITS  RESTORE\n"
                                                                 "hot        2  2.0 KiB     7\n"
                                                                 "warm       0      0 B     0   0.0 ms\n"
@@ -36,27 +35,28 @@ TEST(Top, ShowsTheTiers) {
 }
 
 TEST(Top, ShowsWhatModelsTakeAndTheLastDecision) {
-  const json::object metrics = {{"models_loaded", 2},
-                                {"models_registered", 500},
-                                {"memory_reserved_bytes", 1'048'576},
-                                {"memory_usable_bytes", 2'097'152},
-                                {"memory_decisions", json::array{"memory: unload a", "memory: unload b"}}};
+  const boost::json::object metrics = {{"models_loaded", 2},
+                                       {"models_registered", 500},
+                                       {"memory_reserved_bytes", 1'048'576},
+                                       {"memory_usable_bytes", 2'097'152},
+                                       {"memory_decisions", boost::json::array{"memory: unload a", "memory: unload b"}}};
   const std::string text = top_text(metrics, {}, 0, std::nullopt);
   EXPECT_THAT(text, HasSubstr("models 2 of 500 loaded  memory 1.0 MiB of 2.0 MiB reserved\nmemory: unload b\n\n"));
   EXPECT_THAT(text, ::testing::Not(HasSubstr("memory: unload a")));
 }
 
 TEST(Sessions, AreListedByLastUse) {
-  const json::array sessions = {
-      json::object{{"session_id", "0123456789abcdef0123456789abcdef"}, {"last_used_s", 10}, {"busy", true}, {"mode", "chat"}},
-      json::object{{"session_id", "ffff"},
-                   {"name", "tale"},
-                   {"mode", "text"},
-                   {"last_used_s", 90'000},
-                   {"turns", 2},
-                   {"tokens", 1234},
-                   {"hot_bytes", 1'468'006},
-                   {"cold_bytes", 20'480}}};
+  const boost::json::array sessions = {
+      boost::json::object{
+          {"session_id", "0123456789abcdef0123456789abcdef"}, {"last_used_s", 10}, {"busy", true}, {"mode", "chat"}},
+      boost::json::object{{"session_id", "ffff"},
+                          {"name", "tale"},
+                          {"mode", "text"},
+                          {"last_used_s", 90'000},
+                          {"turns", 2},
+                          {"tokens", 1234},
+                          {"hot_bytes", 1'468'006},
+                          {"cold_bytes", 20'480}}};
   EXPECT_EQ(session_table(sessions, 90'200),
             "SESSION                            HOT  COLD  TOKENS  TURNS  MODE  LAST USED\n"
             "tale                              1.4M   20K    1234      2  text  3 min ago\n"
@@ -65,9 +65,10 @@ TEST(Sessions, AreListedByLastUse) {
 }
 
 TEST(Sessions, ShowWhatWasSaid) {
-  const json::object chat = {{"session_id", "x"},
-                             {"messages", json::array{json::object{{"role", "user"}, {"content", "Hi"}},
-                                                      json::object{{"role", "assistant"}, {"content", "Hello"}}}}};
+  const boost::json::object chat = {
+      {"session_id", "x"},
+      {"messages", boost::json::array{boost::json::object{{"role", "user"}, {"content", "Hi"}},
+                                      boost::json::object{{"role", "assistant"}, {"content", "Hello"}}}}};
   EXPECT_THAT(session_text({{"hot_bytes", 2048}, {"warm_bytes", 512}}, 0), HasSubstr("hot 2.0 KiB, warm 512 B\n"));
   EXPECT_THAT(session_text(chat, 0), HasSubstr("\n[user]\nHi\n\n[assistant]\nHello\n"));
   EXPECT_THAT(session_text({{"session_id", "x"}, {"text", "Once"}, {"pending_tokens", 3}}, 0),
@@ -75,11 +76,12 @@ TEST(Sessions, ShowWhatWasSaid) {
 }
 
 TEST(Metrics, ShowEveryNumberThatTheDaemonSends) {
-  const json::object metrics = {{"model", "m"},
-                                {"tokens_total", 18446744073709551615u},
-                                {"p50_ms", 1.5},
-                                {"device_busy_ratio", nullptr},
-                                {"workers", json::array{json::object{{"queue_depth", 4}}, json::object{{"queue_depth", 5}}}}};
+  const boost::json::object metrics = {
+      {"model", "m"},
+      {"tokens_total", 18446744073709551615u},
+      {"p50_ms", 1.5},
+      {"device_busy_ratio", nullptr},
+      {"workers", boost::json::array{boost::json::object{{"queue_depth", 4}}, boost::json::object{{"queue_depth", 5}}}}};
   EXPECT_EQ(metrics_text(metrics),
             "model                                 m\n"
             "tokens_total       18446744073709551615\n"

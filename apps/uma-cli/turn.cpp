@@ -15,7 +15,6 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kCancelWait{3000};
@@ -24,7 +23,7 @@ class Turn {
  public:
   Turn(Client& client, Output& output, Interrupts& interrupts) : client_(client), output_(output), interrupts_(interrupts) {}
 
-  Result<TurnEnd> run(json::object request) {
+  Result<TurnEnd> run(boost::json::object request) {
     auto finished = generate(std::move(request));
     end_line(finished.has_value());
     if (!finished) return std::unexpected(finished.error());
@@ -32,7 +31,7 @@ class Turn {
   }
 
  private:
-  Result<void> generate(json::object request) {
+  Result<void> generate(boost::json::object request) {
     auto id = client_.send(std::move(request), "eos");
     if (!id) return std::unexpected(id.error());
     id_ = *id;
@@ -48,7 +47,7 @@ class Turn {
     return {};
   }
 
-  // The generation or its cancel still has to be answered.
+  // True while the answer to the generation or to its cancel is outstanding.
   [[nodiscard]] bool is_waiting() const {
     return client_.in_flight(id_) || (!cancel_id_.empty() && client_.in_flight(cancel_id_));
   }
@@ -60,9 +59,9 @@ class Turn {
     return static_cast<int>(std::max<std::int64_t>(0, left.count()));
   }
 
-  Result<void> take(const json::object& frame) {
+  Result<void> take(const boost::json::object& frame) {
     const std::string event = text_field(frame, "event");
-    if (text_field(frame, "id") != id_) return {};  // the answer to our cancel: `eos` says what became of it
+    if (text_field(frame, "id") != id_) return {};  // The answer to the cancel request; `eos` carries the result.
     if (event == "token") return show(text_field(frame, "text"));
     if (event == "error") {
       if (!is_cancelled()) failure_ = failure_of(frame);
@@ -75,14 +74,16 @@ class Turn {
     return {};
   }
 
-  void take_reason(const std::string& reason, const json::object& frame) {
+  void take_reason(const std::string& reason, const boost::json::object& frame) {
     if (is_cancelled() || reason == "stop" || reason == "length") return;
     if (reason == "cancelled") {
       failure_ = Failure{ExitCode::server, "the daemon or another client cancelled this generation", ""};
     } else if (reason == "timeout") {
-      failure_ = Failure{ExitCode::server, "the generation took longer than its time limit", ""};
+      failure_ = Failure{
+          ExitCode::server,
+          "the generation exceeded its time limit: ask for fewer tokens, or try again when the daemon is less busy", ""};
     } else if (reason == "slow_consumer") {
-      failure_ = Failure{ExitCode::server, "the output was read too slowly, so the daemon ended the generation", ""};
+      failure_ = Failure{ExitCode::server, "the daemon ended the generation because its output was read too slowly", ""};
     } else {
       failure_ = failure_of(frame);
     }
@@ -92,7 +93,7 @@ class Turn {
     if (end_.is_output_closed) return {};
     switch (output_.write(text)) {
       case WriteEnd::done:
-      case WriteEnd::interrupted:  // look_around() sees the signal
+      case WriteEnd::interrupted:  // look_around() handles the signal.
         break;
       case WriteEnd::closed:
         end_.is_output_closed = true;
@@ -104,12 +105,12 @@ class Turn {
     return {};
   }
 
-  // Between frames: signals, the reader of the output, the time left for a cancel.
+  // Checks, between frames, for signals, for a closed output and for the time limit of a cancel.
   Result<void> look_around() {
     const int presses = interrupts_.take();
     if (presses > 0 || interrupts_.must_leave()) {
       end_.is_interrupted = true;
-      // The signal that asks us to leave stays set and would end every later wait at once, so there is no wait for the daemon.
+      // A pending request to leave stays set and would end every later wait at once, so this does not wait for the daemon.
       if (is_cancelled() || presses > 1 || interrupts_.must_leave()) return give_up();
       return cancel();
     }
@@ -130,14 +131,14 @@ class Turn {
     return {};
   }
 
-  // The daemon cancels what runs on a connection that goes away.
+  // The daemon cancels the requests of a closed connection.
   Result<void> give_up() {
     client_.disconnect();
     return {};
   }
 
-  // After a failure only a line that was begun on a terminal is ended: the message follows on its own line. The terminal's echo
-  // of Ctrl-C begins a line, too.
+  // Ends the text with a newline. After a failure this is needed only for a line that was begun on a terminal, because the
+  // message follows on its own line. The terminal's echo of Ctrl-C begins a line, too.
   void end_line(bool is_success) {
     const bool is_wanted = output_.is_terminal() ? !output_.at_line_start() || end_.is_interrupted : is_success;
     if (is_wanted && !end_.is_output_closed && output_.write("\n") == WriteEnd::closed) end_.is_output_closed = true;
@@ -155,11 +156,11 @@ class Turn {
 
 }  // namespace
 
-Result<TurnEnd> run_turn(Client& client, json::object request, Output& output, Interrupts& interrupts) {
+Result<TurnEnd> run_turn(Client& client, boost::json::object request, Output& output, Interrupts& interrupts) {
   return Turn(client, output, interrupts).run(std::move(request));
 }
 
-std::string receipt_line(const json::object& usage) {
+std::string receipt_line(const boost::json::object& usage) {
   std::string line = count_of(int_field(usage, "prompt_tokens"), "prompt token");
   if (const std::int64_t reused = int_field(usage, "reused_tokens"); reused > 0) {
     line += std::format(" ({} reused from {}, {} computed)", reused, text_field(usage, "tier"),
@@ -173,7 +174,8 @@ std::string receipt_line(const json::object& usage) {
   if (const double ttft_ms = number_field(usage, "ttft_ms"); ttft_ms > 0)
     line += std::format(", first after {:.0f} ms", ttft_ms);
   if (const double rate = number_field(usage, "tokens_per_s"); rate > 0) line += std::format(", {:.1f} tokens/s", rate);
-  if (const auto* seed = usage.if_contains("seed"); seed != nullptr) line += std::format(", seed {}", json::serialize(*seed));
+  if (const auto* seed = usage.if_contains("seed"); seed != nullptr)
+    line += std::format(", seed {}", boost::json::serialize(*seed));
   return line;
 }
 

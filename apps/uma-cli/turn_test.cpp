@@ -13,8 +13,6 @@
 namespace uma::cli {
 namespace {
 
-namespace json = boost::json;
-
 class TurnTest : public ::testing::Test {
  protected:
   Result<TurnEnd> run(FakeDaemon::Script script, Output& output) {
@@ -29,14 +27,14 @@ class TurnTest : public ::testing::Test {
   Screen terminal_{true, interrupts_};
 };
 
-void say(FakeConnection& connection, const json::object& request, const std::vector<std::string>& texts) {
+void say(FakeConnection& connection, const boost::json::object& request, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) connection.answer(request, "token", {{"text", text}, {"token_id", 1}});
 }
 
 TEST_F(TurnTest, PrintsTokensAndTheRestThatEosBrings) {
   auto end = run(
       [](FakeConnection& connection) {
-        const json::object request = connection.read();
+        const boost::json::object request = connection.read();
         say(connection, request, {"Hel", "", "lo"});
         connection.answer(request, "progress", {{"stage", "prefill"}});
         connection.answer(request, "eos", {{"reason", "length"}, {"text", "!"}, {"usage", {{"completion_tokens", 4}}}});
@@ -50,7 +48,7 @@ TEST_F(TurnTest, PrintsTokensAndTheRestThatEosBrings) {
 
 TEST_F(TurnTest, AddsTheFinalNewlineAlwaysToAPipeAndOnlyWhereItIsMissingToATerminal) {
   const auto script = [](FakeConnection& connection) {
-    const json::object request = connection.read();
+    const boost::json::object request = connection.read();
     say(connection, request, {"one\n"});
     connection.answer(request, "eos", {{"reason", "stop"}});
   };
@@ -62,7 +60,7 @@ TEST_F(TurnTest, AddsTheFinalNewlineAlwaysToAPipeAndOnlyWhereItIsMissingToATermi
 
 TEST_F(TurnTest, ObeysNoControlCharacterOnATerminalAndAltersNothingInAPipe) {
   const auto script = [](FakeConnection& connection) {
-    const json::object request = connection.read();
+    const boost::json::object request = connection.read();
     say(connection, request, {"\x1b[2J", "\tx\xc2\x9b"});
     connection.answer(request, "eos", {{"reason", "stop"}});
   };
@@ -75,10 +73,10 @@ TEST_F(TurnTest, ObeysNoControlCharacterOnATerminalAndAltersNothingInAPipe) {
 TEST_F(TurnTest, CtrlCCancelsAndWaitsForTheEnd) {
   auto end = run(
       [](FakeConnection& connection) {
-        const json::object request = connection.read();
+        const boost::json::object request = connection.read();
         say(connection, request, {"half"});
         kill(getpid(), SIGINT);
-        const json::object cancel = connection.read();
+        const boost::json::object cancel = connection.read();
         EXPECT_EQ(text_field(cancel, "type"), "cancel");
         EXPECT_EQ(text_field(cancel, "target"), text_field(request, "id"));
         connection.answer(cancel, "ack", {{"cancelled", true}});
@@ -94,9 +92,9 @@ TEST_F(TurnTest, CtrlCCancelsAndWaitsForTheEnd) {
 TEST_F(TurnTest, TheConnectionIsUsableAfterACancelWhateverComesFirst) {
   for (const bool is_ack_first : {true, false}) {
     FakeDaemon daemon({[is_ack_first](FakeConnection& connection) {
-      const json::object request = connection.read();
+      const boost::json::object request = connection.read();
       kill(getpid(), SIGINT);
-      const json::object cancel = connection.read();
+      const boost::json::object cancel = connection.read();
       if (is_ack_first) connection.answer(cancel, "ack");
       connection.answer(request, "eos", {{"reason", "cancelled"}});
       if (!is_ack_first) connection.answer(cancel, "ack");
@@ -131,9 +129,9 @@ TEST_F(TurnTest, AnOutputThatNobodyReadsCancels) {
   Output output(ends[1], false, interrupts_);
   auto end = run(
       [&ends](FakeConnection& connection) {
-        const json::object request = connection.read();
+        const boost::json::object request = connection.read();
         close(ends[0]);  // no token is on its way: the client sees it all the same
-        const json::object cancel = connection.read();
+        const boost::json::object cancel = connection.read();
         EXPECT_EQ(text_field(cancel, "type"), "cancel");
         connection.answer(cancel, "ack");
         say(connection, request, {"unread"});
@@ -152,7 +150,7 @@ TEST_F(TurnTest, SaysWhyAGenerationDidNotEndByItself) {
   for (const auto& [reason, words] : cases) {
     auto end = run(
         [&reason](FakeConnection& connection) {
-          const json::object request = connection.read();
+          const boost::json::object request = connection.read();
           say(connection, request, {"part"});
           connection.answer(request, "eos", {{"reason", reason}, {"code", "E_RUNTIME_001"}, {"message", "no"}});
         },
@@ -170,7 +168,7 @@ TEST_F(TurnTest, AFullDiskIsAFailure) {
   Output output(full, false, interrupts_);
   auto end = run(
       [](FakeConnection& connection) {
-        const json::object request = connection.read();
+        const boost::json::object request = connection.read();
         say(connection, request, {"x"});
         EXPECT_TRUE(connection.read().empty()) << "the client leaves, which cancels";
       },
@@ -181,7 +179,7 @@ TEST_F(TurnTest, AFullDiskIsAFailure) {
 }
 
 TEST(ReceiptLine, SaysWhatWasReusedAndHowFastItWent) {
-  const json::object usage = {
+  const boost::json::object usage = {
       {"prompt_tokens", 34}, {"reused_tokens", 30}, {"recomputed_tokens", 4}, {"completion_tokens", 25},
       {"tier", "hot"},       {"ttft_ms", 12.4},     {"tokens_per_s", 85.31},  {"seed", 18446744073709551615u}};
   EXPECT_EQ(

@@ -34,11 +34,11 @@ Result<Url> parse_url(const std::string& text) {
     return fail(ExitCode::usage, std::format("{} {}", printable_line(text), why));
   };
   const CURLUcode code = curl_url_set(url.get(), CURLUPART_URL, text.c_str(), CURLU_DISALLOW_USER);
-  if (code == CURLUE_USER_NOT_ALLOWED) return refuse("carries a user name: give an address without one");
+  if (code == CURLUE_USER_NOT_ALLOWED) return refuse("contains a user name: give a URL without one");
   const std::string scheme = lower_ascii(part_of(url.get(), CURLUPART_SCHEME));
   if (code == CURLUE_UNSUPPORTED_SCHEME || (code == CURLUE_OK && scheme != "http" && scheme != "https"))
-    return refuse("is neither http nor https");
-  if (code != CURLUE_OK) return refuse("is not an address that can be asked");
+    return refuse("is not an http or https URL");
+  if (code != CURLUE_OK) return refuse("is not a valid URL");
   curl_url_set(url.get(), CURLUPART_FRAGMENT, nullptr, 0);
   Url result;
   result.text = part_of(url.get(), CURLUPART_URL);

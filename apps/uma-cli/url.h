@@ -1,4 +1,4 @@
-// Web addresses, read by libcurl's own parser: what we decide about a host is decided about the host that curl will ask.
+// Parses URLs with libcurl's own parser, so that rules about a host apply to the host that curl will contact.
 #pragma once
 
 #include <optional>
@@ -10,23 +10,23 @@
 namespace uma::cli {
 
 struct Url {
-  std::string text;    // whole, without a fragment
+  std::string text;    // The whole URL without its fragment.
   std::string origin;  // "https://host:443", lower case
-  std::string host;    // for messages
-  std::string path;    // as it stands in the address, percent-encoded
+  std::string host;    // Host name for messages.
+  std::string path;    // Path as in the URL, percent-encoded.
   [[nodiscard]] bool is_https() const { return origin.starts_with("https:"); }
 };
 
-// Only http and https, and no address that carries a user's name or password.
+// Accepts only http and https, and no URL with a user name or password.
 [[nodiscard]] Result<Url> parse_url(const std::string& text);
 
-// A redirect may not lead from https to http.
+// False for a redirect from https to http.
 [[nodiscard]] bool may_follow(const Url& from, const Url& to);
 
-// Everything but letters, digits and -._~ becomes %XX; `kept` names further characters that stay.
+// Encodes everything but letters, digits and -._~ as %XX. `kept` lists further characters that stay.
 [[nodiscard]] std::string percent_encoded(std::string_view text, std::string_view kept = "");
 
-// Nothing for a % without two hexadecimal digits.
+// Returns nullopt for a % without two hexadecimal digits.
 [[nodiscard]] std::optional<std::string> percent_decoded(std::string_view text);
 
 }  // namespace uma::cli

@@ -1,4 +1,5 @@
-// What a worker computes with: settings that were given, then the profile of this model and machine, then defaults.
+// Chooses a worker's threads and context options: settings that were given, then the profile of this model and machine, then
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +12,23 @@
 
 namespace uma::umad {
 
-// Compute threads of the whole daemon when nobody says how many: the physical cores; one per worker for a model so small that
-// its decode is shorter than the time threads need to meet.
+// The default number of compute threads of the whole daemon: the physical cores, or one per worker for a model so small that
+// its decode takes less time than threads need to synchronize.
 [[nodiscard]] std::int32_t default_threads(std::uintmax_t model_bytes, std::int32_t cores, std::int32_t workers);
 
 struct Compute {
-  llm::ContextOptions context;                     // of each worker
-  std::int32_t threads = 1;                        // of each worker: as many as any of its calls uses
-  bool lanes = true;                               // a second context for long prompts
+  llm::ContextOptions context;                     // Context options of each worker.
+  std::int32_t threads = 1;                        // Threads of each worker: the most that any of its calls uses.
+  bool lanes = true;                               // Long prompts get a second context.
   std::int32_t decode_threads_beside_prefill = 0;  // 0: lanes take turns
 };
 
-// A profile was measured with one worker: several share its threads out, and the lanes' as if there were none.
+// A profile is measured with one worker. With several workers, its threads are divided among them and its lane threads are not
+// used.
 [[nodiscard]] Compute choose_compute(const Config& config, const std::optional<Profile>& profile, std::uintmax_t model_bytes,
                                      std::int32_t cores);
 
-// The settings that were given and win over the profile, as "threads, kv.layout"; empty: none.
+// The settings that override the profile, as "threads, kv.layout"; empty: none.
 [[nodiscard]] std::string given_over_profile(const Config& config);
 
 }  // namespace uma::umad

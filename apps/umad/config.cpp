@@ -25,7 +25,7 @@ std::string mismatch(std::string_view expected, std::string_view text) {
   return std::format("expected {}, got \"{}\"", expected, text.substr(0, 100));
 }
 
-// Stores the text's value; returns what was expected where the text has none.
+// Parses and stores the text's value; returns a description of the expected text on failure.
 std::optional<std::string> accept(Config& config, const Setting& setting, std::string_view text) {
   if (auto expected = setting.access.apply(config, text)) return expected;
   config.keys_given.push_back(setting.name());
@@ -37,7 +37,7 @@ void note_effect(Config& config, const Setting& setting) {
   if (setting.effect == Effect::superseded) config.keys_superseded.push_back(setting.name());
 }
 
-// A value as YAML, in quotes where a plain word could be misread.
+// A value as YAML, in quotes if a plain word could be misread.
 std::string yaml_scalar(std::string_view text) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("_./-:+~").contains(c);
@@ -59,11 +59,11 @@ std::string yaml_value(const Setting& setting, const std::string& text) {
   return std::format("[{}]", list);
 }
 
-// A setting's line of a configuration file, with the other names it has. A comment where nothing is set, or where the value
-// follows from other settings and would be fixed by the file.
+// A setting's line in a configuration file, with its other names. The line is a comment if nothing is set, or if the value
+// follows from other settings and the file would fix it.
 std::string setting_line(const Setting& setting, const Config& config) {
   const std::string value = setting.access.show(config);
-  const bool is_chosen = config.is_given(setting.name()) || config.is_given(setting.section) ||  // `http: off`
+  const bool is_chosen = config.is_given(setting.name()) || config.is_given(setting.section) ||  // Covers `http: off`.
                          value == setting.access.show(Config{});
   const std::string line =
       std::format("{}{}{}: {}", setting.section.empty() ? "" : "  ", is_chosen && !value.empty() ? "" : "# ", setting.key,
@@ -76,7 +76,9 @@ std::string setting_line(const Setting& setting, const Config& config) {
 }
 
 std::string config_text(const Config& config) {
-  std::string text = "# What umad would use: defaults, file, environment and flags together. It reads this as a file, too.\n";
+  std::string text =
+      "# The settings that umad would use, from defaults, file, environment and flags. umad accepts this as a configuration "
+      "file.\n";
   std::vector<std::string_view> sections = {""};
   for (const Setting& setting : settings()) {
     if (!std::ranges::contains(sections, setting.section)) sections.push_back(setting.section);
@@ -93,7 +95,7 @@ std::string config_text(const Config& config) {
   return text;
 }
 
-// Walks the two levels of a configuration file. Aliases need no care: nothing below the second level is followed.
+// Walks the two levels of a configuration file. Aliases are harmless, because nothing below the second level is followed.
 class YamlReader {
  public:
   YamlReader(Config& config, std::string_view file) : config_(config), file_(file) {}
@@ -119,7 +121,7 @@ class YamlReader {
     for (const auto& entry : map) {
       const YAML::Node& key = entry.first;
       if (!key.IsScalar()) {
-        report(key.Mark(), "expected a name as key");
+        report(key.Mark(), "expected the name of a setting as key");
         continue;
       }
       if (std::ranges::find(seen, key.Scalar()) != seen.end()) {
@@ -133,7 +135,7 @@ class YamlReader {
 
   void read_entry(std::string_view section, const YAML::Node& key, const YAML::Node& value) {
     const Setting* setting = find_setting(section, key.Scalar());
-    // `http` is both: an address alone, or a section.
+    // `http` is an address or a section.
     if (section.empty() && is_section(key.Scalar()) && (setting == nullptr || !value.IsScalar())) {
       if (!value.IsNull()) read_map(value, key.Scalar());
       return;
@@ -188,9 +190,10 @@ std::vector<std::string> apply_file(Config& config, const std::string& path) {
   constexpr std::int64_t kBytesMax = 1 << 20;
   struct stat facts{};
   if (::stat(path.c_str(), &facts) != 0) return {std::format("{}: {}", path, std::strerror(errno))};
-  // A pipe could wait for ever and a device never end.
+  // Reading a pipe could block for ever, and a device may have no end.
   if (!S_ISREG(facts.st_mode)) return {std::format("{}: not a regular file", path)};
-  if (facts.st_size > kBytesMax) return {std::format("{}: {} bytes are too many for a configuration", path, facts.st_size)};
+  if (facts.st_size > kBytesMax)
+    return {std::format("{}: the file has {} bytes, but a configuration may have at most 1 MiB", path, facts.st_size)};
   const std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -202,7 +205,7 @@ void apply_environment(Config& config, const Environment& environment, std::vect
   for (const Setting& setting : settings()) {
     if (setting.environment == nullptr) continue;
     const std::optional<std::string> value = environment(setting.environment);
-    if (!value || value->empty()) continue;  // an empty variable counts as unset
+    if (!value || value->empty()) continue;  // An empty variable counts as unset.
     if (const auto expected = accept(config, setting, *value)) {
       problems.push_back(std::format("{}: {}", setting.environment, mismatch(*expected, *value)));
     }
@@ -210,13 +213,13 @@ void apply_environment(Config& config, const Environment& environment, std::vect
 }
 
 constexpr const char* kFooter =
-    "Signals:     TERM and INT finish what runs, then end; a second one ends at once. USR1 writes metrics.json to the data "
-    "folder.\n"
+    "Signals:     TERM and INT stop umad after the requests in flight; a second one stops it at once. HUP reads models.yaml\n"
+    "             again. USR1 writes metrics.json to the data folder.\n"
     "\nExample: umad, then in another terminal: uma-cli chat\n"
-    "         umad tune measures what suits this model and machine (umad tune --help)\n"
+    "         umad tune finds the fastest settings for this model and machine (umad tune --help)\n"
     "         umad key new NAME makes a key for HTTP clients";
 
-// The order of the sources, and the names in the environment, which the table of settings has.
+// Describes the order of the sources and the environment variables in the table of settings.
 std::string environment_help() {
   constexpr std::size_t kColumns = 110;
   constexpr std::string_view kIndent = "\n             ";
@@ -242,17 +245,15 @@ std::string environment_help() {
 }
 
 constexpr const char* kTuneFooter =
-    "\nMeasures thread counts, ubatch, flash attention, layout and type of the KV cache, and prompts in a lane beside the "
-    "streams;\n"
-    "prints what it found, and keeps the choice in the data folder, where umad reads it at start for what is not set "
-    "otherwise.\n"
-    "It needs a machine with nothing else to do. Ctrl-C ends it, and keeps nothing.\n"
-    "\nExit codes: 0 measured and kept, 1 a mistake, no such model, no memory, a busy machine, 130 interrupted.";
+    "\nMeasures thread counts, ubatch, flash attention, layout and type of the KV cache, and lanes for prompts; prints the\n"
+    "results, and stores the choice in the data folder. At its start umad takes every value from there that is not set\n"
+    "otherwise. The machine should be idle meanwhile. Ctrl-C stops the measurement; nothing is stored then.\n"
+    "\nExit codes: 0 measured and stored; 1 a mistake, no such model, no memory, a busy machine; 130 interrupted.";
 
-// The settings that `umad tune` has flags for.
+// The settings that are flags of `umad tune`, too.
 constexpr std::array<std::string_view, 5> kTuneKeys = {"model", "n_ctx", "slots", "threads", "data_dir"};
 
-// What the command line said: the text of each setting's flag, in the order of settings().
+// The parsed command line: the text of each setting's flag, in the order of settings().
 struct Flags {
   std::vector<std::pair<const Setting*, std::string>> values;
   std::string config_path;
@@ -264,7 +265,7 @@ struct Flags {
 std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   const bool is_tune = !arguments.empty() && arguments.front() == "tune";
   if (is_tune) arguments = arguments.subspan(1);
-  CLI::App app{is_tune ? "umad tune: measures what suits this model on this machine."
+  CLI::App app{is_tune ? "umad tune: measures and stores the fastest settings for a model on this machine."
                        : "umad: serves language models to many conversations at once, over a Unix socket and HTTP.",
                is_tune ? "umad tune" : "umad"};
   if (!is_tune) app.set_version_flag("--version", "umad " UMA_VERSION);
@@ -274,20 +275,20 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   Flags flags;
   if (is_tune) {
     flags.tune.emplace();
-    app.add_option("--seconds", flags.tune->seconds, "time for measuring")
+    app.add_option("--seconds", flags.tune->seconds, "spend about this long measuring")
         ->type_name("SECONDS")
         ->capture_default_str()
         ->check(CLI::Range(1.0, 3600.0));
     app.add_flag("--allow-quantized-kv", flags.tune->allows_quantized_kv,
-                 "let K/V type q8_0 be chosen: half the memory, slightly different answers");
+                 "allow K/V type q8_0: half the memory, slightly different answers");
     app.add_flag("--even-if-busy", flags.tune->even_if_busy,
-                 "measure though other programs compute: what is chosen then suits a machine that is shared like this");
+                 "measure even if other programs compute; the result then fits a machine under that load");
   }
   app.add_option("--config", flags.config_path, "configuration file (YAML)")->type_name("FILE");
-  if (!is_tune) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and end");
+  if (!is_tune) app.add_flag("--print-config", flags.prints_config, "print every setting with its value, and exit");
   if (!is_tune) {
     app.add_flag("--supervise", flags.supervises,
-                 "start the daemon again when it crashes; a small process keeps its sockets meanwhile");
+                 "restart the daemon after a crash; a small process keeps its sockets open meanwhile");
   }
   std::vector<std::pair<CLI::Option*, const Setting*>> options;
   for (const Setting& setting : settings()) {
@@ -299,7 +300,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
     options.emplace_back(option, &setting);
   }
 
-  // CLI11 reads a vector from its back.
+  // CLI11 reads a vector from its end.
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed);
@@ -314,7 +315,7 @@ std::expected<Flags, Exit> parse_flags(std::span<const std::string> arguments) {
   return flags;
 }
 
-// A base folder of the XDG rules, which ask to ignore relative paths; empty where there is none.
+// A base folder of the XDG specification, which tells programs to ignore relative paths; empty if there is none.
 std::string folder_of(const Environment& environment, const char* variable, std::string_view in_home) {
   return xdg_folder(environment(variable).value_or(""), environment("HOME").value_or(""), in_home);
 }
@@ -349,22 +350,23 @@ std::vector<std::string> apply_yaml(Config& config, const std::string& yaml, std
 
 namespace {
 
-// What an address needs that other machines reach.
+// Requires keys and encryption for an address that other machines can reach.
 void check_open_http(const Config& config, std::vector<std::string>& problems) {
   if (config.http_keys_file.empty()) {
     problems.push_back(
-        std::format("http: {} is not this machine's alone, so clients need keys: give --http-keys FILE "
+        std::format("http: other machines can reach {}, so clients need keys: give --http-keys FILE "
                     "(umad key new NAME makes one)",
                     config.http.address));
   } else if (!config.http_is_insecure && config.http_tls_certificate.empty()) {
-    problems.push_back(
-        std::format("http: at {} keys and texts would cross the network unencrypted: put a proxy with TLS before "
-                    "an address of this machine, or set http.insecure: true where the network is safe",
-                    config.http.address));
+    problems.push_back(std::format(
+        "http: at {} keys and texts would cross the network unencrypted: set http.tls_certificate and http.tls_key, or "
+        "http.insecure: true if the network is safe",
+        config.http.address));
   }
 }
 
-// What the same bits need (docs/decisions/0014). Guessed tokens change nothing then, so they are tried.
+// Applies the requirements of reproducible answers (docs/decisions/0014). Draft tokens do not change answers then, so
+// speculation is on.
 void make_reproducible(Config& config, std::vector<std::string>& problems) {
   const bool is_strict = config.reproducible == Reproducible::strict;
   const auto refuse = [&](std::string_view why) {
@@ -377,11 +379,11 @@ void make_reproducible(Config& config, std::vector<std::string>& problems) {
     refuse("works without flash attention: leave out kv.flash_attention: on");
   }
   if (config.kv_type != llm::KvType::f16) refuse("needs kv.type: f16");
-  if (!config.draft_model.empty()) refuse("guesses tokens from the text only: leave out draft_model");
+  if (!config.draft_model.empty()) refuse("drafts tokens from the text only: leave out draft_model");
   config.kv_layout = llm::KvLayout::split;
   if (is_strict) config.flash_attention = llm::FlashAttention::off;
   for (const char* key : {"kv.layout", "kv.flash_attention", "kv.type"}) {
-    if (!config.is_given(key)) config.keys_given.emplace_back(key);  // no profile decides otherwise
+    if (!config.is_given(key)) config.keys_given.emplace_back(key);  // A given key overrides the profile.
   }
   if (!config.is_given("scheduler.speculation")) config.speculates = true;
 }
@@ -410,7 +412,7 @@ std::expected<Config, Exit> load_config(std::span<const std::string> arguments, 
   if (passed.http) config.http = *passed.http;
   if (passed.http_socket) config.http_socket = *passed.http_socket;
   if (config.kv_type == llm::KvType::q8_0 && config.flash_attention == llm::FlashAttention::off) {
-    problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or use kv.type f16");
+    problems.emplace_back("kv.type q8_0 needs flash attention: leave out kv.flash_attention, or set kv.type f16");
   }
   if (!config.http.address.empty() && !is_loopback(config.http)) check_open_http(config, problems);
   if (config.http_tls_certificate.empty() != config.http_tls_key.empty()) {

@@ -361,7 +361,7 @@ TEST(Config, WhatIsNotYamlIsAMistakeWithItsPlace) {
   Config config;
   EXPECT_THAT(apply_yaml(config, "model: m\nlimits: {max_tokens: 3\n", "u.yaml"), ElementsAre(HasSubstr("u.yaml:")));
   EXPECT_THAT(apply_yaml(config, "- a\n- b\n", "u.yaml"), ElementsAre(HasSubstr("u.yaml:1:1: expected keys and values")));
-  EXPECT_THAT(apply_yaml(config, "{[1]: 2}", "u.yaml"), ElementsAre(HasSubstr("expected a name as key")));
+  EXPECT_THAT(apply_yaml(config, "{[1]: 2}", "u.yaml"), ElementsAre(HasSubstr("expected the name of a setting as key")));
   EXPECT_THAT(apply_yaml(config, "a: &x {b: *x}\n", "u.yaml"), ElementsAre(HasSubstr("unknown key \"a\"")));
   EXPECT_THAT(apply_yaml(config, std::string(5000, '['), "u.yaml"), ::testing::SizeIs(1));
 }

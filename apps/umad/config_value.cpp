@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "capability/image_url.h"
-#include "server/http_rules.h"
+#include "fetch/image_url.h"
+#include "server/http/rules.h"
 
 namespace uma::umad {
 namespace {
@@ -28,7 +28,7 @@ std::optional<std::int64_t> parse_integer(std::string_view text) {
 
 struct Quantity {
   std::int64_t count = 0;
-  std::string_view unit;  // what follows the digits
+  std::string_view unit;  // Text after the digits.
 };
 
 std::optional<Quantity> parse_quantity(std::string_view text) {
@@ -39,7 +39,7 @@ std::optional<Quantity> parse_quantity(std::string_view text) {
   return quantity;
 }
 
-// The product, or nothing where it does not fit.
+// The product, or nullopt on overflow.
 std::optional<std::int64_t> multiply(std::int64_t count, std::int64_t factor) {
   if (count > std::numeric_limits<std::int64_t>::max() / factor) return std::nullopt;
   return count * factor;
@@ -209,8 +209,8 @@ Reader<std::vector<std::string>> hosts() {
     std::vector<std::string> list;
     std::istringstream words{std::string(text)};
     for (std::string host; words >> host;) {
-      const auto url = capability::parse_image_url("http://" + host + "/");
-      // As it is written for its port, and nothing beside host and port.
+      const auto url = fetch::parse_image_url("http://" + host + "/");
+      // The host is written with its port, and nothing else surrounds the two.
       const bool has_port = url && std::ranges::equal(url->authority(), host, [](char a, char b) {
                               return a == b || (b >= 'A' && b <= 'Z' && a == b - 'A' + 'a');
                             });

@@ -1,5 +1,5 @@
-// The kinds of values a setting can have, read from text: YAML scalars, environment variables and flags alike. Each function
-// returns a reader; a reader returns the value, or what was expected instead ("an integer from 1 to 256").
+// Readers for the values of settings in YAML, environment variables and flags. A reader returns the value, or a description of
+// what it expected ("an integer from 1 to 256").
 #pragma once
 
 #include <chrono>
@@ -19,40 +19,40 @@ using Reader = std::function<std::expected<T, std::string>(std::string_view text
 
 [[nodiscard]] Reader<std::int64_t> integer(std::int64_t min, std::int64_t max);
 [[nodiscard]] Reader<double> number(double min, double max);
-// A count of bytes: digits and optionally K, M, G or T (powers of 1024, a following B or iB allowed).
+// A number of bytes: digits and optionally K, M, G or T (powers of 1024, a following B or iB allowed).
 [[nodiscard]] Reader<std::int64_t> byte_count(std::int64_t min, std::int64_t max);
-// As byte_count, or the word `auto`, which reads as -1.
+// Like byte_count; also accepts `auto`, which reads as -1.
 [[nodiscard]] Reader<std::int64_t> byte_count_or_auto(std::int64_t min, std::int64_t max);
-// Digits and a unit: ms, s, m, h or d; without a unit seconds.
+// Digits and a unit: ms, s, m, h or d; without a unit, seconds.
 [[nodiscard]] Reader<std::chrono::milliseconds> duration();
-// As duration, or the word `none`, which reads as 0.
+// Like duration; also accepts `none`, which reads as 0.
 [[nodiscard]] Reader<std::chrono::milliseconds> duration_or_none();
 [[nodiscard]] Reader<std::string> one_of(std::initializer_list<std::string_view> words);
 // A file name: not empty, no NUL byte.
 [[nodiscard]] Reader<std::string> path();
-// Such names, one a line.
+// File names, one per line.
 [[nodiscard]] Reader<std::vector<std::string>> paths();
-// A path that fits into a Unix socket's address.
+// A path that is short enough for a Unix socket's address.
 [[nodiscard]] Reader<std::string> socket_path();
 
-// Where the HTTP door listens: a numeric address and a port; no address: nowhere.
+// Address of the HTTP listener: a numeric address and a port. An empty address means no listener.
 struct HttpAddress {
   std::string address;
-  std::uint16_t port = 0;  // 0: any that is free
+  std::uint16_t port = 0;  // 0: any free port.
   bool operator==(const HttpAddress&) const = default;
 };
-// ADDRESS:PORT (localhost, or an address as a number, one of IPv6 in brackets), or the word `off`.
+// ADDRESS:PORT (localhost or a numeric address, IPv6 in brackets), or `off`.
 [[nodiscard]] Reader<HttpAddress> http_address();
-// Whether only this machine can reach it.
+// Whether only this machine can reach the address.
 [[nodiscard]] bool is_loopback(const HttpAddress& address);
 // Origins of web pages, such as https://chat.example, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> origins();
-// HOST:PORT, of hosts that images may be fetched from, separated by blanks.
+// HOST:PORT of image servers, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> hosts();
-// Absolute paths without blanks, with blanks between them.
+// Absolute paths without blanks, separated by blanks.
 [[nodiscard]] Reader<std::vector<std::string>> folders();
 
-// Values as text that the readers above read; lists one value a line.
+// Formats a value so that its reader accepts it; lists have one value per line.
 [[nodiscard]] std::string show_value(std::string_view value);
 [[nodiscard]] std::string show_value(double value);
 [[nodiscard]] std::string show_value(const HttpAddress& value);
@@ -61,12 +61,12 @@ struct HttpAddress {
 [[nodiscard]] std::string show_value(std::integral auto value) {
   return std::to_string(value);
 }
-// A number of seconds, for settings that are one.
+// A number of seconds without a unit.
 [[nodiscard]] inline std::string show_value(std::chrono::seconds value) {
   return std::to_string(value.count());
 }
 [[nodiscard]] std::string show_bytes(std::int64_t bytes);
-// 0 is `none`.
+// Shows 0 as `none`.
 [[nodiscard]] std::string show_duration_or_none(std::chrono::milliseconds value);
 
 }  // namespace uma::umad

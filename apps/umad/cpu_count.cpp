@@ -23,7 +23,7 @@ std::vector<int> allowed_processors() {
 }
 
 std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys) {
-  // A core is named by the list of its hardware threads.
+  // The list of its hardware threads identifies a core.
   std::set<std::string> cores;
   for (const int processor : processors) {
     std::string siblings;
@@ -35,7 +35,7 @@ std::int32_t count_physical_cores(std::span<const int> processors, const std::fi
 }
 
 std::int32_t cpu_quota(const std::filesystem::path& sys) {
-  // "QUOTA PERIOD" in microseconds, or "max PERIOD".
+  // Contains "QUOTA PERIOD" in microseconds, or "max PERIOD".
   std::ifstream file(sys / "fs/cgroup/cpu.max");
   double quota_us = 0;
   double period_us = 0;

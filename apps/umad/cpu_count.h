@@ -1,4 +1,4 @@
-// How many compute threads are worth having here.
+// How many compute threads are useful on this machine.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +8,17 @@
 
 namespace uma::umad {
 
-// Physical cores among the processors this process may run on (its affinity mask, as set by taskset or a cpuset), and no more
-// than the container's CPU quota, rounded up. Two hardware threads of one core share its arithmetic units, and ggml's threads
-// spin, so more than that is slower. At least 1.
+// Physical cores among the processors that this process may use (its affinity mask, as set by taskset or a cpuset), limited by
+// the container's CPU quota, rounded up. Two hardware threads of one core share its arithmetic units and ggml's threads spin,
+// so more threads would be slower. At least 1.
 [[nodiscard]] std::int32_t usable_physical_cores();
 
-// The processors that this process may run on. Empty where the kernel cannot say (more than 1,024 of them).
+// The processors that this process may use. Empty if the kernel cannot report them (more than 1,024).
 [[nodiscard]] std::vector<int> allowed_processors();
 
-// The parts, for tests; `sys` is the root of sysfs. Processors without topology files count as cores of their own.
+// Parts of the function above, for tests; `sys` is the root of sysfs. A processor without topology files counts as one core.
 [[nodiscard]] std::int32_t count_physical_cores(std::span<const int> processors, const std::filesystem::path& sys);
-// Whole processors of the quota of the cgroup (version 2) mounted under `sys`; 0 when there is none.
+// CPU quota of the cgroup (version 2) mounted under `sys` in whole processors; 0: none.
 [[nodiscard]] std::int32_t cpu_quota(const std::filesystem::path& sys);
 
 }  // namespace uma::umad

@@ -19,7 +19,7 @@ std::unexpected<Error> io_failure(const std::string& path, int error_number) {
   return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// Writes everything; 0, or the errno of what failed.
+// Writes all bytes. Returns 0 or an errno.
 int write_all(int file, std::string_view content) {
   while (!content.empty()) {
     const ssize_t written = ::write(file, content.data(), content.size());
@@ -31,7 +31,7 @@ int write_all(int file, std::string_view content) {
 }
 
 Expected<Unit> write_whole(const std::string& path, std::string_view content, bool syncs) {
-  // The process id keeps two daemons that share a folder apart.
+  // The process id separates two daemons that share a folder.
   const std::string temporary = std::format("{}.{}.tmp", path, ::getpid());
   const int file = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return io_failure(temporary, errno);
@@ -54,7 +54,7 @@ Expected<Unit> prepare_data_dir(const std::string& path) {
   const std::filesystem::path folder(path);
   std::error_code problem;
   if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), problem);
-  // Whatever went wrong with the parents, mkdir says it better.
+  // mkdir reports a failure with the parents more clearly.
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return io_failure(path, errno);
   if (!std::filesystem::is_directory(folder, problem)) return io_failure(path, ENOTDIR);
   if (::access(path.c_str(), W_OK | X_OK) != 0) return io_failure(path, errno);

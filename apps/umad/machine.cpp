@@ -34,7 +34,7 @@ std::string cpu_name(const std::filesystem::path& cpuinfo) {
   std::ifstream file(cpuinfo);
   std::string line;
   std::string parts;
-  while (std::getline(file, line) && !line.empty()) {  // the first processor's paragraph
+  while (std::getline(file, line) && !line.empty()) {  // Reads the paragraph of the first processor.
     if (line.starts_with("model name")) {
       if (std::string name = value_of(line); !name.empty()) return name;
     }
@@ -53,8 +53,8 @@ double machine_cpu_s() {
   while (std::getline(file, line) && line.starts_with("cpu")) {
     std::istringstream fields(line.substr(3));
     int processor = -1;
-    std::array<double, 8> ticks{};  // user, nice, system, idle, iowait, irq, softirq, steal
-    // The first line is that of all together: its name has no number, and a space follows.
+    std::array<double, 8> ticks{};  // Columns: user, nice, system, idle, iowait, irq, softirq, steal.
+    // Skips the first line, the sum of all processors, whose name has no number.
     if (line[3] == ' ' || !(fields >> processor) || !std::ranges::contains(allowed, processor)) continue;
     for (double& count : ticks) fields >> count;
     busy += ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];

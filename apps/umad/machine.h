@@ -1,4 +1,4 @@
-// What a measurement depends on beside the model.
+// The properties of the machine that a measurement depends on.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace uma::umad {
 
 struct Machine {
-  std::string cpu;         // its model, as the kernel says
-  std::int32_t cores = 1;  // physical ones that this process may use
+  std::string cpu;         // CPU model as reported by the kernel.
+  std::int32_t cores = 1;  // Physical cores that this process may use.
   std::string library;     // "libllama 0.7.0"
 
   bool operator==(const Machine&) const = default;
@@ -17,13 +17,13 @@ struct Machine {
 
 [[nodiscard]] Machine this_machine();
 
-// Processor seconds used since the start: by all programs, on the processors that this process may run on; and by this process.
-// 0 where the kernel does not say.
+// Processor seconds since boot: of all programs on the processors that this process may use, and of this process. 0 if the
+// kernel does not report them.
 [[nodiscard]] double machine_cpu_s();
 [[nodiscard]] double process_cpu_s();
 
-// The part that reads, for tests: the model's name in a file like /proc/cpuinfo, in printable ASCII without quotes and
-// backslashes. Where the kernel names none (ARM), what it says of implementer and part; "unknown" without that.
+// Reads the CPU model from a file like /proc/cpuinfo, for tests: printable ASCII without quotes and backslashes. If the kernel
+// reports no model (ARM), the implementer and part; else "unknown".
 [[nodiscard]] std::string cpu_name(const std::filesystem::path& cpuinfo);
 
 }  // namespace uma::umad

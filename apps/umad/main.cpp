@@ -1,6 +1,6 @@
-// umad: wires configuration, engine, door and signals together, and says in the log what happens.
-// Exit codes: 0 clean end, 1 a mistake in flags or configuration, a model that cannot be loaded, a socket that is taken, all of
-// which another start would meet again; 130 and 143: `umad tune` was interrupted.
+// umad: connects configuration, engine, listeners and signals, and logs events. Exit codes: 0 stopped regularly; 1 an error
+// that the next start would meet again, such as a mistake in flags or configuration, a model that cannot be loaded, or a socket
+// in use; 130 and 143: `umad tune` was interrupted.
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -26,16 +26,17 @@
 #include "base/memory_info.h"
 #include "base/thread_name.h"
 #include "engine/engine.h"
+#include "fetch/curl_image_fetcher.h"
 #include "kv/catalog.h"
 #include "kv/cold_files.h"
 #include "kv/sqlite_catalog.h"
 #include "kv/state_store.h"
 #include "llm/llama_model.h"
 #include "pool/model_pool.h"
-#include "server/api_keys.h"
-#include "server/http_server.h"
+#include "server/http/api_keys.h"
+#include "server/http/http_server.h"
 #include "server/passed_sockets.h"
-#include "server/unix_server.h"
+#include "server/unix/unix_server.h"
 #include "umad/compute.h"
 #include "umad/config.h"
 #include "umad/cpu_count.h"
@@ -48,30 +49,31 @@
 #include "umad/supervisor.h"
 #include "umad/trial_process.h"
 #include "umad/tune.h"
-#include "wire/event_codec.h"
+#include "wire/metrics_codec.h"
 
 namespace uma::umad {
 namespace {
 
 constexpr Duration kDrainLimit = std::chrono::seconds(30);
-constexpr Duration kFlushLimit = std::chrono::seconds(1);  // for the last answers of a daemon that gives up
+// Time for the last answers of a daemon that could not load its model.
+constexpr Duration kFlushLimit = std::chrono::seconds(1);
 constexpr Duration kDrainStep = std::chrono::milliseconds(50);
 
-// What the main thread waits for.
-struct SignalCame {
+// Events that the main thread waits for.
+struct SignalReceived {
   int number = 0;
-  bool is_passed_on = false;  // by the supervisor, which somebody sent it to
+  bool is_passed_on = false;  // Somebody sent the signal to the supervisor, which forwarded it.
 };
-using LoadEnded = Expected<ModelInfo>;
-using Happening = std::variant<SignalCame, LoadEnded>;
+using LoadFinished = Expected<ModelInfo>;
+using DaemonEvent = std::variant<SignalReceived, LoadFinished>;
 
-// Every connection is a descriptor, and the usual soft limit is for programs that use select().
+// Every connection needs a descriptor, and the usual soft limit is meant for programs that use select().
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   constexpr rlim_t kEnough = 65'536;
   limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kEnough));
-  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files stays as it is");
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log_debug("the limit of open files could not be raised");
 }
 
 std::filesystem::path shipped_with_us() {
@@ -79,7 +81,7 @@ std::filesystem::path shipped_with_us() {
   return shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
 }
 
-// Where models lie that are known by their names.
+// Folders in which models are found by name.
 std::vector<std::string> model_folders(const Config& config) {
   std::vector<std::string> folders = config.models_dirs;
   if (!config.models_dir.empty()) folders.push_back(config.models_dir);
@@ -87,38 +89,38 @@ std::vector<std::string> model_folders(const Config& config) {
   return folders;
 }
 
-// The file that a name in the configuration means.
+// The file of a model that the configuration names.
 Expected<std::string> find_named(const Config& config, const std::string& name) {
   const std::vector<std::string> folders = model_folders(config);
   return find_model(name, {folders.begin(), folders.end()});
 }
 
-// The file to serve: what the configuration names, else the model that ships with umad.
+// The configured model's file, else the model that ships with umad.
 Expected<std::string> choose_model(const Config& config) {
   std::error_code problem;
   const std::filesystem::path shipped = shipped_with_us();
   if (config.model.empty()) {
     if (std::filesystem::exists(shipped, problem)) return shipped.string();
     return fail(ErrorCode::model_unknown,
-                std::format("no model: give --model FILE (the one that ships with umad is not at {})", shipped.string()));
+                std::format("no model: give --model FILE (the default model is missing at {})", shipped.string()));
   }
   return find_named(config, config.model);
 }
 
-// The draft model's file; empty: there is none, or it would not be used.
+// The draft model's file; empty if there is none, or if it would not be used.
 Expected<std::string> choose_draft_model(const Config& config) {
   if (config.draft_model.empty()) return std::string();
   if (!config.speculates) {
-    log_warning("draft_model is not loaded: it needs scheduler.speculation: auto");
+    log_warning("draft_model is not loaded: set scheduler.speculation: auto to use it");
     return std::string();
   }
   return find_named(config, config.draft_model);
 }
 
-// What was measured of this model on this machine; where that cannot be read, the log says why.
+// The measured profile of this model on this machine. A profile that cannot be read is logged.
 std::optional<Profile> find_profile(const Config& config, const std::string& model_path) {
   const auto identity = llm::model_identity(model_path);
-  if (!identity) return std::nullopt;  // the load says what is wrong with the file
+  if (!identity) return std::nullopt;  // The load reports the problem of the file.
   const Machine machine = this_machine();
   const std::string path = profile_path(config.data_dir, *identity, machine);
   auto profile = read_profile(path, *identity, machine);
@@ -128,7 +130,7 @@ std::optional<Profile> find_profile(const Config& config, const std::string& mod
   }
   if (!*profile) return std::nullopt;
   const std::string given = given_over_profile(config);
-  log_info("profile {}{}{}", path, given.empty() ? "" : "; set otherwise: ", given);
+  log_info("profile {}{}{}", path, given.empty() ? "" : "; overridden by settings: ", given);
   return *std::move(profile);
 }
 
@@ -147,9 +149,11 @@ std::string join(const std::vector<std::string>& names) {
 void log_start(const Config& config) {
   log_info("umad {}, process {}", UMA_VERSION, ::getpid());
   if (!config.keys_superseded.empty()) {
-    log_info("superseded and ignored: {} (the scheduler sizes each batch by measured time)", join(config.keys_superseded));
+    log_info("these settings are obsolete and ignored: {} (the scheduler sizes each batch by measured time)",
+             join(config.keys_superseded));
   }
-  if (!config.keys_without_effect.empty()) log_info("no effect in this version: {}", join(config.keys_without_effect));
+  if (!config.keys_without_effect.empty())
+    log_info("these settings have no effect in this version: {}", join(config.keys_without_effect));
 }
 
 void log_ready(const Config& config, Duration since_start) {
@@ -173,7 +177,7 @@ kv::StoreOptions store_options(const Config& config) {
           .ttl = config.state_ttl};
 }
 
-// Which models there are, and which one is meant where none is named.
+// The registered models and the name of the default model.
 struct Models {
   std::shared_ptr<const pool::ModelRegistry> registry;
   std::string default_name;
@@ -187,7 +191,7 @@ Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config&
   auto registry = pool::ModelRegistry::read(std::move(options));
   if (registry) return *std::move(registry);
   for (const std::string& problem : registry.error()) log_error("{}", problem);
-  return fail(ErrorCode::model_unknown, "the models that are registered could not be read");
+  return fail(ErrorCode::model_unknown, "the list of models could not be read: see the errors above");
 }
 
 Expected<Models> find_models(const Config& config) {
@@ -217,6 +221,7 @@ class Daemon {
         passed_(std::move(passed)),
         models_(std::move(models)),
         trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
+        fetcher_(image_fetcher()),
         engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
 
   int run();
@@ -226,17 +231,18 @@ class Daemon {
   std::unique_ptr<engine::WorkerSource> worker_source();
   Expected<engine::LoadWorkersOptions> load_options(const pool::RegisteredModel& model) const;
   std::unique_ptr<kv::ColdStore> cold_store() const;
+  std::unique_ptr<ImageFetcher> image_fetcher() const;
 
-  // Handles what happens until the daemon should end; returns its exit code.
+  // Handles events until the daemon should stop; returns its exit code.
   int serve();
   int give_up(const Error& error);
   Expected<std::unique_ptr<server::UnixServer>> open_socket();
-  // False where a door that was asked for cannot be opened.
+  // Returns false if a requested listener cannot be opened.
   bool open_http();
   void stop_accepting();
   bool wait_idle(Duration limit);
-  void drain(const SignalCame& first);
-  // Whose sockets it serves on, for the log.
+  void drain(const SignalReceived& first);
+  // Describes the owner of the daemon's sockets, for the log.
   [[nodiscard]] const char* holder() const { return supervised_ ? ", kept by the supervisor" : ", from the service manager"; }
   void write_metrics() const;
   void preload_models();
@@ -244,18 +250,19 @@ class Daemon {
 
   const Config& config_;
   const std::optional<Supervised> supervised_;
-  server::PassedSockets passed_;  // until a server has each
+  server::PassedSockets passed_;  // Sockets that no server has taken yet.
   const Models models_;
   const SteadyClock clock_;
   const TimePoint started_ = clock_.now();
-  Mailbox<Happening> happenings_;
-  std::vector<Happening> taken_;
+  Mailbox<DaemonEvent> events_;
+  std::vector<DaemonEvent> taken_;
   ModelTrials trials_;
-  pool::ModelPool* pool_ = nullptr;  // the engine's
+  pool::ModelPool* pool_ = nullptr;              // Owned by the engine.
+  const std::unique_ptr<ImageFetcher> fetcher_;  // Null: URLs of images are not allowed.
   engine::Engine engine_;
-  // After engine_: they use the engine, and end first.
+  // The servers use engine_ and are destroyed before it.
   std::unique_ptr<server::UnixServer> server_;
-  std::unique_ptr<server::HttpServer> http_;  // none: off, or the default port is taken
+  std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
 };
 
 engine::EngineOptions Daemon::engine_options() {
@@ -271,13 +278,14 @@ engine::EngineOptions Daemon::engine_options() {
   options.speculates = config_.speculates;
   options.verify_every = config_.verify_every;
   options.store = store_options(config_);
-  options.vision = {.allowed_dirs = config_.vision_allowed_dirs,
-                    .cache_bytes_max = config_.vision_cache_bytes_max,
-                    .urls = config_.vision_urls,
-                    .kept = std::make_shared<engine::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
+  options.image_encoder = {
+      .allowed_dirs = config_.vision_allowed_dirs,
+      .cache_bytes_max = config_.vision_cache_bytes_max,
+      .kept = std::make_shared<image::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
+  options.fetcher = fetcher_.get();
   options.queue_depth_warn = config_.pool.queue_depth_warn;
   if (supervised_) options.crashes = supervised_->record();
-  options.on_loaded = [this](const Expected<ModelInfo>& result) { happenings_.push(result); };
+  options.on_loaded = [this](const Expected<ModelInfo>& result) { events_.push(result); };
   return options;
 }
 
@@ -301,7 +309,7 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   return made;
 }
 
-// What the model's card says, and for the rest what the configuration says of all.
+// Combines the settings of the model's card with those of the configuration.
 Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::RegisteredModel& model) const {
   const pool::ModelCard& card = model.card;
   Config config = config_;
@@ -313,7 +321,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   config.replicates_weights = config.replicates_weights || card.replicates_weights;
   const auto draft_path = choose_draft_model(config);
   if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));
-  // Its card's, the configuration's, the one beside it.
+  // The projector of the card, else of the configuration, else the file beside the model.
   const bool is_configured = is_default && card.projector.empty() && !config.projector.empty();
   const auto projector_path = is_configured ? find_named(config, config.projector) : model.projector_path;
   if (!projector_path) return fail(ErrorCode::model_load, std::format("projector: {}", projector_path.error().message));
@@ -332,7 +340,7 @@ Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::Registered
   return options;
 }
 
-// Without it states are kept in memory only.
+// Null: states are kept in memory only.
 std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
   if (config_.cold_bytes_max == 0) return nullptr;
   auto opened = kv::ColdFiles::open(config_.data_dir + "/kv");
@@ -341,11 +349,16 @@ std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
   return nullptr;
 }
 
+std::unique_ptr<ImageFetcher> Daemon::image_fetcher() const {
+  if (!config_.vision_urls.allow_any()) return nullptr;
+  return std::make_unique<fetch::CurlImageFetcher>(config_.vision_urls, config_.limits.queue_bytes_max);
+}
+
 int Daemon::run() {
   const SignalThread signals([this](int number, pid_t sender) {
-    happenings_.push(SignalCame{.number = number, .is_passed_on = supervised_ && sender == supervised_->supervisor});
+    events_.push(SignalReceived{.number = number, .is_passed_on = supervised_ && sender == supervised_->supervisor});
   });
-  // The socket before the model: a second daemon is refused before it loads anything, and clients may connect at once.
+  // The socket is opened before the model is loaded: a second daemon fails early, and clients may connect at once.
   const bool is_passed = passed_.unix_socket.has_value();
   auto server = open_socket();
   if (!server) {
@@ -368,7 +381,7 @@ Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
   const server::UnixServerOptions options{
       .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
   if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
-  // The permissions of one that a service manager made are the administrator's choice of who may connect.
+  // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
   const bool is_ours = supervised_ && supervised_->made_socket;
   server::ListeningSocket listening{
       .fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = !is_ours};
@@ -418,12 +431,12 @@ bool Daemon::open_http() {
     if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
     return true;
   }
-  // Somebody else on the default port is no mistake of who asked for nothing.
+  // If HTTP was not requested explicitly, another program on the default port is no error.
   if (is_passed || config_.asks_for_http()) {
     log_error("{}", opened.error().message);
     return false;
   }
-  log_warning("{}: HTTP is off; --http ADDRESS:PORT chooses another port", opened.error().message);
+  log_warning("{}: HTTP is off; choose another port with --http ADDRESS:PORT", opened.error().message);
   return true;
 }
 
@@ -440,9 +453,9 @@ bool Daemon::wait_idle(Duration limit) {
 int Daemon::serve() {
   while (true) {
     taken_.clear();
-    happenings_.wait_drain(taken_, kNever);
-    for (const Happening& happening : taken_) {
-      if (const auto* loaded = std::get_if<LoadEnded>(&happening)) {
+    events_.wait_drain(taken_, kNever);
+    for (const DaemonEvent& event : taken_) {
+      if (const auto* loaded = std::get_if<LoadFinished>(&event)) {
         if (!*loaded) return give_up(loaded->error());
         log_ready(config_, clock_.now() - started_);
         ::sd_notify(0, "READY=1");
@@ -450,20 +463,20 @@ int Daemon::serve() {
         preload_models();
         continue;
       }
-      const auto& came = std::get<SignalCame>(happening);
-      if (came.number == SIGUSR1) {
+      const auto& received = std::get<SignalReceived>(event);
+      if (received.number == SIGUSR1) {
         write_metrics();
-      } else if (came.number == SIGHUP) {
+      } else if (received.number == SIGHUP) {
         reload_models();
       } else {
-        drain(came);
+        drain(received);
         return 0;
       }
     }
   }
 }
 
-// The model cannot be loaded: whoever waits for it is told before the end.
+// Stops a daemon whose model cannot be loaded, after waiting requests have been answered.
 int Daemon::give_up(const Error& error) {
   log_error("{}", error.message);
   stop_accepting();
@@ -471,11 +484,11 @@ int Daemon::give_up(const Error& error) {
   return 1;
 }
 
-// Lets what runs come to its end; a second TERM or INT, or the limit, ends the wait. One that reaches the supervisor and the
-// daemon, as from a terminal or a service manager that ends a whole group, is one signal.
-void Daemon::drain(const SignalCame& first) {
-  log_info("{}: finishing what runs, for at most {} s; a second signal stops at once", first.number == SIGINT ? "INT" : "TERM",
-           std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
+// Waits for requests in flight, until the time limit or a second TERM or INT. A signal that reaches both the supervisor and the
+// daemon, as from a terminal or from a service manager that ends a whole group, counts once.
+void Daemon::drain(const SignalReceived& first) {
+  log_info("{}: finishing requests in flight, for at most {} s; a second signal stops at once",
+           first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
   ::sd_notify(0, "STOPPING=1");
   stop_accepting();
   engine_.drain();
@@ -484,24 +497,24 @@ void Daemon::drain(const SignalCame& first) {
   const TimePoint limit = clock_.now() + kDrainLimit;
   while (!wait_idle(kDrainStep)) {
     taken_.clear();
-    happenings_.drain(taken_);
-    for (const Happening& happening : taken_) {
-      const auto* came = std::get_if<SignalCame>(&happening);
-      if (came != nullptr && came->number == SIGUSR1) write_metrics();
-      const bool asks_for_end = came != nullptr && (came->number == SIGTERM || came->number == SIGINT);
-      if (asks_for_end && ++counts[came->is_passed_on ? 1 : 0] > 1) {
-        log_warning("second signal: stopping what still runs");
+    events_.drain(taken_);
+    for (const DaemonEvent& event : taken_) {
+      const auto* received = std::get_if<SignalReceived>(&event);
+      if (received != nullptr && received->number == SIGUSR1) write_metrics();
+      const bool asks_for_end = received != nullptr && (received->number == SIGTERM || received->number == SIGINT);
+      if (asks_for_end && ++counts[received->is_passed_on ? 1 : 0] > 1) {
+        log_warning("second signal: cancelling requests in flight");
         return;
       }
     }
     if (clock_.now() >= limit) {
-      log_warning("the limit has passed: stopping what still runs");
+      log_warning("time limit reached: cancelling requests in flight");
       return;
     }
   }
 }
 
-// Those whose cards ask for it; who fails is in the log, and loaded when somebody wants it.
+// Loads the models whose cards ask for it. A failure is logged, and the next request for that model tries again.
 void Daemon::preload_models() {
   for (const pool::RegisteredModel& model : models_.registry->models()) {
     if (model.card.is_preloaded) engine_.load_model(model.card.name, [](const Expected<Unit>&) {});
@@ -512,7 +525,7 @@ void Daemon::reload_models() {
   const auto count = pool_->reload();
   if (count) return log_info("HUP: {} models are registered", *count);
   for (const std::string& problem : count.error()) log_error("{}", problem);
-  log_error("HUP: the registered models stay as they were");
+  log_error("HUP: models.yaml has errors; the registered models are unchanged");
 }
 
 void Daemon::write_metrics() const {
@@ -559,12 +572,11 @@ int run_umad(const Config& config, server::PassedSockets passed, const std::opti
   return Daemon(config, std::move(passed), supervised, std::move(*models), std::move(*catalog)).run();
 }
 
-// `umad key new NAME`: a key for a client, and the line that lets it in.
+// `umad key new NAME` prints a key for a client, and the line for the keys file.
 int run_key(const std::vector<std::string>& arguments) {
   if (arguments.size() != 3 || arguments[1] != "new" || arguments[2].starts_with('-')) {
-    std::fputs(
-        "usage: umad key new NAME\nPrints a key for a client of the HTTP door, and the line for the file of --http-keys.\n",
-        stderr);
+    std::fputs("usage: umad key new NAME\nPrints a key for an HTTP client, and the line for the file of --http-keys.\n",
+               stderr);
     return 1;
   }
   const auto made = server::make_api_key(arguments[2]);
@@ -583,9 +595,9 @@ int main(int argc, char** argv) {
   uma::umad::block_signals();
   uma::set_thread_name("umad");
   uma::give_back_large_blocks();
-  // Files of ours are our user's alone, whatever mode they are made with.
+  // The daemon's files belong to this user only, whatever mode they are created with.
   ::umask(0077);
-  // Without it an abort inside the engine library starts a debugger, for seconds.
+  // Without this an abort inside the library starts a debugger, which takes seconds.
   ::setenv("GGML_NO_BACKTRACE", "1", 0);
 
   const std::vector<std::string> arguments(argv + 1, argv + argc);

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kExtension = ".gguf";
-constexpr std::size_t kNamesMax = 12;  // in an error
+constexpr std::size_t kNamesMax = 12;  // Most names in an error message.
 
 std::set<std::string> models_in(const std::vector<fs::path>& folders) {
   std::set<std::string> names;
@@ -47,13 +47,14 @@ Expected<std::string> find_model(std::string_view name, const std::vector<fs::pa
       if (fs::is_regular_file(candidate, problem)) return candidate.string();
     }
   }
-  std::string message = std::format("no model \"{}\": no such file here, nor in {}", name, join(folders, " or "));
+  std::string message =
+      std::format("no model \"{}\": there is no such file, neither as a path nor in {}", name, join(folders, " or "));
   const std::set<std::string> known = models_in(folders);
   if (!known.empty()) {
     std::vector<std::string> shown(known.begin(),
                                    std::next(known.begin(), static_cast<std::ptrdiff_t>(std::min(known.size(), kNamesMax))));
     if (shown.size() < known.size()) shown.emplace_back("...");
-    message += std::format("; there are: {}", join(shown, ", "));
+    message += std::format("; available: {}", join(shown, ", "));
   }
   return std::unexpected(Error{ErrorCode::model_unknown, std::move(message)});
 }

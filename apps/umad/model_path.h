@@ -1,4 +1,4 @@
-// Which file a model's name means, and which model is served when none is named.
+// Finds the file of a model by its name, and the default model.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +14,8 @@ namespace uma::umad {
 // executable. The build tree has the same layout as an installation.
 [[nodiscard]] std::filesystem::path shipped_model(const std::filesystem::path& executable);
 
-// The file that `name` means: itself where it is a path of a file; a plain name, with or without .gguf, is looked for in
-// `folders` in their order. Errors: E_MODEL_001 that says where was looked, and what is there.
+// The file that `name` means: the file itself if `name` is a path; a plain name, with or without .gguf, is searched in
+// `folders` in order. Errors: E_MODEL_001 with the folders that were searched and the models there.
 [[nodiscard]] Expected<std::string> find_model(std::string_view name, const std::vector<std::filesystem::path>& folders);
 
 }  // namespace uma::umad

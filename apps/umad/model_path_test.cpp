@@ -48,7 +48,7 @@ TEST_F(FindModel, AnUnknownNameIsToldWhatThereIs) {
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, ErrorCode::model_unknown);
   EXPECT_THAT(found.error().message,
-              AllOf(HasSubstr("no model \"larg\""), HasSubstr("there are: both, small"), HasSubstr((root_ / "mine").string())));
+              AllOf(HasSubstr("no model \"larg\""), HasSubstr("available: both, small"), HasSubstr((root_ / "mine").string())));
   EXPECT_FALSE(find("notes")) << "only models have names";
 }
 

@@ -57,8 +57,8 @@ void TrialRecord::count_crashes(bool ended_by_fault) {
   if (ended_by_fault) {
     for (const std::string& identities : loads) {
       const int crashes = ++at(identities).crashes;
-      log_warning("models: the daemon before this one crashed while it loaded a model, {} time(s) in a row{}", crashes,
-                  crashes >= kCrashesMax ? ": that is not loaded any more" : "");
+      log_warning("models: the previous daemon crashed while it loaded a model, {} time(s) in a row{}", crashes,
+                  crashes >= kCrashesMax ? ": this model is refused from now on" : "");
     }
     if (!loads.empty()) write_verdicts();
   }
@@ -70,7 +70,7 @@ const TrialRecord::Verdict* TrialRecord::find(const std::string& identity) const
   return found == verdicts_.end() ? nullptr : &*found;
 }
 
-// As the latest one.
+// Returns the verdict of `identity`, moved to the latest position.
 TrialRecord::Verdict& TrialRecord::at(const std::string& identity) {
   const auto found = std::ranges::find(verdicts_, identity, &Verdict::identity);
   if (found != verdicts_.end()) {
@@ -90,7 +90,7 @@ bool TrialRecord::has_passed(const std::string& identity) const {
 std::string TrialRecord::refusal(const std::string& identity) const {
   const Verdict* verdict = find(identity);
   if (verdict == nullptr) return {};
-  if (verdict->crashes >= kCrashesMax) return std::format("the daemon crashed {} times while it loaded it", verdict->crashes);
+  if (verdict->crashes >= kCrashesMax) return std::format("the daemon crashed {} times while loading it", verdict->crashes);
   return verdict->reason;
 }
 
@@ -132,11 +132,11 @@ void TrialRecord::write_verdicts() const {
     }
   }
   if (const auto written = write_file_durably(folder_ + kTrialsFile, text); !written) {
-    log_warning("models: what was learnt of files is not kept: {}", written.error().message);
+    log_warning("models: verdicts about files could not be stored: {}", written.error().message);
   }
 }
 
-// Not synced: what a power cut leaves is not counted anyway.
+// Not synced, because loads after a power cut are not counted.
 void TrialRecord::write_loads() const {
   const std::string path = folder_ + kLoadsFile;
   if (loads_.empty()) {
@@ -146,7 +146,7 @@ void TrialRecord::write_loads() const {
   std::string text;
   for (const std::string& identities : loads_) text += identities + "\n";
   if (const auto written = write_file_atomically(path, text); !written) {
-    log_warning("models: a load is not marked: {}", written.error().message);
+    log_warning("models: a load could not be marked: {}", written.error().message);
   }
 }
 
@@ -162,21 +162,21 @@ Expected<Unit> ModelTrials::check(const engine::LoadWorkersOptions& options, con
   const MutexLock lock(mutex_);
   const std::string refusal = record_.refusal(identities);
   if (refusal.empty()) return Unit{};
-  return fail(ErrorCode::model_load, std::format("this model is not loaded any more: {}; another file of it may do", refusal));
+  return fail(ErrorCode::model_load, std::format("this model is refused: {}; try another file of the model", refusal));
 }
 
 Expected<Unit> ModelTrials::check_file(const std::string& path, const std::function<bool()>& is_cancelled) {
   const auto identity = identity_of(path);
-  if (!identity) return Unit{};  // the load says what is wrong
+  if (!identity) return Unit{};  // The load reports the problem.
   const auto refuse = [](const std::string& reason) {
-    return fail(ErrorCode::model_load, std::format("this model's file is not loaded: {}; another file of it may do", reason));
+    return fail(ErrorCode::model_load, std::format("this model's file is refused: {}; try another file of the model", reason));
   };
   {
     const MutexLock lock(mutex_);
     if (const std::string refusal = record_.refusal(*identity); !refusal.empty()) return refuse(refusal);
     if (record_.has_passed(*identity)) return Unit{};
   }
-  log_debug("models: {} is tried in a process of its own", path);
+  log_debug("models: {} is tried in a separate process", path);
   const TrialOutcome outcome = run_trial(program_, path, is_cancelled);
   switch (outcome.kind) {
     case TrialOutcome::Kind::passed: {
@@ -185,8 +185,8 @@ Expected<Unit> ModelTrials::check_file(const std::string& path, const std::funct
       return Unit{};
     }
     case TrialOutcome::Kind::refused: {
-      log_error("models: {} is not loaded until it changes: {}{}{}", path, outcome.reason,
-                outcome.last_words.empty() ? "" : ": ", outcome.last_words);
+      log_error("models: {} is refused until it changes: {}{}{}", path, outcome.reason, outcome.last_words.empty() ? "" : ": ",
+                outcome.last_words);
       const MutexLock lock(mutex_);
       record_.note_refused(*identity, outcome.reason);
       return refuse(outcome.reason);
@@ -198,7 +198,8 @@ Expected<Unit> ModelTrials::check_file(const std::string& path, const std::funct
   }
   log_warning("models: {} could not be tried: {}{}{}", path, outcome.reason, outcome.last_words.empty() ? "" : ": ",
               outcome.last_words);
-  return fail(ErrorCode::model_load, std::format("this model's file could not be tried: {}; ask again", outcome.reason));
+  return fail(ErrorCode::model_load,
+              std::format("this model's file could not be tried: {}; repeat the request", outcome.reason));
 }
 
 void ModelTrials::begin(const engine::LoadWorkersOptions& options) {
@@ -215,7 +216,7 @@ void ModelTrials::end(const engine::LoadWorkersOptions& options, bool is_loaded)
   record_.end_load(identities, is_loaded);
 }
 
-// Hashed once, as long as size and time of the file stay.
+// Hashes a file once, until its size or time changes.
 Expected<std::string> ModelTrials::identity_of(const std::string& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) return fail(ErrorCode::model_load, "no such file");
@@ -225,7 +226,7 @@ Expected<std::string> ModelTrials::identity_of(const std::string& path) {
     const auto known = known_.find(path);
     const bool is_same =
         known != known_.end() && known->second.bytes == status.st_size && known->second.modified_ns == modified_ns;
-    // Of a model in several files the others may have changed.
+    // The other files of a split model may have changed.
     if (is_same && !llm::parse_split_name(path)) return known->second.identity;
   }
   auto identity = llm::trial_identity(path);

@@ -1,15 +1,15 @@
-// What is known of model files that ended a process: those that failed a trial (trial_process.h), and those that a daemon was
-// loading when it crashed. Kept in two text files of the data folder:
+// Model files that have ended a process: files that failed a trial (trial_process.h), and files that a daemon was loading when
+// it crashed. Stored in two text files of the data folder:
 //
-//   model_trials    IDENTITY passed | IDENTITY refused REASON | IDENTITY crashed COUNT     a line each, the latest last
-//   model_loads     IDENTITY                                                               a line for each load under way
+//   model_trials    IDENTITY passed | IDENTITY refused REASON | IDENTITY crashed COUNT     one per line, the latest last
+//   model_loads     IDENTITY                                                               one line for each load in progress
 //
-// Identities are those of llm::trial_identity(), so a verdict ends with any change of the file's head, and with a new library.
-// A draft model and a projector that are loaded with a model are part of who crashed, not of who failed a trial.
+// Identities are those of llm::trial_identity(), so a change of the file's head, or a new library, voids a verdict. A draft
+// model and a projector that are loaded with a model count as crashed with it, but do not fail its trial.
 //
-// A daemon that begins and finds loads under way was not ended in order: a fault, a kill, a power cut. Only where the
-// supervisor saw a fault (supervised.h) does it count, and kCrashesMax times in a row are needed, since another thread may have
-// been to blame. A load that comes to its end takes the count back.
+// If a daemon finds loads in progress at its start, its predecessor ended unexpectedly: by a fault, a kill or a power failure.
+// Only a fault seen by the supervisor (supervised.h) counts, and only after kCrashesMax in a row, since another thread may have
+// caused it. A load that ends resets the count.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,22 @@
 
 namespace uma::umad {
 
-// The verdicts, and the file they are in. Not thread-safe.
+// The verdicts and their file. Not thread-safe.
 class TrialRecord {
  public:
   static constexpr int kCrashesMax = 2;
-  static constexpr std::size_t kVerdictsMax = 4096;  // beyond it the oldest are forgotten
+  static constexpr std::size_t kVerdictsMax = 4096;  // The oldest verdicts beyond this number are forgotten.
 
-  // Reads what is kept; what cannot be read is tried again. `ended_by_fault`: how the daemon before this one ended.
+  // Reads the stored verdicts; unreadable ones are tried again. `ended_by_fault` describes the end of the previous daemon.
   TrialRecord(std::string folder, bool ended_by_fault);
 
   [[nodiscard]] bool has_passed(const std::string& identity) const;
-  // Why it must not be loaded; empty: nothing is known against it.
+  // Why the file must not be loaded; empty: it may be loaded.
   [[nodiscard]] std::string refusal(const std::string& identity) const;
   void note_passed(const std::string& identity);
   void note_refused(const std::string& identity, const std::string& reason);
 
-  // `identities`: of the files of one load.
+  // `identities` are those of all files of one load.
   void begin_load(const std::string& identities);
   void end_load(const std::string& identities, bool is_loaded);
 
@@ -47,7 +47,7 @@ class TrialRecord {
   struct Verdict {
     std::string identity;
     bool has_passed = false;
-    std::string reason = {};  // of a refusal
+    std::string reason = {};  // Set for a refusal.
     int crashes = 0;
   };
   [[nodiscard]] const Verdict* find(const std::string& identity) const;
@@ -58,15 +58,15 @@ class TrialRecord {
   void write_loads() const;
 
   const std::string folder_;
-  std::vector<Verdict> verdicts_;   // the oldest first
-  std::vector<std::string> loads_;  // under way
+  std::vector<Verdict> verdicts_;   // Oldest first.
+  std::vector<std::string> loads_;  // Loads in progress.
 };
 
 // Thread-safe.
 class ModelTrials final : public pool::LoadGuard {
  public:
-  // `program`: umad, as a trial starts it. `marks_loads`: a supervisor tells the next daemon how this one ended, so that marks
-  // are of use.
+  // `program` is umad, for starting trials. `marks_loads` is set under a supervisor, which reports to the next daemon how this
+  // one ended.
   ModelTrials(std::string folder, std::string program, bool marks_loads, bool ended_by_fault);
 
   [[nodiscard]] Expected<Unit> check(const engine::LoadWorkersOptions& options,
@@ -88,7 +88,7 @@ class ModelTrials final : public pool::LoadGuard {
   const bool marks_loads_;
   Mutex mutex_;
   TrialRecord record_ GUARDED_BY(mutex_);
-  std::map<std::string, KnownFile> known_ GUARDED_BY(mutex_);  // by path; of a model in several files by the first one's
+  std::map<std::string, KnownFile> known_ GUARDED_BY(mutex_);  // Keyed by path; a split model uses the path of its first file.
 };
 
 }  // namespace uma::umad

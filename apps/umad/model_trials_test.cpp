@@ -47,9 +47,9 @@ TEST_F(TrialRecordTest, TwoFaultsInARowWhileItLoadsRefuseAModel) {
   EXPECT_EQ(next(true).refusal("load:a"), "") << "another thread may be to blame";
   crash_while_loading("load:a", false);
   const TrialRecord record = next(true);
-  EXPECT_EQ(record.refusal("load:a"), "the daemon crashed 2 times while it loaded it");
+  EXPECT_EQ(record.refusal("load:a"), "the daemon crashed 2 times while loading it");
   EXPECT_EQ(record.refusal("load:b"), "");
-  EXPECT_EQ(next().refusal("load:a"), "the daemon crashed 2 times while it loaded it") << "until it changes";
+  EXPECT_EQ(next().refusal("load:a"), "the daemon crashed 2 times while loading it") << "until it changes";
 }
 
 TEST_F(TrialRecordTest, ALoadThatEndsTakesTheCountBack) {

@@ -37,7 +37,7 @@ std::string slug(std::string_view text) {
   return slug;
 }
 
-// Takes the values out of one map of the file; remembers the first thing that is wrong.
+// Reads the values of one map in the file and remembers the first problem.
 class MapReader {
  public:
   MapReader(const YAML::Node& map, std::string& problem) : map_(map), problem_(problem) {
@@ -57,9 +57,9 @@ class MapReader {
     if (!result) complain(std::format("{}: expected {}", key, result.error()));
     return result.value_or(T{});
   }
-  // Says so where the map has more than what was taken.
+  // Reports keys that have not been read.
   void finish(std::size_t maps_inside) {
-    if (problem_.empty() && map_.size() != taken_ + maps_inside) complain("there are keys that do not belong here");
+    if (problem_.empty() && map_.size() != taken_ + maps_inside) complain("there are unknown keys");
   }
 
  private:
@@ -85,7 +85,7 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   MapReader top(root, problem);
   const std::int64_t version = top.take("version", integer(1, 1'000'000));
   if (problem.empty() && version > kVersion) {
-    return std::unexpected(std::format("it was made by a newer umad (format {}, this one reads {})", version, kVersion));
+    return std::unexpected(std::format("it was made by a newer umad (format {}; this version reads {})", version, kVersion));
   }
   if (!problem.empty()) return std::unexpected("it is damaged: " + problem);
 
@@ -124,7 +124,7 @@ std::expected<Profile, std::string> read_root(const YAML::Node& root) {
   return profile;
 }
 
-// A double-quoted YAML scalar.
+// Text as a double-quoted YAML scalar.
 std::string yaml_string(std::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
@@ -170,7 +170,8 @@ std::string profile_path(const std::string& data_dir, const std::string& model_i
 
 std::string profile_text(const Profile& profile) {
   return std::format(
-      "# Made by umad tune; umad reads it at start for what is not set otherwise. Deleting it forgets it.\n"
+      "# Made by umad tune. umad takes from it, at its start, all values that are not set otherwise. Delete it to use the "
+      "defaults.\n"
       "version: {}\n"
       "choice:\n"
       "  decode_threads: {}\n"

@@ -70,13 +70,13 @@ TEST(Profile, WhatIsMissingTooMuchOrOutOfRangeIsDamage) {
   EXPECT_THAT(problem_of(replaced(whole, "  ubatch: 256\n", "")), HasSubstr("ubatch is missing"));
   EXPECT_THAT(problem_of(replaced(whole, "decode_threads: 3", "decode_threads: 0")), HasSubstr("an integer from 1 to 256"));
   EXPECT_THAT(problem_of(replaced(whole, "lanes: on", "lanes: perhaps")), HasSubstr("expected on or off"));
-  EXPECT_THAT(problem_of(replaced(whole, "lanes: on", "lanes: on\n  speed: 9")), HasSubstr("do not belong here"));
-  EXPECT_THAT(problem_of(whole + "more: 1\n"), HasSubstr("do not belong here"));
+  EXPECT_THAT(problem_of(replaced(whole, "lanes: on", "lanes: on\n  speed: 9")), HasSubstr("unknown keys"));
+  EXPECT_THAT(problem_of(whole + "more: 1\n"), HasSubstr("unknown keys"));
   EXPECT_THAT(problem_of(replaced(whole, "type: f16", "type: q8_0")), HasSubstr("needs flash attention"));
 }
 
 TEST(Profile, OfANewerVersionIsNotGuessedAt) {
-  EXPECT_THAT(problem_of("version: 2\nsomething: else\n"), HasSubstr("newer umad (format 2, this one reads 1)"));
+  EXPECT_THAT(problem_of("version: 2\nsomething: else\n"), HasSubstr("newer umad (format 2; this version reads 1)"));
 }
 
 TEST(Profile, ForAnotherModelMachineOrLibraryIsForeign) {

@@ -1,5 +1,5 @@
-// How long to wait before a daemon that has crashed is started again: at first hardly, then twice as long each time, so that
-// one that crashes at its start does not occupy the machine. One that lived for a while begins anew. Pure.
+// The delay before a crashed daemon is restarted. It is short at first and doubles each time, so that a daemon that crashes at
+// its start does not occupy the machine. A daemon that ran for a while resets it. Pure.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class RestartBackoff {
   static constexpr Duration kLongest = std::chrono::seconds(30);
   static constexpr Duration kHealthy = std::chrono::minutes(1);
 
-  // After one that lived for `lived`. Ensures: kFirst <= result <= kLongest.
+  // The delay after a daemon that ran for `lived`. Ensures: kFirst <= result <= kLongest.
   [[nodiscard]] Duration next(Duration lived) {
     if (lived >= kHealthy) wait_ = kFirst;
     return std::exchange(wait_, std::min(2 * wait_, kLongest));

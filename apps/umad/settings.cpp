@@ -17,7 +17,7 @@ constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 constexpr std::int64_t kPiB = std::int64_t{1} << 50;
 constexpr std::int64_t kDayMs = 86'400'000;
 
-// `field(config)` refers to the member that has the value; `show` writes a value as `read` reads it.
+// `field(config)` refers to the member that has the value; `show` formats a value so that `read` accepts it.
 template <class T, class Field, class ShowT>
 Access store(Reader<T> read, Field field, ShowT show) {
   return {.apply = [read = std::move(read), field](Config& config, std::string_view text) -> std::optional<std::string> {
@@ -46,7 +46,7 @@ Access bytes_or_auto(Field field) {
                [](std::int64_t value) { return value < 0 ? std::string("auto") : show_bytes(value); });
 }
 
-// Names of values, in the order in which an error message lists them.
+// Names of values, in the order of error messages.
 template <class T>
 using Words = std::vector<std::pair<std::string_view, T>>;
 
@@ -70,7 +70,7 @@ Access words(Words<T> names, Field field) {
           .show = show};
 }
 
-// For settings without a feature in this version: their values must be right all the same.
+// For settings without a function in this version: their values are validated, but not stored.
 template <class T>
 Access check_only(Reader<T> read) {
   return {.apply = [read = std::move(read)](Config&, std::string_view text) -> std::optional<std::string> {
@@ -103,9 +103,9 @@ const std::vector<Setting>& settings() {
   const Words<kv::EvictionOrder> evictions = {{"value", kv::EvictionOrder::value}, {"lru", kv::EvictionOrder::lru}};
   static const std::vector<Setting> all = {
       {"", "model", store(path(), [](auto& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
-       "model to serve: a GGUF file, or the name of one that uma-cli pull fetched", "uma-tiny, which ships with umad"},
+       "model to serve: a GGUF file, or the name of a model downloaded by uma-cli pull", "uma-tiny, which ships with umad"},
       {"", "draft_model", store(path(), [](auto& c) -> auto& { return c.draft_model; }), "UMA_DRAFT_MODEL", "--draft-model",
-       "small model of the same vocabulary that drafts tokens; needs scheduler.speculation: auto", "none"},
+       "small model with the same vocabulary that drafts tokens; needs scheduler.speculation: auto", "none"},
       {"", "projector", store(path(), [](auto& c) -> auto& { return c.projector; }), "UMA_MMPROJ", "--mmproj",
        "projector file that lets the model read images", "none"},
       {.section = "vision",
@@ -129,20 +129,21 @@ const std::vector<Setting>& settings() {
       {"ipc", "uds_path", store(socket_path(), [](auto& c) -> auto& { return c.socket_path; }), "UMA_SOCKET", "--socket",
        "Unix socket to serve on"},
       {"", "n_ctx", store(integer(0, 1 << 24), [](auto& c) -> auto& { return c.context_cells; }), "UMA_N_CTX", "--n-ctx",
-       "tokens of KV cache per worker, shared by its slots; 0: chosen from the model and free memory"},
+       "tokens of KV cache per worker, shared by its slots; 0: chosen by model and free memory"},
       {"", "slots", store(integer(1, 256), [](auto& c) -> auto& { return c.slots; }), "UMA_SLOTS", "--slots",
        "conversations that one worker generates at the same time"},
       {"", "threads", store(integer(0, 256), [](auto& c) -> auto& { return c.threads; }), "UMA_THREADS", "--threads",
        "compute threads of the whole daemon; 0: the physical cores, or one for models under 16 MiB"},
       {"", "workers", store(integer(1, 64), [](auto& c) -> auto& { return c.workers; }), "UMA_WORKERS", "--workers",
-       "workers, each with a context of its own"},
+       "number of workers; each has its own context"},
       {"", "http", store(http_address(), [](auto& c) -> auto& { return c.http; })},
       {"http", "address", store(http_address(), [](auto& c) -> auto& { return c.http; }), "UMA_HTTP", "--http",
-       "address and port to serve HTTP on, or off"},
+       "address and port of the HTTP listener, or off"},
       {"http", "socket", store(socket_path(), [](auto& c) -> auto& { return c.http_socket; }), "UMA_HTTP_SOCKET",
-       "--http-socket", "Unix socket to serve HTTP on as well, to this user", "none"},
+       "--http-socket", "Unix socket of a second HTTP listener, for this user", "none"},
       {"http", "keys_file", store(path(), [](auto& c) -> auto& { return c.http_keys_file; }), "UMA_HTTP_KEYS", "--http-keys",
-       "file of the API keys that HTTP clients need (umad key new NAME makes one)", "none, and only this machine is served"},
+       "file with the API keys of HTTP clients (umad key new NAME makes a key)",
+       "no keys, and only this user on this machine is served"},
       {"http", "tls_certificate", store(path(), [](auto& c) -> auto& { return c.http_tls_certificate; })},
       {"http", "tls_key", store(path(), [](auto& c) -> auto& { return c.http_tls_key; })},
       {"http", "insecure", words(boolean, [](auto& c) -> auto& { return c.http_is_insecure; })},
@@ -156,9 +157,9 @@ const std::vector<Setting>& settings() {
       {"http", "access_log", store(path(), [](auto& c) -> auto& { return c.http_access_log; })},
       {"http", "connections_max", store(integer(1, 1'000'000), [](auto& c) -> auto& { return c.http_connections_max; })},
       {"limits", "max_tokens", store(integer(1, kInt32Max), [](auto& c) -> auto& { return c.limits.max_tokens; }),
-       "UMA_MAX_TOKENS", "--max-tokens", "longest reply in tokens; requests for more get this many"},
+       "UMA_MAX_TOKENS", "--max-tokens", "limit of a reply in tokens; larger requests are cut to it"},
       {"", "data_dir", store(path(), [](auto& c) -> auto& { return c.data_dir; }), "UMA_DATA_DIR", "--data-dir",
-       "folder for what the daemon keeps", "$XDG_STATE_HOME/uma, or ~/.local/state/uma"},
+       "folder for sessions, KV states and profiles", "$XDG_STATE_HOME/uma, or ~/.local/state/uma"},
       {"", "policy", words(policies, [](auto& c) -> auto& { return c.policy.policy; }), nullptr, "--policy",
        "how requests share a worker: continuous, static_batch, iterative, time_slice or sequential"},
 
@@ -249,7 +250,7 @@ std::string known_keys(std::string_view section) {
   std::vector<std::string_view> names;
   for (const Setting& setting : settings()) {
     if (setting.section == section) names.push_back(setting.key);
-    // At the top level the sections are keys too.
+    // At the top level, sections are keys, too.
     if (section.empty() && !setting.section.empty() && std::ranges::find(names, setting.section) == names.end()) {
       names.push_back(setting.section);
     }

@@ -20,7 +20,7 @@ sigset_t waited_signals() {
 void block_signals() {
   const sigset_t set = waited_signals();
   UMA_CHECK(::pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
-  // A client that is gone, or a file over the limit of its size, is an error of write(), not the end of the daemon.
+  // A lost client, or a file over its size limit, becomes an error of write() instead of ending the daemon.
   UMA_CHECK(std::signal(SIGPIPE, SIG_IGN) != SIG_ERR);
   UMA_CHECK(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
 }
@@ -31,7 +31,7 @@ SignalThread::SignalThread(std::function<void(int signal, pid_t sender)> handle)
         const sigset_t set = waited_signals();
         while (!stop.stop_requested()) {
           siginfo_t signal{};
-          // USR2 only wakes this thread, so that it sees the stop request.
+          // USR2 only wakes this thread to see the stop request.
           if (::sigwaitinfo(&set, &signal) > 0 && signal.si_signo != SIGUSR2) {
             handle(signal.si_signo, signal.si_code == SI_USER ? signal.si_pid : 0);
           }

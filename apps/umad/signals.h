@@ -1,4 +1,4 @@
-// Signals as values: a thread of its own takes them with sigwait, so that no code of ours runs inside a signal handler.
+// Receives signals with sigwait on a separate thread, so that no code runs inside a signal handler.
 #pragma once
 
 #include <csignal>
@@ -8,12 +8,13 @@
 
 namespace uma::umad {
 
-// Blocks TERM, INT, HUP and USR1 (and USR2, which SignalThread ends itself with) in the calling thread and in all threads that
-// it makes later, and ignores PIPE and XFSZ. Called first in main, before any thread exists.
+// Blocks TERM, INT, HUP and USR1 (and USR2, which ends SignalThread) in the calling thread and in all threads it creates later,
+// and ignores PIPE and XFSZ. Called first in main, before any other thread exists.
 void block_signals();
 
-// Hands every TERM, INT, HUP and USR1 of the process to `handle`, one at a time, on its own thread, with the process that sent
-// it (0: the kernel, or one that cannot be named here). The destructor waits for a running `handle` and ends the thread.
+// Calls `handle` on its own thread for every TERM, INT, HUP and USR1 of the process, one at a time, with the id of the sending
+// process (0: the kernel, or a process outside this namespace). The destructor waits for a running `handle` and ends the
+// thread.
 class SignalThread {
  public:
   explicit SignalThread(std::function<void(int signal, pid_t sender)> handle);

@@ -55,10 +55,11 @@ std::optional<Supervised> take_supervised() {
   const auto supervised = parse_supervised(text);
   ::unsetenv(kSupervisedVariable);
   if (!supervised) {
-    std::fputs(std::format("umad: {} is set by umad --supervise alone: unset it\n", kSupervisedVariable).c_str(), stderr);
+    std::fputs(std::format("umad: the variable {} is reserved for umad --supervise: unset it\n", kSupervisedVariable).c_str(),
+               stderr);
     std::exit(1);
   }
-  // A supervisor that ended before the first call shows in the second.
+  // The second call detects a supervisor that ended before the first.
   UMA_CHECK(::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
   if (::getppid() != supervised->supervisor) {
     std::fputs("umad: the supervisor that started this process has ended\n", stderr);

@@ -1,4 +1,4 @@
-// What the supervisor (supervisor.h) tells the daemon that it starts, in the environment, and how the daemon answers it.
+// The environment variable by which the supervisor (supervisor.h) informs a daemon, and the daemon's answer.
 #pragma once
 
 #include <cstdint>
@@ -15,31 +15,31 @@ inline constexpr const char* kSupervisedVariable = "UMA_SUPERVISED";
 
 struct Supervised {
   pid_t supervisor = 0;
-  bool made_socket = false;   // the daemon's Unix socket; else it was passed to the supervisor
-  std::uint64_t crashes = 0;  // of the daemons before this one
-  int last_signal = 0;        // that ended the last of them; 0: it ended itself, with last_status
+  bool made_socket = false;   // The supervisor created the daemon's Unix socket; otherwise the socket was passed to it.
+  std::uint64_t crashes = 0;  // Crashes of earlier daemons.
+  int last_signal = 0;        // Signal that ended the last daemon; 0: it exited with last_status.
   int last_status = 0;
-  std::int64_t last_unix_s = 0;  // of that
+  std::int64_t last_unix_s = 0;  // When the last daemon ended.
 
   bool operator==(const Supervised&) const = default;
-  // The last one ended by a fault of its own, as memory that is not its own or an abort; not by a signal that somebody sent
-  // or by the kernel for want of memory.
+  // The last daemon ended by its own fault, such as a segmentation fault or an abort, rather than by a signal from outside or
+  // by the kernel for lack of memory.
   [[nodiscard]] bool ended_by_fault() const;
   [[nodiscard]] CrashRecord record() const;
 };
 
-// One line of text, and back; nothing where it is none.
+// Converts to one line of text and back; nullopt for other text.
 [[nodiscard]] std::string supervised_text(const Supervised& supervised);
 [[nodiscard]] std::optional<Supervised> parse_supervised(std::string_view text);
 
-// "signal 11", "status 99".
+// Text such as "signal 11" or "status 99".
 [[nodiscard]] std::string end_text(int signal, int status);
 
-// Reads the variable and unsets it; nothing where no supervisor started this process. From then on this process ends with its
-// supervisor. Ends the process at once where that has gone already. Called before other threads exist.
+// Reads and unsets the variable; nullopt if no supervisor started this process. From then on this process ends with its
+// supervisor. Exits at once if the supervisor is already gone. Called before other threads exist.
 [[nodiscard]] std::optional<Supervised> take_supervised();
 
-// Tells the supervisor that the daemon serves.
+// Notifies the supervisor that the daemon serves.
 void tell_ready(const Supervised& supervised);
 
 }  // namespace uma::umad

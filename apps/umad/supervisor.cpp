@@ -34,8 +34,8 @@ constexpr int kCannotStart = 1;
 
 struct HeldSocket {
   UniqueFd fd;
-  std::optional<server::SocketFile> file;  // after fd, so that it goes first
-  std::string_view name;                   // in LISTEN_FDNAMES
+  std::optional<server::SocketFile> file;  // Declared after fd, so that it is destroyed first.
+  std::string_view name;                   // Name in LISTEN_FDNAMES.
 };
 
 sigset_t awaited_signals() {
@@ -58,18 +58,18 @@ class Supervisor {
     if (problem) program_ = arguments_.front();
   }
 
-  // Takes what was passed, and opens what else the configuration asks for.
+  // Takes the passed sockets, and opens the others that the configuration asks for.
   Expected<Unit> open_sockets(server::PassedSockets passed);
   int run();
 
  private:
-  // Waits for a signal, for `limit` at most; nothing: it has passed.
+  // Waits for a signal for at most `limit`; nullopt if the time has passed.
   std::optional<siginfo_t> wait_signal(std::optional<Duration> limit) const;
   void start_daemon();
   [[noreturn]] void become_daemon();
   void pass_sockets_on() const;
   void handle(const siginfo_t& signal);
-  // Notes the end of the daemon, if that is what happened. As process 1 this one inherits children of others, too.
+  // Handles the end of the daemon, if it was the child that ended. As process 1, the supervisor inherits other children, too.
   void reap();
   void note_crash();
 
@@ -81,12 +81,12 @@ class Supervisor {
   std::vector<HeldSocket> sockets_;
   bool made_socket_ = false;
   RestartBackoff backoff_;
-  Supervised told_;   // to the next daemon
-  pid_t daemon_ = 0;  // 0: none runs
+  Supervised told_;   // Information for the next daemon.
+  pid_t daemon_ = 0;  // 0: no daemon is running.
   TimePoint started_at_{};
-  TimePoint start_at_{};       // of the next one, while none runs
-  bool is_ending_ = false;     // it was told to
-  std::optional<int> status_;  // to end with
+  TimePoint start_at_{};       // When to start the next daemon.
+  bool is_ending_ = false;     // The supervisor was asked to stop.
+  std::optional<int> status_;  // Exit status of the supervisor.
 };
 
 Expected<Unit> Supervisor::open_sockets(server::PassedSockets passed) {
@@ -103,7 +103,7 @@ Expected<Unit> Supervisor::open_sockets(server::PassedSockets passed) {
   } else if (!config_.http.address.empty()) {
     auto opened = server::listen_at_address(config_.http.address, config_.http.port, config_.backlog);
     if (!opened && config_.asks_for_http()) return std::unexpected(opened.error());
-    // Else the daemon tries it, says so, and serves without.
+    // Otherwise the daemon tries to open it, logs the failure, and serves without it.
     if (opened) sockets_.push_back({.fd = std::move(*opened), .file = std::nullopt, .name = "tcp"});
   }
   if (passed.http_socket) {
@@ -146,14 +146,14 @@ void Supervisor::handle(const siginfo_t& signal) {
     case SIGCHLD:
       return reap();
     case SIGUSR2:
-      // Only the main process of a unit is heard by systemd, so the daemon's word goes this way.
+      // systemd accepts messages only from the unit's main process, so the supervisor forwards the daemon's READY.
       if (daemon_ != 0 && signal.si_pid == daemon_) ::sd_notify(0, "READY=1");
       return;
     case SIGTERM:
     case SIGINT:
       if (!std::exchange(is_ending_, true)) {
         ::sd_notify(0, "STOPPING=1");
-        // Who comes from now on is refused, as by a daemon that ends alone.
+        // From now on new connections are refused, as by an unsupervised daemon that stops.
         sockets_.clear();
       }
       if (daemon_ == 0) {
@@ -192,9 +192,10 @@ void Supervisor::note_crash() {
   const Duration wait = backoff_.next(lived);
   start_at_ = clock_.now() + wait;
   const char* name = told_.last_signal == 0 ? nullptr : ::strsignal(told_.last_signal);
-  log_error("supervisor: the daemon ended with {}{} after {:.1f} s, crash {} of this supervisor; another starts in {:.1f} s",
-            end_text(told_.last_signal, told_.last_status), name == nullptr ? "" : std::format(" ({})", name),
-            to_ms(lived) / 1000, told_.crashes, to_ms(wait) / 1000);
+  log_error(
+      "supervisor: the daemon ended with {}{} after {:.1f} s, crash {} under this supervisor; the next one starts in {:.1f} s",
+      end_text(told_.last_signal, told_.last_status), name == nullptr ? "" : std::format(" ({})", name), to_ms(lived) / 1000,
+      told_.crashes, to_ms(wait) / 1000);
 }
 
 void Supervisor::start_daemon() {
@@ -204,14 +205,14 @@ void Supervisor::start_daemon() {
   if (pid < 0) {
     const Duration wait = backoff_.next(Duration::zero());
     start_at_ = clock_.now() + wait;
-    log_error("supervisor: no process for the daemon: {}; another try in {:.1f} s", std::strerror(errno), to_ms(wait) / 1000);
+    log_error("supervisor: cannot start the daemon: {}; next attempt in {:.1f} s", std::strerror(errno), to_ms(wait) / 1000);
     return;
   }
   daemon_ = pid;
-  log_info("supervisor: process {} has the sockets, process {} is the daemon", self_, pid);
+  log_info("supervisor: process {} holds the sockets, process {} is the daemon", self_, pid);
 }
 
-// In the child, which has one thread as its parent has.
+// Runs in the child, which has one thread like its parent.
 void Supervisor::become_daemon() {
   pass_sockets_on();
   Supervised told = told_;
@@ -233,9 +234,9 @@ void Supervisor::become_daemon() {
   ::_exit(kNotFound);
 }
 
-// As descriptors 3 and up, announced to this process.
+// Passes the sockets as descriptors 3 and up, and announces them to this process.
 void Supervisor::pass_sockets_on() const {
-  constexpr int kAbove = 64;  // of every number that is given out below
+  constexpr int kAbove = 64;  // Above every descriptor that is assigned below.
   std::vector<int> copies;
   for (const HeldSocket& held : sockets_) copies.push_back(::fcntl(held.fd.get(), F_DUPFD_CLOEXEC, kAbove));
   std::string names;

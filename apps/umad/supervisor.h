@@ -1,9 +1,9 @@
-// umad --supervise: a process that opens the daemon's sockets, starts the daemon as its child, passes the sockets on as a
-// service manager does (server/passed_sockets.h), and starts another when it crashes. Clients that come meanwhile wait in the
-// sockets' queues. docs/decisions/0042.
+// umad --supervise: a process that opens the daemon's sockets, starts the daemon as its child, passes it the sockets as a
+// service manager does (server/passed_sockets.h), and restarts it after a crash. New clients wait in the sockets' queues
+// meanwhile. See docs/decisions/0042.
 //
-// It stays small and hard to end: one thread, no model, nothing that it reads comes from a client. Signals are waited for one
-// at a time, never handled asynchronously.
+// It stays small and robust: one thread, no model, no input from clients. It waits for signals one at a time and has no signal
+// handlers.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@
 
 namespace uma::umad {
 
-// `arguments` are those of main, its own name first; the daemon gets them too. TERM, INT, HUP and USR1, which are blocked
-// (signals.h), are passed on. Returns when the daemon has ended in order, was told to end, or cannot be configured: its exit
-// status, or 128 and the signal that ended it.
+// `arguments` are those of main, including the program's name; the daemon gets the same. Forwards TERM, INT, HUP and USR1,
+// which are blocked (signals.h). Returns after the daemon has stopped regularly, was asked to stop, or has a configuration
+// error. Returns the daemon's exit status, or 128 plus the signal that ended it.
 [[nodiscard]] int run_supervisor(const Config& config, server::PassedSockets passed, const std::vector<std::string>& arguments);
 
 }  // namespace uma::umad

@@ -27,20 +27,19 @@
 namespace uma::umad {
 namespace {
 
-// CPU time, so that a machine that is busy or a disk that is slow condemns no file. Vocabularies of a million tokens take
-// seconds.
+// CPU time, so that a busy machine or a slow disk condemns no file. A vocabulary of a million tokens takes seconds.
 constexpr rlim_t kCpuSecondsMax = 60;
-// Beside mapped files. A vocabulary of a million tokens takes 300 MiB.
+// Memory besides mapped files. A vocabulary of a million tokens takes 300 MiB.
 constexpr rlim_t kDataBytesMax = rlim_t{2} << 30;
 constexpr Duration kPatience = std::chrono::minutes(10);
 constexpr int kTrialNiceness = 15;
 
-// How the process answers, as the first word of its last line.
+// Verdicts of the process: the first word of its last line.
 constexpr std::string_view kPassed = "passed";
 constexpr std::string_view kRefused = "refused";
 constexpr std::string_view kFailed = "failed";
 
-// Set for the whole process before it begins: no driver of a device is asked for its devices.
+// Environment of the process, so that no driver lists its devices.
 constexpr std::array<const char*, 5> kNoDevices = {"CUDA_VISIBLE_DEVICES=-1", "HIP_VISIBLE_DEVICES=-1",
                                                    "ROCR_VISIBLE_DEVICES=-1",
                                                    "GGML_VK_VISIBLE_DEVICES=", "GGML_NO_BACKTRACE=1"};
@@ -64,7 +63,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// Starts the process with its output and errors in `output`; its id, or minus an errno.
+// Starts the process with its output and errors in `output`. Returns its id, or a negative errno.
 pid_t spawn_trial(const std::string& program, const std::string& path, UniqueFd& output) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return -errno;
@@ -93,7 +92,7 @@ pid_t spawn_trial(const std::string& program, const std::string& path, UniqueFd&
   return problem == 0 ? pid : -problem;
 }
 
-// The last few KiB of what a process writes.
+// The last few KiB of the process's output.
 class Tail {
  public:
   void read_from(int fd) {
@@ -103,7 +102,7 @@ class Tail {
       if (text_.size() > 2 * kKept) text_.erase(0, text_.size() - kKept);
     }
   }
-  // Its last line that is not empty.
+  // The last line that is not empty.
   [[nodiscard]] std::string last_line() const {
     const std::size_t end = text_.find_last_not_of('\n');
     if (end == std::string::npos) return {};
@@ -121,11 +120,11 @@ TrialOutcome judge(int status, const std::string& last_line) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     if (signal == SIGXCPU) {
-      return {refused, std::format("to load it takes more than {} s of CPU time", kCpuSecondsMax), last_line};
+      return {refused, std::format("loading it takes more than {} s of CPU time", kCpuSecondsMax), last_line};
     }
-    // Somebody, or the kernel for want of memory.
+    // Sent by somebody, or by the kernel for lack of memory.
     if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT) {
-      return {unknown, std::format("the process that tried it was ended by signal {}", signal), last_line};
+      return {unknown, std::format("the trial process was ended by signal {}", signal), last_line};
     }
     return {refused, std::format("a process that tried to load it was ended by signal {} ({})", signal, ::strsignal(signal)),
             last_line};
@@ -135,7 +134,7 @@ TrialOutcome judge(int status, const std::string& last_line) {
   if (code == 0 && last_line == kPassed) return {passed};
   if (code == 0 && last_line.starts_with(kRefused)) return {refused, rest(kRefused)};
   if (code == 0 && last_line.starts_with(kFailed)) return {failed, rest(kFailed)};
-  return {unknown, std::format("the process that tried it ended with status {}", code), last_line};
+  return {unknown, std::format("the trial process ended with status {}", code), last_line};
 }
 
 }  // namespace
@@ -144,7 +143,8 @@ TrialOutcome run_trial(const std::string& program, const std::string& path, cons
   UniqueFd output;
   const pid_t pid = spawn_trial(program, path, output);
   if (pid < 0) {
-    return {.kind = TrialOutcome::Kind::unknown, .reason = std::format("no process to try it: {}", std::strerror(-pid))};
+    return {.kind = TrialOutcome::Kind::unknown,
+            .reason = std::format("the trial process could not be started: {}", std::strerror(-pid))};
   }
   const SteadyClock clock;
   const TimePoint end = clock.now() + kPatience;
@@ -156,7 +156,7 @@ TrialOutcome run_trial(const std::string& program, const std::string& path, cons
       is_given_up = true;
       ::kill(pid, SIGKILL);
     }
-    // The pipe's end is the process's, but for a moment.
+    // Only the process holds the other end of the pipe, after a moment.
     pollfd ready{.fd = output.get(), .events = POLLIN, .revents = 0};
     constexpr int kLookAgainMs = 20;
     (void)::poll(&ready, 1, kLookAgainMs);
@@ -170,10 +170,10 @@ TrialOutcome run_trial(const std::string& program, const std::string& path, cons
 int run_trial_command(const std::vector<std::string>& arguments) {
   const auto is_child = [&] { return arguments.size() == 3 && std::to_string(::getppid()) == arguments[1]; };
   if (!is_child()) {
-    std::fputs("umad: try-model is for umad itself\n", stderr);
+    std::fputs("umad: try-model is an internal command of umad\n", stderr);
     return 1;
   }
-  // Ends with the daemon's loading thread. One that ended before this call shows behind it.
+  // The process ends with the daemon's loading thread. The check below detects a thread that ended before this call.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!is_child()) return 1;
   set_thread_name("umad-trial");
@@ -182,7 +182,7 @@ int run_trial_command(const std::vector<std::string>& arguments) {
   ::setrlimit(RLIMIT_CORE, &no_core);
   const rlimit cpu{.rlim_cur = kCpuSecondsMax, .rlim_max = kCpuSecondsMax + 1};
   ::setrlimit(RLIMIT_CPU, &cpu);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose shadow memory counts
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their shadow memory would count.
   const rlimit data{.rlim_cur = kDataBytesMax, .rlim_max = kDataBytesMax};
   ::setrlimit(RLIMIT_DATA, &data);
 #endif
@@ -194,7 +194,7 @@ int run_trial_command(const std::vector<std::string>& arguments) {
     std::ranges::replace(answer, '\n', ' ');
   }
   answer = std::format("\n{}\n", answer);
-  // Nothing is freed in order: what comes after the verdict is of no interest.
+  // Exits without freeing, since only the verdict matters.
   (void)!::write(STDOUT_FILENO, answer.data(), answer.size());
   ::_exit(0);
 }

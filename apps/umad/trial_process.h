@@ -1,5 +1,5 @@
-// A process on trial: umad itself, started as a child that loads one model's file and ends (llm/trial_load.h). What the library
-// does to it happens to nobody else.
+// A trial: a child process of umad that loads one model file and exits (llm/trial_load.h), so that a crash of the library on
+// that file harms no other process.
 #pragma once
 
 #include <functional>
@@ -10,27 +10,27 @@
 
 namespace uma::umad {
 
-// The first argument of such a process; it is no command for people.
+// First argument of a trial process; not a command for users.
 inline constexpr const char* kTrialCommand = "try-model";
 
 struct TrialOutcome {
   enum class Kind : std::uint8_t {
     passed,
-    refused,  // the file ends the process, or takes more than the limits: `reason`, for a person, without the file's path
-    failed,   // the library refuses the file in order; a load says how
-    unknown,  // nothing follows for the file: the process could not be started, or was ended by somebody; `reason`
+    refused,  // The file ends the process or exceeds the limits. `reason` is for a person and omits the path.
+    failed,   // The library rejects the file regularly; a load reports the reason.
+    unknown,  // No verdict: the process could not be started or was ended from outside. See `reason`.
   };
   Kind kind = Kind::unknown;
   std::string reason = {};
-  std::string last_words = {};  // what the process wrote before its end, for the log
+  std::string last_words = {};  // Last output of the process, for the log.
 };
 
-// Runs `program try-model path`. Blocks until it has ended, or is_cancelled() says true, or for ten minutes; looks every few
-// milliseconds.
+// Runs `program try-model path`. Blocks until the process ends, is_cancelled() returns true, or ten minutes have passed; polls
+// every few milliseconds.
 [[nodiscard]] TrialOutcome run_trial(const std::string& program, const std::string& path,
                                      const std::function<bool()>& is_cancelled);
 
-// main() of such a process: arguments after its name.
+// main() of a trial process; `arguments` excludes the program's name.
 [[nodiscard]] int run_trial_command(const std::vector<std::string>& arguments);
 
 }  // namespace uma::umad

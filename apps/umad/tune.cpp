@@ -68,17 +68,18 @@ std::string table(const Comparison& comparison) {
 }
 
 std::string choices(const Profile& profile) {
-  return std::format("chosen: {} thread(s) decode, {} read prompts; ubatch {}; flash attention {}; KV layout {}, type {}; {}\n",
-                     profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
-                     word_of(profile.kv_layout), word_of(profile.kv_type),
-                     profile.lanes ? std::format("lanes on, {} + {} threads while a prompt is read beside streams",
-                                                 profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode)
-                                   : std::string("lanes off"));
+  return std::format(
+      "chosen: {} thread(s) for decoding, {} for prompts; ubatch {}; flash attention {}; KV layout {}, type {}; {}\n",
+      profile.decode_threads, profile.prefill_threads, profile.ubatch_rows, word_of(profile.flash_attention),
+      word_of(profile.kv_layout), word_of(profile.kv_type),
+      profile.lanes ? std::format("lanes on, {} + {} threads while a prompt is computed beside streams",
+                                  profile.decode_threads_beside_prefill, profile.prefill_threads_beside_decode)
+                    : std::string("lanes off"));
 }
 
-constexpr std::chrono::milliseconds kWatched{1000};  // before anything is measured
+constexpr std::chrono::milliseconds kWatched{1000};  // Observed before anything is measured.
 
-// How much other programs compute on the processors of this one, from construction on.
+// Measures, from construction on, how much other programs compute on this process's processors.
 class OtherPrograms {
  public:
   explicit OtherPrograms(const Clock& clock)
@@ -94,15 +95,15 @@ class OtherPrograms {
   const double begin_s_;
 };
 
-// An idle desktop uses less; more than this and threads that wait for each other wait for other programs.
+// An idle desktop uses less. With more, synchronized threads would wait for other programs.
 double cores_of_others_max(const Machine& machine) {
   return std::max(0.3, 0.05 * machine.cores);
 }
 
 std::string busy_message(double cores) {
   return std::format(
-      "other programs use {:.1f} core(s), and what suits a busy machine is slow on a quiet one: try again when they "
-      "are done, or give --even-if-busy where it is always so",
+      "other programs use {:.1f} core(s), and settings for a busy machine are slow on a quiet one: try again when they "
+      "are done, or give --even-if-busy if the machine is always this busy",
       cores);
 }
 
@@ -117,7 +118,7 @@ std::string tune_report(const TuneResult& result) {
   std::string text = std::format(
       "Medians. Streams: time of a decode call in which each of them, with {} tokens cached, gets a token. Prompt: of {} "
       "tokens.\n"
-      "* is chosen; less than {:.0f} % of the time is no reason to leave the default.\n\n",
+      "* is chosen; a gain below {:.0f} % of the time keeps the default.\n\n",
       result.prompt_tokens, result.prompt_tokens, 100 * kGainMin);
   for (const Comparison& comparison : result.comparisons) text += table(comparison);
   return text;
@@ -148,7 +149,7 @@ int run_tune(const Config& config, const std::string& model_path) {
   });
   const auto give_up = [&](const Error& error) {
     if (interrupted.load()) {
-      log_info("{}: nothing was kept", signal.load() == SIGINT ? "INT" : "TERM");
+      log_info("{}: stopped; no profile was written", signal.load() == SIGINT ? "INT" : "TERM");
       return 128 + signal.load();
     }
     log_error("{}", error.message);
@@ -168,8 +169,8 @@ int run_tune(const Config& config, const std::string& model_path) {
   if (!model) return give_up(model.error());
   const llm::ModelFacts& facts = (*model)->facts();
   if (facts.capability != Capability::chat) {
-    return give_up({ErrorCode::model_capability, std::format("model {} is one of {}: only models of chat are tuned", facts.name,
-                                                             capability_name(facts.capability))});
+    return give_up({ErrorCode::model_capability, std::format("model {} is a model for {}: only chat models can be tuned",
+                                                             facts.name, capability_name(facts.capability))});
   }
   Config one_worker = config;
   one_worker.workers = 1;
@@ -180,7 +181,7 @@ int run_tune(const Config& config, const std::string& model_path) {
       choose_compute(one_worker, std::nullopt, std::filesystem::file_size(model_path, problem), machine.cores).context;
   settings.seconds = config.tune->seconds;
   settings.allows_quantized_kv = config.tune->allows_quantized_kv;
-  log_info("this takes about {:.0f} s; Ctrl-C ends it and keeps nothing", settings.seconds);
+  log_info("measuring for about {:.0f} s; Ctrl-C stops without writing a profile", settings.seconds);
 
   const OtherPrograms meanwhile(clock);
   const auto result =
@@ -191,13 +192,13 @@ int run_tune(const Config& config, const std::string& model_path) {
   print(std::format("{} ({}) on {}, {} core(s), {}\n{}{}", facts.name, facts.description, machine.cpu, machine.cores,
                     machine.library, tune_report(*result), choices(profile)));
   if (others > cores_of_others_max(machine) && !config.tune->even_if_busy) {
-    return give_up({ErrorCode::model_load, "not kept: " + busy_message(others)});
+    return give_up({ErrorCode::model_load, "no profile was written: " + busy_message(others)});
   }
   if (interrupted.load()) return give_up({});
 
   const std::string path = profile_path(config.data_dir, facts.identity, machine);
   if (const auto written = write_profile(path, profile); !written) return give_up(written.error());
-  print(std::format("kept in {}: umad reads it at its next start\n", path));
+  print(std::format("profile written to {}; umad uses it from its next start on\n", path));
   return 0;
 }
 

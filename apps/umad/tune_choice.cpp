@@ -46,8 +46,8 @@ bool is_seen_often(const std::vector<double>& ratios) {
 
 double median(const Trial& trial, std::size_t column) {
   std::vector<double> values;
-  for (const Figures& figures : trial.repetitions) {
-    if (figures[column] > 0) values.push_back(figures[column]);
+  for (const Measurement& measurement : trial.repetitions) {
+    if (measurement[column] > 0) values.push_back(measurement[column]);
   }
   return median_of(std::move(values));
 }
@@ -59,7 +59,7 @@ double gain_of(const Trial& trial, const Trial& reference, std::span<const std::
 Choice choose(std::span<const Trial> trials, std::size_t default_index, std::span<const std::size_t> columns) {
   const Trial& reference = trials[default_index];
   Choice best{.index = default_index, .gain = 0};
-  const Trial* fastest = nullptr;  // proven or not
+  const Trial* fastest = nullptr;  // The fastest trial, proven or not.
   double fastest_gain = 0;
   for (std::size_t i = 0; i < trials.size(); ++i) {
     if (i == default_index || trials[i].repetitions.empty()) continue;
@@ -74,13 +74,13 @@ Choice choose(std::span<const Trial> trials, std::size_t default_index, std::spa
   }
   if (best.gain > 0) return best;
   if (fastest == nullptr) {
-    best.reason = "kept: nothing else can be had";
+    best.reason = "kept: no alternative works here";
   } else if (fastest_gain <= 0) {
     best.reason = "kept: nothing is faster";
   } else if (fastest_gain < kGainMin) {
     best.reason = std::format("kept: {} gains only {}", fastest->name, percent(fastest_gain));
   } else if (fastest->repetitions.size() < kRepetitionsMin) {
-    best.reason = std::format("kept: {} gains {}, but {} repetition(s) prove nothing: give it more --seconds", fastest->name,
+    best.reason = std::format("kept: {} gains {}, but {} repetition(s) are too few: give more --seconds", fastest->name,
                               percent(fastest_gain), fastest->repetitions.size());
   } else {
     best.reason = std::format("kept: {} gains {} in the median, but not in three of four repetitions", fastest->name,
@@ -92,7 +92,7 @@ Choice choose(std::span<const Trial> trials, std::size_t default_index, std::spa
 Choice choose_lanes(std::span<const Trial> trials, std::size_t default_index) {
   constexpr std::size_t kBoth[] = {0, 1};
   constexpr std::size_t kTotal[] = {1};
-  // Lanes that are out of the question take part as if they had not been measured.
+  // Excluded lanes take part as if they had not been measured.
   std::vector<Trial> candidates(trials.begin(), trials.end());
   for (std::size_t i = 1; i < candidates.size(); ++i) {
     const double slower = 1 - gain_of(candidates[i], candidates[0], kTotal);

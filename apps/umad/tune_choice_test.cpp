@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 constexpr std::array<std::size_t, 1> kFirst = {0};
 constexpr std::array<std::size_t, 2> kBoth = {0, 1};
 
-Trial trial(std::string name, std::vector<Figures> repetitions) {
+Trial trial(std::string name, std::vector<Measurement> repetitions) {
   return {.name = std::move(name), .repetitions = std::move(repetitions)};
 }
 
@@ -75,7 +75,7 @@ TEST(Choose, WhatWasNotMeasuredDoesNotCount) {
   EXPECT_EQ(choose(trials, 0, kBoth).index, 1U);
   EXPECT_NEAR(choose(trials, 0, kBoth).gain, 0.1, 1e-9);
   EXPECT_EQ(median(trials[0], 1), 0);
-  EXPECT_THAT(choose(std::span(trials).subspan(2), 0, kBoth).reason, HasSubstr("nothing else can be had"));
+  EXPECT_THAT(choose(std::span(trials).subspan(2), 0, kBoth).reason, HasSubstr("no alternative works here"));
 }
 
 TEST(Median, IsTheMiddleOne) {

@@ -14,25 +14,25 @@ namespace uma::umad {
 namespace {
 
 constexpr std::size_t kPromptColumn = kStreams.size();
-constexpr std::int32_t kChunkRows = 64;  // the smallest that the library computes well (docs/decisions/0005)
+constexpr std::int32_t kChunkRows = 64;  // The smallest chunk that the library computes efficiently (docs/decisions/0005).
 constexpr std::int32_t kCalibrationRows = 64;
-constexpr double kRepetitionsPlanned = 8;  // of everything, in the time that was given
+constexpr double kRepetitionsPlanned = 8;  // Planned repetitions of everything in the given time.
 constexpr std::size_t kRepetitionsMax = 15;
 constexpr double kOvertime =
-    1.3;  // of the time that was given, where the machine is busy and few repetitions would prove nothing
+    1.3;  // Allowed factor over the given time, for a busy machine where few repetitions would prove nothing.
 constexpr std::int32_t kStormStreams = 2;
-constexpr std::int32_t kStormTokens = 64;  // cached for each of these streams at first
+constexpr std::int32_t kStormTokens = 64;  // Tokens cached at first for each of these streams.
 constexpr std::int32_t kUbatchRows[] = {64, 128, 256, 512};
 
-// How much is computed per repetition.
+// Amount of work per repetition.
 struct Workload {
   std::int32_t prompt_tokens = 0;
-  std::int32_t decode_calls = 0;  // for each number of streams
+  std::int32_t decode_calls = 0;  // Decode calls for each number of streams.
 };
 constexpr Workload kWorkloads[] = {{512, 12}, {512, 8}, {256, 8}, {128, 6}, {64, 4}};
 
-// A context's options, and the threads of the two kinds of calls.
-struct Way {
+// A context's options, and the threads of decode calls and of prefill calls.
+struct Candidate {
   llm::ContextOptions options;
   std::int32_t decode_threads = 1;
   std::int32_t prefill_threads = 1;
@@ -47,7 +47,7 @@ class Interruption final : public llm::CallMonitor {
   const std::atomic<bool>& interrupted_;
 };
 
-// What a repetition is to measure.
+// The measurements of one repetition.
 struct Wanted {
   bool decode = true;
   bool prompt = true;
@@ -80,31 +80,31 @@ class Tuner {
   Expected<Unit> compare_types();
   Expected<Unit> compare_lanes();
 
-  // Repeats all ways in turn until the comparison's share of the time is over. A way whose context cannot be made is marked
-  // impossible; when that is the default's, it is an error.
-  Expected<Unit> repeat(Comparison& comparison, std::span<const Way> ways, Wanted wanted, double until_share);
-  Expected<Figures> measure(const Way& way, Wanted wanted);
-  Expected<Figures> storm_in_chunks(const Way& way);
-  Expected<Figures> storm_in_lanes(const Way& way, std::int32_t decode_threads);
+  // Repeats all candidates in turn until the comparison's share of the time is used. A candidate whose context cannot be
+  // created is marked impossible; for the default candidate that is an error.
+  Expected<Unit> repeat(Comparison& comparison, std::span<const Candidate> candidates, Wanted wanted, double until_share);
+  Expected<Measurement> measure(const Candidate& candidate, Wanted wanted);
+  Expected<Measurement> storm_in_chunks(const Candidate& candidate);
+  Expected<Measurement> storm_in_lanes(const Candidate& candidate, std::int32_t decode_threads);
 
-  // Appends the tokens to a sequence, in calls as large as the context takes; the milliseconds it took.
+  // Appends the tokens to a sequence, in calls as large as the context takes. Returns the duration in milliseconds.
   Expected<double> feed(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens);
-  // One more token for each of the first `streams` sequences; the milliseconds it took.
+  // Decodes one token for each of the first `streams` sequences. Returns the duration in milliseconds.
   Expected<double> decode_once(llm::Context& context, std::int32_t streams);
   Expected<Unit> compute(llm::Context& context, std::span<const llm::BatchRow> rows);
-  Expected<std::unique_ptr<llm::Context>> make_context(const Way& way, std::int32_t sequences, std::int32_t tokens);
+  Expected<std::unique_ptr<llm::Context>> make_context(const Candidate& candidate, std::int32_t sequences, std::int32_t tokens);
 
-  [[nodiscard]] Way chosen() const { return {result_.context, result_.decode_threads, result_.prefill_threads}; }
+  [[nodiscard]] Candidate chosen() const { return {result_.context, result_.decode_threads, result_.prefill_threads}; }
   [[nodiscard]] std::span<const Token> prompt() const {
     return std::span(tokens_).first(static_cast<std::size_t>(work_.prompt_tokens));
   }
   [[nodiscard]] std::int32_t streams_max() const { return std::min(kStreams.back(), settings_.base.sequences); }
-  // Tokens that a sequence holds at the end of measure().
+  // Tokens of a sequence at the end of measure().
   [[nodiscard]] static std::int32_t tokens_in_sequence(const Workload& work) {
     return work.prompt_tokens + static_cast<std::int32_t>(kStreams.size()) * (work.decode_calls + 1);
   }
   [[nodiscard]] double elapsed_s() const { return to_ms(clock_.now() - started_) / 1000; }
-  // Whether another repetition that takes as long as the last one fits.
+  // Whether another repetition that takes `repetition_s` fits.
   [[nodiscard]] bool has_time(double repetition_s, std::size_t repetitions, double until_s) const;
   [[nodiscard]] std::vector<std::size_t> decode_columns() const;
   [[nodiscard]] std::vector<std::size_t> all_columns() const;
@@ -142,7 +142,8 @@ Expected<Unit> Tuner::compute(llm::Context& context, std::span<const llm::BatchR
   auto status = context.decode(rows, &interruption_);
   if (!status) return std::unexpected(status.error());
   if (*status == llm::DecodeStatus::interrupted) return was_interrupted();
-  if (*status == llm::DecodeStatus::no_room) return fail(ErrorCode::runtime_decode, "the KV cells ran out while measuring");
+  if (*status == llm::DecodeStatus::out_of_cells)
+    return fail(ErrorCode::runtime_decode, "the KV cells ran out during the measurement");
   return Unit{};
 }
 
@@ -172,53 +173,54 @@ Expected<double> Tuner::decode_once(llm::Context& context, std::int32_t streams)
   return to_ms(clock_.now() - begin);
 }
 
-Expected<std::unique_ptr<llm::Context>> Tuner::make_context(const Way& way, std::int32_t sequences, std::int32_t tokens) {
+Expected<std::unique_ptr<llm::Context>> Tuner::make_context(const Candidate& candidate, std::int32_t sequences,
+                                                            std::int32_t tokens) {
   constexpr std::int32_t kCellsStep = 256;
-  llm::ContextOptions options = way.options;
+  llm::ContextOptions options = candidate.options;
   options.sequences = sequences;
   options.cells = sequences * ((tokens + kCellsStep - 1) / kCellsStep * kCellsStep);
-  options.threads = way.decode_threads;
-  options.threads_batch = way.prefill_threads;
-  // What is chosen by size for the daemon's context would be chosen otherwise for this small one.
+  options.threads = candidate.decode_threads;
+  options.threads_batch = candidate.prefill_threads;
+  // `automatic` could choose differently for this small context than for the daemon's context.
   if (options.layout == llm::KvLayout::automatic) {
     options.layout = result_.shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
   }
   return model_.new_context(options);
 }
 
-Expected<Figures> Tuner::measure(const Way& way, Wanted wanted) {
-  auto made = make_context(way, wanted.decode ? streams_max() : 1, tokens_in_sequence(work_));
+Expected<Measurement> Tuner::measure(const Candidate& candidate, Wanted wanted) {
+  auto made = make_context(candidate, wanted.decode ? streams_max() : 1, tokens_in_sequence(work_));
   if (!made) return std::unexpected(made.error());
   llm::Context& context = **made;
-  Figures figures(kStreams.size() + 1, 0);
+  Measurement measurement(kStreams.size() + 1, 0);
 
-  context.set_threads(way.prefill_threads);
-  // Once for the threads to start and the memory to be there.
+  context.set_threads(candidate.prefill_threads);
+  // A first call starts the threads and touches the memory.
   if (auto warm = feed(context, 0, std::span(tokens_).first(kCalibrationRows)); !warm) return std::unexpected(warm.error());
   (void)context.truncate(0, 0);
   const auto prompt_ms = feed(context, 0, prompt());
   if (!prompt_ms) return std::unexpected(prompt_ms.error());
-  if (wanted.prompt) figures[kPromptColumn] = *prompt_ms / work_.prompt_tokens;
-  if (!wanted.decode) return figures;
+  if (wanted.prompt) measurement[kPromptColumn] = *prompt_ms / work_.prompt_tokens;
+  if (!wanted.decode) return measurement;
 
-  // The same tokens for everybody, each in cells of its own.
+  // Every sequence gets the same tokens in its own cells.
   Bytes state;
   for (std::int32_t sequence = 1; sequence < streams_max(); ++sequence) {
     if (auto saved = context.save_state(0, 0, work_.prompt_tokens, state); !saved) return std::unexpected(saved.error());
     auto loaded = context.load_state(sequence, 0, work_.prompt_tokens, context.fit_state(state));
     if (!loaded) return std::unexpected(loaded.error());
   }
-  context.set_threads(way.decode_threads);
+  context.set_threads(candidate.decode_threads);
   for (const std::size_t column : decode_columns()) {
     Trial calls;
     for (std::int32_t i = 0; i <= work_.decode_calls; ++i) {
       const auto ms = decode_once(context, kStreams[column]);
       if (!ms) return std::unexpected(ms.error());
-      if (i > 0) calls.repetitions.push_back({*ms});  // the first one builds the graph
+      if (i > 0) calls.repetitions.push_back({*ms});  // The first call builds the graph.
     }
-    figures[column] = median(calls, 0);
+    measurement[column] = median(calls, 0);
   }
-  return figures;
+  return measurement;
 }
 
 bool Tuner::has_time(double repetition_s, std::size_t repetitions, double until_s) const {
@@ -226,26 +228,26 @@ bool Tuner::has_time(double repetition_s, std::size_t repetitions, double until_
   return end_s <= until_s || (repetitions < kRepetitionsMin && end_s <= kOvertime * settings_.seconds);
 }
 
-Expected<Unit> Tuner::repeat(Comparison& comparison, std::span<const Way> ways, Wanted wanted, double until_share) {
+Expected<Unit> Tuner::repeat(Comparison& comparison, std::span<const Candidate> candidates, Wanted wanted, double until_share) {
   const double until_s = until_share * settings_.seconds;
   on_progress_(comparison.title);
   for (std::size_t repetition = 0; repetition < kRepetitionsMax; ++repetition) {
     const double begin_s = elapsed_s();
-    std::vector<Figures> all(ways.size());
-    for (std::size_t step = 0; step < ways.size(); ++step) {
-      // Forth and back: what drifts, drifts against everybody in turn.
-      const std::size_t i = repetition % 2 == 0 ? step : ways.size() - 1 - step;
+    std::vector<Measurement> all(candidates.size());
+    for (std::size_t step = 0; step < candidates.size(); ++step) {
+      // Alternates the direction, so that a drift of the machine affects all candidates alike.
+      const std::size_t i = repetition % 2 == 0 ? step : candidates.size() - 1 - step;
       if (!comparison.trials[i].impossible.empty()) continue;
-      auto figures = measure(ways[i], wanted);
-      if (figures) {
-        all[i] = *std::move(figures);
-      } else if (figures.error().code == ErrorCode::model_load && i != comparison.default_index) {
-        comparison.trials[i].impossible = figures.error().message;
+      auto measurement = measure(candidates[i], wanted);
+      if (measurement) {
+        all[i] = *std::move(measurement);
+      } else if (measurement.error().code == ErrorCode::model_load && i != comparison.default_index) {
+        comparison.trials[i].impossible = measurement.error().message;
       } else {
-        return std::unexpected(figures.error());
+        return std::unexpected(measurement.error());
       }
     }
-    for (std::size_t i = 0; i < ways.size(); ++i) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
       if (comparison.trials[i].impossible.empty()) comparison.trials[i].repetitions.push_back(std::move(all[i]));
     }
     if (!has_time(elapsed_s() - begin_s, repetition + 1, until_s)) break;
@@ -254,9 +256,9 @@ Expected<Unit> Tuner::repeat(Comparison& comparison, std::span<const Way> ways, 
 }
 
 Expected<Unit> Tuner::calibrate() {
-  on_progress_("the context that umad would make");
+  on_progress_("the daemon's context");
   {
-    // As large as the daemon's: what does not fit is told now, and what the daemon chooses by size is known.
+    // A context as large as the daemon's: a lack of memory shows now, and the layout that depends on the size is known.
     auto context = model_.new_context(settings_.base);
     if (!context) return std::unexpected(context.error());
     result_.shape = (*context)->shape();
@@ -265,7 +267,7 @@ Expected<Unit> Tuner::calibrate() {
   work_ = kWorkloads[std::size(kWorkloads) - 1];
   if (tokens_in_sequence(work_) > length_max) {
     return fail(ErrorCode::model_load,
-                std::format("sessions of {} tokens are too short to measure anything: give a larger --n-ctx", length_max));
+                std::format("sessions of {} tokens are too short to measure: give a larger --n-ctx", length_max));
   }
   result_.context = settings_.base;
   result_.decode_threads = settings_.base.threads;
@@ -290,7 +292,7 @@ Expected<Unit> Tuner::calibrate() {
   const auto decode_ms = decode_once(context, 1);
   if (!decode_ms) return std::unexpected(decode_ms.error());
 
-  // The largest workload that leaves time for the repetitions; a decode call of 8 rows costs about 5 of one.
+  // The largest workload that leaves time for the repetitions. A decode call of 8 rows costs about 5 calls of one row.
   const double contexts = static_cast<double>(thread_counts(settings_.cores).size()) + 6 + 4 + 2;
   for (const Workload& work : kWorkloads) {
     const double repetition_ms = contexts * (make_ms + *rows_ms * (1.0 + 1.0 * work.prompt_tokens / kCalibrationRows)) +
@@ -313,23 +315,23 @@ Expected<Unit> Tuner::compare_threads() {
   }
   std::ranges::sort(counts);
   Comparison comparison{.title = "threads"};
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   for (const std::int32_t threads : counts) {
     comparison.trials.push_back({.name = std::format("{}", threads)});
-    ways.push_back({result_.context, threads, threads});
+    candidates.push_back({result_.context, threads, threads});
   }
   const auto index_of = [&](std::int32_t threads) {
     return static_cast<std::size_t>(std::ranges::find(counts, threads) - counts.begin());
   };
   comparison.default_index = index_of(result_.decode_threads);
-  if (auto done = repeat(comparison, ways, {}, 0.30); !done) return done;
+  if (auto done = repeat(comparison, candidates, {}, 0.30); !done) return done;
 
   Comparison prompts = comparison;
-  comparison.title = "threads that decode";
+  comparison.title = "decode threads";
   comparison.columns = decode_columns();
   comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
   result_.decode_threads = counts[comparison.choice.index];
-  prompts.title = "threads that read prompts";
+  prompts.title = "prompt threads";
   prompts.default_index = index_of(result_.prefill_threads);
   prompts.columns = {kPromptColumn};
   prompts.choice = choose(prompts.trials, prompts.default_index, prompts.columns);
@@ -341,21 +343,21 @@ Expected<Unit> Tuner::compare_threads() {
 
 Expected<Unit> Tuner::compare_ubatch() {
   Comparison comparison{.title = "ubatch"};
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   std::vector<std::int32_t> sizes(std::begin(kUbatchRows), std::end(kUbatchRows));
   if (!std::ranges::contains(sizes, settings_.base.ubatch_rows)) sizes.push_back(settings_.base.ubatch_rows);
-  // A ubatch that the prompt does not fill says nothing.
+  // A ubatch larger than the prompt measures nothing.
   std::erase_if(sizes, [&](std::int32_t rows) { return rows > work_.prompt_tokens && rows != settings_.base.ubatch_rows; });
   for (const std::int32_t rows : sizes) {
-    if (rows == settings_.base.ubatch_rows) comparison.default_index = ways.size();
+    if (rows == settings_.base.ubatch_rows) comparison.default_index = candidates.size();
     comparison.trials.push_back({.name = std::format("{}", rows)});
-    ways.push_back(chosen());
-    ways.back().options.ubatch_rows = rows;
+    candidates.push_back(chosen());
+    candidates.back().options.ubatch_rows = rows;
   }
   if (settings_.base.ubatch_rows > work_.prompt_tokens) {
     comparison.remark = std::format("prompts of {} tokens: larger ones take more --seconds", work_.prompt_tokens);
   }
-  if (auto done = repeat(comparison, ways, {.decode = false, .prompt = true}, 0.45); !done) return done;
+  if (auto done = repeat(comparison, candidates, {.decode = false, .prompt = true}, 0.45); !done) return done;
   comparison.columns = {kPromptColumn};
   comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
   result_.context.ubatch_rows = sizes[comparison.choice.index];
@@ -366,43 +368,43 @@ Expected<Unit> Tuner::compare_ubatch() {
 Expected<Unit> Tuner::compare_flash_attention() {
   Comparison comparison{.title = "flash attention"};
   const bool is_on = result_.shape.has_flash_attention;
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   for (const bool on : {true, false}) {
     comparison.trials.push_back({.name = on ? "on" : "off"});
-    ways.push_back(chosen());
-    // The default stays as it was asked for: the library may choose per device.
-    if (on != is_on) ways.back().options.flash_attention = on ? llm::FlashAttention::on : llm::FlashAttention::off;
+    candidates.push_back(chosen());
+    // The default candidate keeps the configured value, since the library may choose per device.
+    if (on != is_on) candidates.back().options.flash_attention = on ? llm::FlashAttention::on : llm::FlashAttention::off;
   }
   comparison.default_index = is_on ? 0 : 1;
-  if (auto done = repeat(comparison, ways, {}, 0.58); !done) return done;
+  if (auto done = repeat(comparison, candidates, {}, 0.58); !done) return done;
   comparison.columns = all_columns();
   comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
-  result_.context.flash_attention = ways[comparison.choice.index].options.flash_attention;
+  result_.context.flash_attention = candidates[comparison.choice.index].options.flash_attention;
   result_.comparisons.push_back(std::move(comparison));
   return Unit{};
 }
 
 Expected<Unit> Tuner::compare_layout() {
   Comparison comparison{.title = "KV layout"};
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   for (const llm::KvLayout layout : {llm::KvLayout::split, llm::KvLayout::unified}) {
     comparison.trials.push_back({.name = layout == llm::KvLayout::split ? "split" : "unified"});
-    ways.push_back(chosen());
-    ways.back().options.layout = layout;
+    candidates.push_back(chosen());
+    candidates.back().options.layout = layout;
   }
   comparison.default_index = result_.shape.is_unified ? 1 : 0;
-  if (auto done = repeat(comparison, ways, {}, 0.71); !done) return done;
+  if (auto done = repeat(comparison, candidates, {}, 0.71); !done) return done;
   comparison.columns = all_columns();
   comparison.choice = choose(comparison.trials, comparison.default_index, comparison.columns);
   if (comparison.default_index == 1 && comparison.choice.index == 0) {
-    // The pool was chosen for room, not for speed (docs/decisions/0004).
+    // The unified layout was chosen for capacity, not for speed (docs/decisions/0004).
     comparison.choice = {.index = 1,
                          .gain = 0,
                          .reason = std::format("kept: split would leave {} tokens to each of {} slots",
                                                result_.shape.cells / result_.shape.sequences, result_.shape.sequences)};
   }
   if (comparison.choice.index != comparison.default_index) {
-    result_.context.layout = ways[comparison.choice.index].options.layout;
+    result_.context.layout = candidates[comparison.choice.index].options.layout;
   }
   result_.comparisons.push_back(std::move(comparison));
   return Unit{};
@@ -410,18 +412,18 @@ Expected<Unit> Tuner::compare_layout() {
 
 Expected<Unit> Tuner::compare_types() {
   Comparison comparison{.title = "KV type"};
-  std::vector<Way> ways;
+  std::vector<Candidate> candidates;
   const auto cells = static_cast<std::uint64_t>(result_.shape.cells);
   for (const llm::KvType type : {llm::KvType::f16, llm::KvType::q8_0}) {
     comparison.trials.push_back({.name = type == llm::KvType::f16 ? "f16" : "q8_0"});
-    ways.push_back(chosen());
-    ways.back().options.kv_type = type;
-    if (type != llm::KvType::f16 && ways.back().options.flash_attention == llm::FlashAttention::off) {
+    candidates.push_back(chosen());
+    candidates.back().options.kv_type = type;
+    if (type != llm::KvType::f16 && candidates.back().options.flash_attention == llm::FlashAttention::off) {
       comparison.trials.back().impossible = "it needs flash attention, which is slower here";
     }
     comparison.kv_bytes.push_back(0);
     if (!comparison.trials.back().impossible.empty()) continue;
-    auto context = make_context(ways.back(), 1, kCalibrationRows);
+    auto context = make_context(candidates.back(), 1, kCalibrationRows);
     if (context) {
       comparison.kv_bytes.back() = cells * (*context)->shape().kv_bytes_per_token;
     } else if (type != llm::KvType::f16) {
@@ -431,19 +433,19 @@ Expected<Unit> Tuner::compare_types() {
     }
   }
   comparison.default_index = settings_.base.kv_type == llm::KvType::f16 ? 0 : 1;
-  if (auto done = repeat(comparison, ways, {}, 0.84); !done) return done;
+  if (auto done = repeat(comparison, candidates, {}, 0.84); !done) return done;
   comparison.columns = all_columns();
   if (comparison.default_index == 0) {
     const Trial& quantized = comparison.trials[1];
     const double gain = gain_of(quantized, comparison.trials[0], comparison.columns);
     if (!quantized.impossible.empty()) {
-      comparison.choice = {.index = 0, .gain = 0, .reason = "kept: q8_0 cannot be had"};
+      comparison.choice = {.index = 0, .gain = 0, .reason = "kept: q8_0 does not work here"};
     } else if (!settings_.allows_quantized_kv) {
       comparison.choice = {
           .index = 0,
           .gain = 0,
-          .reason = std::format("kept: q8_0 ({:+.1f} % time) changes answers slightly; --allow-quantized-kv lets it "
-                                "be chosen",
+          .reason = std::format("kept: q8_0 ({:+.1f} % time) changes answers slightly; --allow-quantized-kv allows "
+                                "it",
                                 -100 * gain)};
     } else if (gain < -kGainMin) {
       comparison.choice = {.index = 0, .gain = 0, .reason = std::format("kept: q8_0 takes {:.1f} % more time", -100 * gain)};
@@ -453,7 +455,7 @@ Expected<Unit> Tuner::compare_types() {
   } else {
     comparison.choice = {.index = 1, .gain = 0, .reason = "kept: it was configured"};
   }
-  result_.context.kv_type = ways[comparison.choice.index].options.kv_type;
+  result_.context.kv_type = candidates[comparison.choice.index].options.kv_type;
   result_.comparisons.push_back(std::move(comparison));
   return Unit{};
 }
@@ -461,9 +463,9 @@ Expected<Unit> Tuner::compare_types() {
 // --- Lanes: streams that decode while a prompt arrives
 // --------------------------------------------------------------------------
 
-// One context: a token for every stream, then a chunk of the prompt, in turn.
-Expected<Figures> Tuner::storm_in_chunks(const Way& way) {
-  auto made = make_context(way, kStormStreams + 1, std::max(work_.prompt_tokens, kStormTokens + storm_ticks_) + 1);
+// One context that decodes a token for every stream and computes a chunk of the prompt in turn.
+Expected<Measurement> Tuner::storm_in_chunks(const Candidate& candidate) {
+  auto made = make_context(candidate, kStormStreams + 1, std::max(work_.prompt_tokens, kStormTokens + storm_ticks_) + 1);
   if (!made) return std::unexpected(made.error());
   llm::Context& context = **made;
   for (std::int32_t stream = 0; stream < kStormStreams; ++stream) {
@@ -477,23 +479,23 @@ Expected<Figures> Tuner::storm_in_chunks(const Way& way) {
     const TimePoint tick_begin = clock_.now();
     const bool has_streams = tick < storm_ticks_;
     if (has_streams) {
-      context.set_threads(way.decode_threads);
+      context.set_threads(candidate.decode_threads);
       if (auto ms = decode_once(context, kStormStreams); !ms) return std::unexpected(ms.error());
     }
     if (!rest.empty()) {
       const std::size_t rows = has_streams ? std::min<std::size_t>(kChunkRows, rest.size()) : rest.size();
-      context.set_threads(way.prefill_threads);
+      context.set_threads(candidate.prefill_threads);
       if (auto ms = feed(context, kStormStreams, rest.first(rows)); !ms) return std::unexpected(ms.error());
       rest = rest.subspan(rows);
     }
     if (has_streams) worst_ms = std::max(worst_ms, to_ms(clock_.now() - tick_begin));
   }
-  return Figures{worst_ms, to_ms(clock_.now() - begin)};
+  return Measurement{worst_ms, to_ms(clock_.now() - begin)};
 }
 
-// Two contexts, each on a thread and cores of its own; the finished prompt is handed over between two ticks.
-Expected<Figures> Tuner::storm_in_lanes(const Way& way, std::int32_t decode_threads) {
-  Way beside = way;
+// Two contexts with separate threads and cores. The finished prompt is handed over between two ticks.
+Expected<Measurement> Tuner::storm_in_lanes(const Candidate& candidate, std::int32_t decode_threads) {
+  Candidate beside = candidate;
   beside.decode_threads = decode_threads;
   beside.prefill_threads = std::max(1, settings_.cores - decode_threads);
   const std::int32_t tokens = std::max(work_.prompt_tokens, kStormTokens + storm_ticks_) + 1;
@@ -506,7 +508,7 @@ Expected<Figures> Tuner::storm_in_lanes(const Way& way, std::int32_t decode_thre
     auto fed = feed(context, stream, std::span(tokens_).first(kStormTokens));
     if (!fed) return std::unexpected(fed.error());
   }
-  // The reader's threads start, and its memory is there.
+  // A first call starts the prompt lane's threads and touches its memory.
   (*reader)->set_threads(beside.prefill_threads);
 
   Bytes state;
@@ -541,18 +543,18 @@ Expected<Figures> Tuner::storm_in_lanes(const Way& way, std::int32_t decode_thre
       auto loaded = context.load_state(kStormStreams, 0, work_.prompt_tokens, context.fit_state(state));
       if (!loaded) return std::unexpected(loaded.error());
       is_handed_over = true;
-      context.set_threads(way.decode_threads);
+      context.set_threads(candidate.decode_threads);
     }
     if (has_streams) worst_ms = std::max(worst_ms, to_ms(clock_.now() - tick_begin));
   }
-  return Figures{worst_ms, to_ms(clock_.now() - begin)};
+  return Measurement{worst_ms, to_ms(clock_.now() - begin)};
 }
 
 Expected<Unit> Tuner::compare_lanes() {
   result_.lanes = false;
   Comparison comparison{.title = "prompts beside streams", .is_lanes = true, .columns = {0, 1}};
   comparison.trials.push_back({.name = "chunks"});
-  // Half of the threads decode beside a prompt where nobody says otherwise.
+  // Without a setting, half of the threads decode beside a prompt.
   std::vector<std::int32_t> decode_threads;
   for (const std::int32_t threads : {settings_.cores / 2, settings_.cores / 4, 1}) {
     if (threads >= 1 && settings_.cores >= 2 && !std::ranges::contains(decode_threads, threads))
@@ -572,9 +574,9 @@ Expected<Unit> Tuner::compare_lanes() {
     const double begin_s = elapsed_s();
     for (std::size_t step = 0; step < comparison.trials.size(); ++step) {
       const std::size_t i = repetition % 2 == 0 ? step : comparison.trials.size() - 1 - step;
-      auto figures = i == 0 ? storm_in_chunks(chosen()) : storm_in_lanes(chosen(), decode_threads[i - 1]);
-      if (!figures) return std::unexpected(figures.error());
-      comparison.trials[i].repetitions.push_back(*std::move(figures));
+      auto measurement = i == 0 ? storm_in_chunks(chosen()) : storm_in_lanes(chosen(), decode_threads[i - 1]);
+      if (!measurement) return std::unexpected(measurement.error());
+      comparison.trials[i].repetitions.push_back(*std::move(measurement));
     }
     if (!has_time(elapsed_s() - begin_s, repetition + 1, settings_.seconds)) break;
   }

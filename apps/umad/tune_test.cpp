@@ -45,7 +45,7 @@ class TuneFake : public ::testing::Test {
 TEST_F(TuneFake, MeasuresWhatItSays) {
   const auto result = run();
   ASSERT_TRUE(result) << result.error().message;
-  const Comparison& threads = find(*result, "threads that decode");
+  const Comparison& threads = find(*result, "decode threads");
   // A call costs 1 ms and 0.1 ms a row, whatever the way.
   EXPECT_NEAR(median(threads.trials[0], 0), 1.1, 1e-6);
   EXPECT_NEAR(median(threads.trials[0], 1), 1.4, 1e-6);
@@ -90,7 +90,7 @@ TEST_F(TuneFake, FewSlotsLeaveOutWhatTheyCannotHold) {
   settings_.base.sequences = 4;
   const auto result = run();
   ASSERT_TRUE(result);
-  const Comparison& threads = find(*result, "threads that decode");
+  const Comparison& threads = find(*result, "decode threads");
   EXPECT_THAT(threads.columns, ElementsAre(0, 1));
   EXPECT_EQ(median(threads.trials[0], 2), 0);
 }
@@ -115,7 +115,7 @@ TEST(TuneReport, ShowsFiguresChoiceAndReason) {
   Comparison comparison{.title = "KV type", .columns = {0, 3}, .kv_bytes = {3u << 20, 0}};
   comparison.trials = {{.name = "f16", .repetitions = {{2, 0, 0, 0.5}, {4, 0, 0, 0.5}, {3, 0, 0, 0.5}}},
                        {.name = "q8_0", .impossible = "does not fit"}};
-  comparison.choice.reason = "kept: q8_0 cannot be had";
+  comparison.choice.reason = "kept: q8_0 does not work here";
   comparison.remark = "a remark";
   result.comparisons.push_back(comparison);
   const std::string text = tune_report(result);
@@ -125,7 +125,7 @@ TEST(TuneReport, ShowsFiguresChoiceAndReason) {
   EXPECT_THAT(text, HasSubstr("2000 tokens/s"));
   EXPECT_THAT(text, HasSubstr("3.0 MiB"));
   EXPECT_THAT(text, HasSubstr("does not fit"));
-  EXPECT_THAT(text, HasSubstr("f16: kept: q8_0 cannot be had (3 repetitions; a remark)"));
+  EXPECT_THAT(text, HasSubstr("f16: kept: q8_0 does not work here (3 repetitions; a remark)"));
 }
 
 TEST(TuneProfile, KeepsTheChoices) {

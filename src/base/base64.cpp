@@ -43,7 +43,7 @@ std::optional<Bytes> decode_base64(std::string_view text) {
       bits = bits << 6 | value;
     }
     const std::size_t count = digits - 1;
-    // The bits behind the last byte say nothing: one text for one value.
+    // Unused bits must be zero, so that each value has exactly one text.
     if (count < 3 && (bits & ((1u << (24 - 8 * count)) - 1)) != 0) return std::nullopt;
     for (std::size_t k = 0; k < count; ++k) bytes[at++] = static_cast<std::byte>(bits >> (16 - 8 * k) & 255);
   }

@@ -14,7 +14,7 @@ namespace uma {
 // Appends the text of `bytes`, 4 characters for every 3.
 void append_base64(std::string& out, std::span<const std::byte> bytes);
 
-// The bytes of `text`; nothing where append_base64 never makes such a text.
+// Decodes `text`; nullopt for a text that append_base64 never produces.
 [[nodiscard]] std::optional<Bytes> decode_base64(std::string_view text);
 
 }  // namespace uma

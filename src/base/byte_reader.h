@@ -1,5 +1,5 @@
-// Reads numbers and texts out of bytes that may be anything: where less is left than was asked for, nothing is read any more,
-// and is_short() says so once at the end. Little-endian, as this machine is.
+// Reads numbers and texts from untrusted bytes. If fewer bytes are left than requested, nothing more is read, and is_short()
+// returns true. Little-endian, like this machine.
 #pragma once
 
 #include <bit>
@@ -16,10 +16,10 @@ static_assert(std::endian::native == std::endian::little, "numbers are copied as
 
 class ByteReader {
  public:
-  // The bytes outlive it.
+  // `bytes` must outlive the reader.
   explicit ByteReader(std::span<const std::byte> bytes) : left_(bytes) {}
 
-  // Empty where fewer are left.
+  // Returns an empty span if fewer bytes are left.
   std::span<const std::byte> take(std::uint64_t count) {
     is_short_ = is_short_ || count > left_.size();
     if (is_short_) return {};
@@ -27,7 +27,7 @@ class ByteReader {
     left_ = left_.subspan(count);
     return taken;
   }
-  // 0 where too few are left.
+  // Returns 0 if too few bytes are left.
   template <class Number>
   Number take_number() {
     Number number{};

@@ -17,7 +17,7 @@ void* allocate_bytes(std::size_t size) {
   heap_bytes_held.fetch_add(size, std::memory_order_relaxed);
   if (size < kHugeFrom) return ::operator new(size);
   void* place = ::operator new(size, kHugePage);
-  ::madvise(place, size, MADV_HUGEPAGE);  // advice: a system that has none says so, and nothing is lost
+  ::madvise(place, size, MADV_HUGEPAGE);  // Only advice: a failure is harmless.
   return place;
 }
 

@@ -1,4 +1,4 @@
-// Large opaque bytes that are written by somebody else right after they were allocated: growing them does not clear them first.
+// Large opaque buffers that are overwritten right after their allocation, so growing them does not clear them.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,10 @@
 
 namespace uma {
 
-// Memory of 4 MiB and more lies in huge pages where the system has them for who asks: getting 74 MB of them takes 12 ms, in
-// small pages 30.
+// Buffers of 4 MiB and more use huge pages if the system offers them: allocating 74 MB takes 12 ms instead of 30.
 [[nodiscard]] void* allocate_bytes(std::size_t size);
 void free_bytes(void* place, std::size_t size) noexcept;
-// That all such memory takes now. Any thread.
+// Total size of all such buffers. Any thread.
 [[nodiscard]] std::uint64_t bytes_held();
 
 template <class T>
@@ -37,7 +36,7 @@ struct UninitializedAllocator {
   bool operator==(const UninitializedAllocator&) const = default;
 };
 
-// What resize() adds has no defined value.
+// resize() adds bytes of undefined value.
 using Bytes = std::vector<std::byte, UninitializedAllocator<std::byte>>;
 
 }  // namespace uma

@@ -1,5 +1,5 @@
-// UMA_CHECK(condition): states what our own code guarantees, in every build. A false condition is a bug of ours: it is logged
-// with its place and the process aborts. What users send is validated before it can reach one.
+// UMA_CHECK(condition) asserts an invariant of this program, in every build. A false condition is a bug: it is logged with its
+// place, and the process aborts. User input is validated before it can reach one.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// Time as the rooms see it: a value that somebody hands in. SteadyClock is the machine's monotonic clock; the simulator and the
-// unit tests use testing/sim_clock.h. Monotonic, so a change of the wall clock moves no deadline.
+// Time as a dependency. SteadyClock is the machine's monotonic clock; the simulator and the unit tests use testing/sim_clock.h.
+// Changes of the wall clock move no deadline.
 #pragma once
 
 #include <chrono>
@@ -20,19 +20,19 @@ constexpr Duration from_ms(double ms) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(ms));
 }
 
-// Since the clock's own beginning.
+// Microseconds since the clock's beginning.
 constexpr std::int64_t to_us(TimePoint time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
 }
 
-// Seconds since the Unix epoch, for what is stored or shown; never used to measure.
+// Seconds since the Unix epoch, for storage and display; never for measuring.
 std::int64_t unix_time_s();
 
 class Clock {
  public:
   virtual ~Clock() = default;
   [[nodiscard]] virtual TimePoint now() const = 0;
-  // The wall clock; a change of it may move it either way.
+  // The wall clock, which may jump in both directions.
   [[nodiscard]] virtual std::int64_t unix_s() const { return unix_time_s(); }
 };
 

@@ -30,7 +30,7 @@ std::optional<CpuLoad::Sample> CpuLoad::read() const {
     std::uint64_t user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0;
     file >> user >> nice >> system >> idle >> iowait >> irq >> softirq;
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
-    if (name == "cpu") continue;  // the sum of all, also of those this process may not use
+    if (name == "cpu") continue;  // The sum of all processors, including those this process may not use.
     const int number = std::atoi(name.c_str() + 3);
     if (number < 0 || number >= CPU_SETSIZE || !CPU_ISSET(number, &allowed)) continue;
     ticks += user + nice + system + irq + softirq;

@@ -1,5 +1,5 @@
-// Lets one thread hold up the long work of another without ending it: the worker passes the gate at short intervals, and while
-// the gate is closed it waits there.
+// Lets one thread pause the long work of another: the worker passes the gate at short intervals, and waits there while the gate
+// is closed.
 #pragma once
 
 #include <atomic>
@@ -52,7 +52,7 @@ class Gate {
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::atomic<bool> closed_{false};  // written with mutex_ held
+  std::atomic<bool> closed_{false};  // Written with mutex_ held.
   bool inside_ GUARDED_BY(mutex_) = false;
   bool waiting_ GUARDED_BY(mutex_) = false;
 };

@@ -6,7 +6,7 @@ namespace uma {
 namespace {
 
 constexpr int kLargeFrom = 1 << 20;
-// Of free memory at an arena's end. The least that keeps usual work from asking the system again and again.
+// Free memory kept at an arena's end: enough to avoid repeated system calls in usual work.
 constexpr int kKeptAtEnd = 4 << 20;
 
 }  // namespace

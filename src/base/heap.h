@@ -1,14 +1,15 @@
-// How the C library's allocator treats what is freed. Where it is another one, as in sanitizer builds, both do nothing.
+// Configures the C library's allocator to return freed memory. Without effect for other allocators, as in sanitizer builds.
 #pragma once
 
 namespace uma {
 
-// From now on blocks of 1 MiB and more come from the system, and go back to it when they are freed. Left to itself, glibc keeps
-// blocks of up to 32 MiB once the first of them was freed, in one arena for each thread that made some: with states of
-// conversations that come and go that grew to 80 % of what was in use (docs/decisions/0033). Before threads are started.
+// Makes blocks of 1 MiB and more return to the system when they are freed. By default glibc keeps freed blocks of up to 32 MiB
+// in one arena per thread; with conversations' states, that grew to 80 % of the memory in use (docs/decisions/0033). Called
+// before threads are started.
 void give_back_large_blocks();
 
-// Gives back what is free between smaller blocks. Any thread; some milliseconds, in which others may wait to allocate.
+// Returns the free memory between smaller blocks to the system. Any thread; takes some milliseconds, in which other allocations
+// may wait.
 void give_back_free_memory();
 
 }  // namespace uma

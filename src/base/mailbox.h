@@ -1,5 +1,5 @@
-// A queue with many senders and one receiver, the only way threads hand each other work. Senders never block; what bounds the
-// queue is the admission in front of it (core::Limits), so the mailbox itself accepts everything until it is closed.
+// A queue with many senders and one receiver, the only way in which threads pass work to each other. Senders never block. The
+// admission of requests (core::Limits) bounds the queue; the mailbox itself accepts everything until it is closed.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace uma {
 template <class T>
 class Mailbox {
  public:
-  // Any thread. False when the mailbox is closed: the value was dropped.
+  // Any thread. Returns false if the mailbox is closed; the value is dropped then.
   bool push(T value) {
     {
       const MutexLock lock(mutex_);
@@ -25,13 +25,14 @@ class Mailbox {
     return true;
   }
 
-  // Receiver only. Moves everything that waits, in the order it was pushed, to the end of `out`; never blocks.
+  // Receiver only. Moves all values, in the order they were pushed, to the end of `out`; never blocks.
   void drain(std::vector<T>& out) {
     const MutexLock lock(mutex_);
     take(out);
   }
 
-  // Receiver only. As drain, but waits for a value until `deadline` (kNever: for ever). False once closed and empty.
+  // Receiver only. Like drain(), but waits for a value until `deadline` (kNever: for ever). Returns false once closed and
+  // empty.
   bool wait_drain(std::vector<T>& out, TimePoint deadline) {
     const MutexLock lock(mutex_);
     while (values_.empty() && !closed_) {
@@ -46,7 +47,7 @@ class Mailbox {
     return !(closed_ && out.empty());
   }
 
-  // Any thread. Later pushes are refused; what waits can still be drained.
+  // Any thread. Later pushes are refused; remaining values can still be drained.
   void close() {
     {
       const MutexLock lock(mutex_);

@@ -16,7 +16,7 @@ struct Wanted {
   std::uint64_t& value;
 };
 
-// Reads lines of a key and a number of `unit` bytes ("MemTotal:  4000 kB", "inactive_file 8192").
+// Reads lines with a key and a number in `unit` bytes ("MemTotal:  4000 kB", "inactive_file 8192").
 void read_values(const std::filesystem::path& path, std::uint64_t unit, std::initializer_list<Wanted> wanted) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -26,20 +26,20 @@ void read_values(const std::filesystem::path& path, std::uint64_t unit, std::ini
   }
 }
 
-// A file of one number; unlimited where there is none, or a word.
+// Reads a file with one number; unlimited if the file is missing or contains a word.
 std::uint64_t number_in(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::uint64_t number = 0;
   return file >> number ? number : MemoryInfo::kUnlimited;
 }
 
-// What one version of control groups calls its files.
+// File names of one version of control groups.
 struct GroupFiles {
   const char* mount;
   const char* limit;
-  const char* soft_limit;  // beyond which the kernel slows its processes down; null: not as strict
+  const char* soft_limit;  // Limit at which the kernel slows processes down; null: none.
   const char* used;
-  std::string_view idle_pages;  // in memory.stat, with those of the groups below
+  std::string_view idle_pages;  // Field of memory.stat that includes child groups.
 };
 constexpr GroupFiles kFirstVersion{"sys/fs/cgroup/memory", "memory.limit_in_bytes", nullptr, "memory.usage_in_bytes",
                                    "total_inactive_file "};
@@ -57,7 +57,7 @@ void add_group(MemoryInfo& info, const std::filesystem::path& group, const Group
   info.group_left = std::min(info.group_left, limit - std::min(limit, held));
 }
 
-// The group of this process and those above it.
+// Adds the limits of this process's group and its parents.
 void add_groups(MemoryInfo& info, const std::filesystem::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -75,7 +75,7 @@ void add_groups(MemoryInfo& info, const std::filesystem::path& root) {
   }
 }
 
-// "some avg10=0.25 avg60=…"
+// Reads a line such as "some avg10=0.25 avg60=…".
 std::optional<double> pressure_of(const std::filesystem::path& root) {
   std::ifstream file(root / "proc/pressure/memory");
   std::string kind;

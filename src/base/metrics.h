@@ -1,5 +1,5 @@
-// Counters that one thread writes often and others read at any time, without a lock: readers see each value whole, though two
-// values may be of slightly different moments.
+// Counters that one thread writes often and others read at any time, without a lock. Each value is read as a whole; two values
+// may be from slightly different moments.
 #pragma once
 
 #include <array>
@@ -48,7 +48,7 @@ class LatencyHistogram {
   void add_to(Counts& counts) const {
     for (std::size_t i = 0; i < kBuckets; ++i) counts[i] += counts_[i].load(std::memory_order_relaxed);
   }
-  // Upper bound of the bucket in which the share `quantile` (0 to 1) of all values is reached, in ms; 0 when there are none.
+  // Upper bound in ms of the bucket in which the share `quantile` (0 to 1) of all values is reached; 0 without values.
   [[nodiscard]] static double percentile_ms(const Counts& counts, double quantile) {
     std::uint64_t total = 0;
     for (const std::uint64_t count : counts) total += count;

@@ -1,5 +1,5 @@
-// A mutex that clang's thread-safety analysis understands (script/lint runs it): members say GUARDED_BY(mutex_), and an access
-// without the lock is a compile error there.
+// A mutex for clang's thread-safety analysis (run by script/lint): members are marked GUARDED_BY(mutex_), and an access without
+// the lock is a compile error.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Chance as a value: SplitMix64 (Steele, Lea, Flood 2014), 8 bytes of state, the same numbers from the same seed everywhere.
-// Its numbers give its state away: not for secrets. Not thread-safe: one owner each.
+// A random number generator as a value: SplitMix64 (Steele, Lea, Flood 2014), 8 bytes of state, the same numbers from the same
+// seed everywhere. Its numbers reveal its state, so it is not for secrets. Not thread-safe: one owner each.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// From the operating system: nobody can foretell it. For seeds, and for names that others must not guess. Thread-safe.
+// A random number of the operating system, for seeds and for unpredictable names. Thread-safe.
 inline std::uint64_t secure_u64() {
   std::uint64_t value = 0;
   UMA_CHECK(::getentropy(&value, sizeof value) == 0);

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) of bytes as they come, or at once.
+// SHA-256 (FIPS 180-4), incremental or of a whole buffer.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void add(std::string_view bytes);
-  // Of the bytes so far; more may be added.
+  // The digest of the bytes so far; more may be added.
   [[nodiscard]] Sha256Digest digest() const;
-  [[nodiscard]] std::string hex() const;  // the same, in lower case
+  [[nodiscard]] std::string hex() const;  // The digest as lower-case hexadecimal digits.
 
  private:
   struct Free {
@@ -33,9 +33,9 @@ class Sha256 {
 };
 
 [[nodiscard]] Sha256Digest sha256(std::string_view bytes);
-// 64 hexadecimal digits of either case; nothing where the text is anything else.
+// Parses 64 hexadecimal digits of either case; nullopt for other text.
 [[nodiscard]] std::optional<Sha256Digest> parse_sha256_hex(std::string_view text);
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on the position of a difference.
 [[nodiscard]] bool are_equal(const Sha256Digest& left, const Sha256Digest& right);
 
 }  // namespace uma

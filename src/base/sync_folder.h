@@ -1,12 +1,12 @@
-// Makes names last: those that were made, renamed or removed in a folder.
+// Makes created, renamed and removed files of a folder durable.
 #pragma once
 
 #include <string>
 
 namespace uma {
 
-// Blocks until the folder's names are on the disk. Empty: the current one. Returns 0, also where a file system cannot do that
-// for folders (it says EINVAL), or else an errno.
+// Blocks until the folder's entries are on the disk. Empty: the current folder. Returns an errno, or 0, which is also the
+// result for file systems that cannot sync folders (EINVAL).
 [[nodiscard]] int sync_folder(const std::string& folder);
 
 }  // namespace uma

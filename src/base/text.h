@@ -1,4 +1,4 @@
-// Small things with text that several programs need.
+// Small text functions for several programs.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace uma {
 
-// ASCII letters only: host names, file endings, numbers in hexadecimal.
+// Converts ASCII letters only: for host names, file endings, hexadecimal numbers.
 [[nodiscard]] inline std::string lower_ascii(std::string_view text) {
   std::string out(text);
   std::ranges::transform(out, out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   return out;
 }
 
-// "512 bytes", "1.5 MiB", "2.00 GiB".
+// Text such as "512 bytes", "1.5 MiB", "2.00 GiB".
 [[nodiscard]] inline std::string readable_bytes(std::uint64_t bytes) {
   constexpr std::uint64_t kMiB = 1u << 20;
   if (bytes < kMiB / 10) return std::format("{} bytes", bytes);
@@ -24,8 +24,8 @@ namespace uma {
   return mib < 1024 ? std::format("{:.1f} MiB", mib) : std::format("{:.2f} GiB", mib / 1024);
 }
 
-// A folder as the XDG Base Directory Specification finds it: the value of its variable where that is an absolute path, else
-// `in_home` under HOME; empty without either.
+// A folder by the XDG Base Directory Specification: the variable's value if it is an absolute path, else `in_home` under HOME;
+// empty without either.
 [[nodiscard]] inline std::string xdg_folder(std::string_view value, std::string_view home, std::string_view in_home) {
   if (value.starts_with('/')) return std::string(value);
   return home.starts_with('/') ? std::format("{}/{}", home, in_home) : "";

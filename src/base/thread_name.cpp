@@ -11,7 +11,7 @@ void set_thread_name(const char* name) {
 }
 
 void yield_to_others(int niceness) {
-  // On Linux the priority is the thread's own. Where it may not be changed, it stays.
+  // On Linux the priority belongs to the thread. A failure leaves it unchanged.
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness);
 }
 

@@ -5,8 +5,8 @@ namespace uma {
 
 void set_thread_name(const char* name);
 
-// The calling thread, and those that it starts, give way to others that have something to compute: 0 not at all, 19 nearly
-// always.
+// Lowers the priority of the calling thread and of threads that it starts: 0 changes nothing, 19 leaves the processor to nearly
+// all others.
 void yield_to_others(int niceness);
 
 }  // namespace uma

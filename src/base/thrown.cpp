@@ -24,7 +24,7 @@ std::string what_is_handled() {
   } catch (const std::exception& problem) {
     return problem.what();
   } catch (...) {
-    return "something unknown";
+    return "an unknown exception";
   }
 }
 
@@ -35,8 +35,8 @@ void note_thrown(const std::source_location& place) {
   std::array<char, 16> thread{};
   (void)::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
   std::string_view file = place.file_name();
-  file.remove_prefix(file.rfind('/') + 1);  // none: npos + 1 is 0
-  log_error("{}: an exception came to {}:{}: {}", thread.data(), file, place.line(), what_is_handled());
+  file.remove_prefix(file.rfind('/') + 1);  // Without a slash, npos + 1 is 0.
+  log_error("{}: exception at {}:{}: {}", thread.data(), file, place.line(), what_is_handled());
 }
 
 std::uint64_t thrown_count() {

@@ -1,5 +1,5 @@
-// Exceptions that nobody expected: memory that is not there, mistakes of libraries, and ours. The loop of every thread notes
-// what reaches it and goes on; the request whose work it was ends with an error (docs/decisions/0046).
+// Unexpected exceptions: lack of memory, and bugs of libraries and of this program. Every thread's loop logs an exception and
+// continues; the affected request ends with an error (docs/decisions/0046).
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@
 
 namespace uma {
 
-// Counts the exception that is being handled, and logs what it says, the thread and the place of the step that threw it.
+// Counts the exception being handled, and logs its text, the thread and the place of the step that threw it.
 void note_thrown(const std::source_location& place = std::source_location::current());
 
-// Since the start of the process.
+// Exceptions since the start of the process.
 [[nodiscard]] std::uint64_t thrown_count();
 
-// Runs the work. What it throws is logged and counted.
+// Runs the work. An exception is logged and counted.
 template <class Work>
 void run_noting(Work&& work, const std::source_location& place = std::source_location::current()) {
   try {
@@ -24,7 +24,7 @@ void run_noting(Work&& work, const std::source_location& place = std::source_loc
   }
 }
 
-// Runs what an event loop (asio::io_context) has to do until it stops.
+// Runs an event loop (asio::io_context) until it stops.
 template <class Loop>
 void run_to_end(Loop& loop, const std::source_location& place = std::source_location::current()) {
   while (true) {

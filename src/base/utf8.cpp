@@ -6,9 +6,9 @@
 namespace uma {
 namespace {
 
-// What the first byte of a character demands of the rest: its length, and the bounds of the second byte.
+// The requirements of a character's first byte: its length, and the bounds of the second byte.
 struct Lead {
-  std::size_t length;  // 0: cannot begin a character
+  std::size_t length;  // 0: not a first byte.
   std::uint8_t second_min;
   std::uint8_t second_max;
 };
@@ -26,7 +26,7 @@ Lead lead_of(std::uint8_t byte) {
   return {0, 0, 0};
 }
 
-// Valid bytes of the character that starts at `at`: its whole length, or how many of its bytes are there and right.
+// Valid bytes of the character at `at`: its whole length, or the number of correct bytes that are present.
 struct Scan {
   std::size_t matched;
   bool whole;

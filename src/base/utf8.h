@@ -7,13 +7,13 @@
 
 namespace uma {
 
-// True when all of `text` is whole, valid UTF-8.
+// Whether `text` is valid UTF-8.
 [[nodiscard]] bool is_utf8(std::string_view text);
 
-// Bytes at the end of `text` that begin a character and could still become valid with more bytes: 0 to 3.
+// Number of bytes at the end of `text` that begin an incomplete, possibly valid character: 0 to 3.
 [[nodiscard]] std::size_t incomplete_utf8_tail(std::string_view text);
 
-// Copies `text`, each byte that belongs to no valid character replaced by U+FFFD.
+// Copies `text` and replaces each byte outside of a valid character by U+FFFD.
 [[nodiscard]] std::string replace_invalid_utf8(std::string_view text);
 
 }  // namespace uma

@@ -1,4 +1,4 @@
-// What a model is for. Each takes its own requests and refuses the others with E_MODEL_003.
+// The purpose of a model. A model refuses other requests with E_MODEL_003.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 namespace uma {
 
 enum class Capability : std::uint8_t {
-  chat,            // continues texts
-  text_embedding,  // a vector of each text
-  rerank,          // a score of each pair of a query and a document
-  vision,          // continues texts with images in them
+  chat,            // Continues texts.
+  text_embedding,  // Computes a vector for each text.
+  rerank,          // Computes a score for each pair of a query and a document.
+  vision,          // Continues texts that contain images.
 };
 
 constexpr std::string_view capability_name(Capability capability) {

@@ -1,4 +1,4 @@
-// What clients ask of models that compute vectors or scores of texts, and what comes back.
+// Requests to models that compute vectors or scores of texts, and their results.
 #pragma once
 
 #include <cstddef>
@@ -14,40 +14,40 @@
 
 namespace uma {
 
-inline constexpr std::size_t kEmbedInputsMax = 2048;  // texts of one request, or documents
+inline constexpr std::size_t kEmbedInputsMax = 2048;  // Texts, or documents, of one request.
 
-// What becomes of a text that is longer than the model takes.
+// The treatment of a text that is longer than the model's limit.
 enum class LongInput : std::uint8_t {
   refuse,
-  truncate,  // its beginning counts
-  chunk,     // its parts are computed apart, and their vectors averaged by tokens; not for reranking
+  truncate,  // Only the beginning is used.
+  chunk,     // The parts are computed separately and their vectors averaged, weighted by tokens; not for reranking.
 };
 
-// What both kinds of requests share.
+// Options of both kinds of requests.
 struct TextOptions {
-  std::string model;         // empty: the default model
-  std::uint64_t client = 0;  // the connection it came by, 0: none; connections of a tenant are served in turn
+  std::string model;         // Empty: the default model.
+  std::uint64_t client = 0;  // The client's connection, 0: none; connections of a tenant are served in turn.
   LongInput long_input = LongInput::refuse;
   RequestClass request_class = RequestClass::interactive;
-  std::optional<std::int64_t> deadline_ms;  // until it is done; absent: the default of its class; 0: none
-  RequestShare share{};                     // what the request holds in memory; shared by what is made of it
+  std::optional<std::int64_t> deadline_ms;  // Time limit for the whole request; nullopt: the default of its class; 0: none.
+  RequestShare share{};                     // Memory of the request, shared by everything made from it.
 };
 
-using EmbedInput = std::variant<std::string, std::vector<Token>>;  // tokens are the model's own
+using EmbedInput = std::variant<std::string, std::vector<Token>>;  // Tokens are those of the model.
 
 struct EmbedRequest {
   TextOptions options;
-  std::vector<EmbedInput> inputs;  // 1 to kEmbedInputsMax
-  std::string task;                // whose prefix goes before each text; empty: none
-  std::int32_t dimensions = 0;     // the first so many of each vector; 0: all
-  bool normalize = true;           // to length 1
+  std::vector<EmbedInput> inputs;  // 1 to kEmbedInputsMax.
+  std::string task;                // Task whose prefix is put before each text; empty: none.
+  std::int32_t dimensions = 0;     // Length to cut each vector to; 0: all.
+  bool normalize = true;           // Scales vectors to length 1.
 };
 
 struct EmbedResult {
   std::string model;
   std::int32_t dimensions = 0;
-  std::vector<float> values;  // one vector after the other, in the order of the inputs
-  std::int64_t tokens = 0;    // that were computed
+  std::vector<float> values;  // One vector after another, in the order of the inputs.
+  std::int64_t tokens = 0;    // Computed tokens.
 
   [[nodiscard]] std::size_t count() const { return values.size() / static_cast<std::size_t>(dimensions); }
   [[nodiscard]] std::span<const float> vector(std::size_t index) const {
@@ -59,24 +59,24 @@ struct EmbedResult {
 struct RerankRequest {
   TextOptions options;
   std::string query;
-  std::vector<std::string> documents;  // 1 to kEmbedInputsMax
-  std::int32_t top_n = 0;              // so many of the best; 0: all
+  std::vector<std::string> documents;  // 1 to kEmbedInputsMax.
+  std::int32_t top_n = 0;              // Number of best documents to return; 0: all.
 };
 
-// What they take of memory, in bytes.
+// Memory of the request in bytes.
 [[nodiscard]] std::size_t memory_of(const EmbedRequest& request);
 [[nodiscard]] std::size_t memory_of(const RerankRequest& request);
 
 struct RerankScore {
-  std::size_t index = 0;  // of the document
-  float score = 0;        // as the model gives it: larger is more relevant
+  std::size_t index = 0;  // Index of the document.
+  float score = 0;        // The model's score; larger is more relevant.
   bool operator==(const RerankScore&) const = default;
 };
 
 struct RerankResult {
   std::string model;
-  std::vector<RerankScore> scores;  // best first
-  std::int64_t tokens = 0;          // that were computed
+  std::vector<RerankScore> scores;  // Best first.
+  std::int64_t tokens = 0;          // Computed tokens.
 };
 
 }  // namespace uma

@@ -47,9 +47,9 @@ std::string_view code_name(ErrorCode code) {
 }
 
 Error thrown_error(const std::source_location& place) {
-  note_thrown(place);  // what it says can name the daemon's files
+  note_thrown(place);  // The exception's text may contain the daemon's paths, so only the log gets it.
   return {ErrorCode::runtime_decode,
-          "the daemon failed at this request: try again, and report it with the daemon's log if that fails too"};
+          "the daemon failed at this request: try again, and report it with the daemon's log if that fails, too"};
 }
 
 }  // namespace uma

@@ -1,5 +1,5 @@
-// What the world does wrong, as a value. The code decides (HTTP status, exit code, retry), the message tells a person what to
-// do.
+// An error from outside of the program, as a value. The code decides about HTTP status, exit code and retry; the message tells
+// a person what to do.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +32,16 @@ enum class ErrorCode : std::uint8_t {
   auth,                // E_AUTH_001
 };
 
-// "E_PROTO_001" and so on, as the doors print them.
+// The code's name in the protocols, such as "E_PROTO_001".
 [[nodiscard]] std::string_view code_name(ErrorCode code);
 
 struct Error {
   ErrorCode code;
   std::string message;
-  std::string field{};  // of the request that is to blame, with its path; empty: none, or the message says it
+  std::string field{};  // The request's field that caused the error, with its path; empty: none, or the message names it.
 };
 
-// The value of something that only succeeds or fails.
+// The value of an operation that only succeeds or fails.
 struct Unit {};
 
 template <class T>
@@ -51,10 +51,10 @@ inline std::unexpected<Error> fail(ErrorCode code, std::string message) {
   return std::unexpected(Error{code, std::move(message)});
 }
 
-// The error with which a request ends whose work has thrown. Notes the exception that is being handled (base/thrown.h).
+// The error of a request whose work has thrown. Logs the exception being handled (base/thrown.h).
 [[nodiscard]] Error thrown_error(const std::source_location& place = std::source_location::current());
 
-// Runs a part of a request's work, which returns an Expected; what it throws is an error like any other.
+// Runs a part of a request's work, which returns an Expected, and converts an exception to an error.
 template <class Work>
 auto contain(Work&& work, const std::source_location& place = std::source_location::current()) -> decltype(work()) {
   try {

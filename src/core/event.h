@@ -1,6 +1,6 @@
-// What a generation tells its client. Every accepted request gets any number of Token, ReplyPart, Progress, ContextShift and
-// ResponseBegun events and then exactly one of Eos and Failure. Failure only while no token was sent; after the first token an
-// error arrives as Eos with reason `error`.
+// Events of a generation. Every accepted request gets any number of Token, ReplyPart, Progress, ContextShift and ResponseBegun
+// events and then exactly one Eos or Failure. Failure comes only before the first token; a later error is an Eos with reason
+// `error`.
 #pragma once
 
 #include <cstdint>
@@ -17,37 +17,37 @@
 
 namespace uma {
 
-// How likely a token was to come: the logarithm of its chance by the model's own logits, before any setting of the sampler.
+// The logarithm of a token's probability by the model's own logits, before any sampler setting.
 struct TokenLogprob {
   Token token = kNoToken;
-  double logprob = 0;   // at least kLogprobMin
-  std::string bytes{};  // its text, possibly part of a character; empty for control tokens
+  double logprob = 0;   // At least kLogprobMin.
+  std::string bytes{};  // The token's text, possibly a part of a character; empty for control tokens.
 };
 inline constexpr double kLogprobMin = -9999;
 
-// Those of one place of the content: of the token that came, and of the likeliest ones in their order.
+// The logprobs of one position: of the chosen token, and of the most likely tokens in order.
 struct TokenLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top{};
 };
 
 struct TokenEvent {
-  // Content, in whole UTF-8 characters; empty while a character, a stop string or a mark is incomplete, and for what is no
-  // content.
+  // Content in whole UTF-8 characters. Empty while a character, a stop string or a mark is incomplete, and for tokens that are
+  // not content.
   std::string_view text;
   Token token = kNoToken;
-  // Where the request asks for them: of the tokens that begin in `text`, which may have come before this one.
+  // If requested: logprobs of the tokens that begin in `text`. These tokens may be older than this event's token.
   std::span<const TokenLogprobs> logprobs{};
 };
 
-// A piece of a reply that is not its content. Comes before the TokenEvent of the token that made it certain.
+// A piece of a reply that is not content. Precedes the TokenEvent of the token that completed it.
 struct ReplyPart {
   enum class Kind : std::uint8_t { reasoning, tool_call };
   Kind kind = Kind::reasoning;
-  std::string text{};     // reasoning: the next piece of it; tool_call: of its arguments, which are a JSON object
-  std::int32_t call = 0;  // tool_call: which one of the reply, from 0
-  std::string id{};       // tool_call: with its first piece; empty with the others
-  std::string name{};     // likewise
+  std::string text{};     // The next piece of the reasoning, or of a tool call's arguments, which are a JSON object.
+  std::int32_t call = 0;  // For a tool_call: its index in the reply, from 0.
+  std::string id{};       // For a tool_call: set in its first piece only.
+  std::string name{};     // For a tool_call: set in its first piece only.
   bool operator==(const ReplyPart&) const = default;
 };
 
@@ -76,11 +76,11 @@ constexpr std::string_view finish_reason_name(FinishReason reason) {
 struct EosEvent {
   FinishReason reason = FinishReason::stop;
   Usage usage;
-  std::string text;            // content that was held back for what did not come; with stream: false the whole content
-  std::optional<Error> error;  // with reason error: what happened
-  // Likewise of the rest. With stream: false: all it thought as one part, then each call as one.
+  std::string text;            // Content that was held back; with stream: false the whole content.
+  std::optional<Error> error;  // The error, with reason `error`.
+  // Parts that were held back; with stream: false the whole reasoning as one part, then each call as one part.
   std::vector<ReplyPart> parts{};
-  // Likewise of the tokens of `text`, where the request asks for them.
+  // If requested: logprobs of the tokens of `text`.
   std::vector<TokenLogprobs> logprobs{};
 };
 
@@ -93,24 +93,23 @@ enum class ProgressStage : std::uint8_t { queued, loading, prefill };
 struct ProgressEvent {
   ProgressStage stage = ProgressStage::queued;
   std::int64_t done = 0;
-  std::int64_t total = 0;     // 0: unknown
-  std::int64_t position = 0;  // queued: requests in front of this one
-  double eta_ms = 0;          // 0: unknown
+  std::int64_t total = 0;     // 0: unknown.
+  std::int64_t position = 0;  // With queued: number of requests before this one.
+  double eta_ms = 0;          // 0: unknown.
 };
 
-// The context was full: the generation goes on without the oldest turns of its session, which are gone with the end of this
-// one.
+// The context was full. The generation continues without the oldest turns of its session, which are removed when it ends.
 struct ContextShiftEvent {
   std::int32_t dropped_turns = 0;
   std::int32_t dropped_tokens = 0;
 };
 
-// A response has a place: before its first token it is told which. The session may be a new one, and is nothing to rely on
-// before the end.
+// The position of a response, sent before its first token. The session may be new and is not guaranteed to exist before the
+// end.
 struct ResponseBegunEvent {
   SessionId session;
-  std::int32_t turn = 0;    // since the session's beginning
-  std::int32_t number = 0;  // of its reply among the messages of the turn
+  std::int32_t turn = 0;    // Counted from the session's beginning.
+  std::int32_t number = 0;  // Index of the reply among the messages of the turn.
 };
 
 using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, ProgressEvent, ContextShiftEvent, ResponseBegunEvent>;
@@ -119,13 +118,13 @@ using Event = std::variant<TokenEvent, ReplyPart, EosEvent, FailureEvent, Progre
   return std::holds_alternative<EosEvent>(event) || std::holds_alternative<FailureEvent>(event);
 }
 
-// Where the events of one request go. Shared: the door and the lane that generates end its life together, whichever is last.
+// The receiver of a request's events. Shared by the connection and the lane that generates; the last one destroys it.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  // Called by engine threads, one at a time for one request; copies what it needs and never blocks. False: the client reads
-  // too slowly (limits.tx_bytes_max is reached) and the event was dropped, so the producer ends the request with slow_consumer.
-  // Terminal events are always taken.
+  // Called by engine threads, one at a time per request. Copies what it needs and never blocks. Returns false if the client
+  // reads too slowly (limits.tx_bytes_max is reached) and the event was dropped; the producer then ends the request with
+  // slow_consumer. Terminal events are always accepted.
   virtual bool deliver(const Event& event) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Ids as distinct types, so that one cannot stand where another belongs.
+// Ids as distinct types, so that the compiler detects a wrong one.
 #pragma once
 
 #include <compare>
@@ -9,23 +9,23 @@
 
 namespace uma {
 
-using Token = std::int32_t;  // index into the model's vocabulary
+using Token = std::int32_t;  // Index into the model's vocabulary.
 inline constexpr Token kNoToken = -1;
 
-// One request inside this process; the doors keep their own clients' ids.
+// One request inside this process. Clients' own ids stay in the server.
 struct RequestId {
   std::uint64_t value = 0;
   auto operator<=>(const RequestId&) const = default;
 };
 
-// A conversation, for its whole life: 32 hexadecimal digits of chance, made by the engine.
+// A conversation for its whole life: 32 random hexadecimal digits, made by the engine.
 struct SessionId {
   std::string value;
   auto operator<=>(const SessionId&) const = default;
   [[nodiscard]] bool empty() const { return value.empty(); }
 };
 
-// Who owns sessions and prefixes: the Unix socket and keyless loopback HTTP are one tenant, the daemon's uid.
+// The owner of sessions and prefixes. The Unix socket and keyless HTTP on loopback share one tenant, the daemon's uid.
 struct TenantId {
   std::string value;
   auto operator<=>(const TenantId&) const = default;

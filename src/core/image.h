@@ -1,4 +1,4 @@
-// Images as clients send them.
+// Images in requests.
 #pragma once
 
 #include <chrono>
@@ -15,45 +15,45 @@ inline constexpr std::size_t kImagesPerRequestMax = 64;
 
 struct ImageSource {
   enum class Kind : std::uint8_t {
-    path,  // of a file of the daemon's machine
-    data,  // base64, alone or as a data: URI
+    path,  // Path of a file on the daemon's machine.
+    data,  // Base64, alone or as a data: URI.
     url,
-    file,  // its bytes
+    file,  // Bytes of the file.
   };
   Kind kind = Kind::data;
   std::string text;
 };
 
-// From where images are fetched that are named by a URL of http or https; by default from nowhere.
+// The http and https URLs from which images may be fetched; none by default.
 struct ImageUrlRules {
-  bool allows_public = false;      // whatever the open internet has at the usual ports
-  std::vector<std::string> hosts;  // HOST:PORT, as in a URL, lower case: these may be anywhere
+  bool allows_public = false;      // Any public address at the usual ports.
+  std::vector<std::string> hosts;  // HOST:PORT as in a URL, lower case; allowed at any address.
   std::size_t bytes_max = 16ul << 20;
-  std::chrono::milliseconds time_max{10'000};  // of an image, redirects among it
+  std::chrono::milliseconds time_max{10'000};  // Limit for one image, including redirects.
 
   [[nodiscard]] bool allow_any() const { return allows_public || !hosts.empty(); }
 };
 
-// An image among the messages of an input.
+// An image of a message.
 struct InputImage {
-  std::size_t message = 0;  // its index
-  std::size_t at = 0;       // the image stands before this byte of the message's content
+  std::size_t message = 0;  // Index of the message.
+  std::size_t at = 0;       // The image precedes this byte of the message's content.
   ImageSource source;
-  std::string field{};  // of the request, with its path; empty: what is wrong with it needs no name
+  std::string field{};  // The request's field with its path; empty: errors need no name.
 };
 
 struct EmbedImagesRequest {
-  std::string model;  // empty: the default model
+  std::string model;  // Empty: the default model.
   std::vector<ImageSource> images;
-  std::optional<std::int64_t> deadline_ms;  // until all are done; absent: limits.deadline_ms; 0: none
-  std::stop_token end{};                    // nobody waits for it any more
+  std::optional<std::int64_t> deadline_ms;  // Limit for all images; nullopt: limits.deadline_ms; 0: none.
+  std::stop_token end{};                    // Requested when nobody waits any more.
 };
 
 [[nodiscard]] std::size_t memory_of(const EmbedImagesRequest& request);
 
 struct ImageEmbeddings {
-  std::vector<std::vector<float>> embeddings;  // of length 1, in the order of the images
-  std::int64_t rows = 0;                       // that they were made of
+  std::vector<std::vector<float>> embeddings;  // Of length 1, in the order of the images.
+  std::int64_t rows = 0;                       // Rows of image embeddings that were computed.
 };
 
 }  // namespace uma

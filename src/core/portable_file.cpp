@@ -9,7 +9,7 @@
 namespace uma {
 namespace {
 
-constexpr std::size_t kChunkBytes = 1ul << 20;  // of memory for what comes: many small parts cost no more than a few large ones
+constexpr std::size_t kChunkBytes = 1ul << 20;  // Allocation size, so that many small parts cost no more than a few large ones.
 
 }  // namespace
 
@@ -45,19 +45,21 @@ PortableWriter::PortableWriter(const std::shared_ptr<ByteBudget>& budget)
 
 Expected<Unit> PortableWriter::append(std::span<const std::byte> bytes) {
   if (bytes.size() > bytes_max_ - size_) {
-    return fail(ErrorCode::limit_prompt,
-                std::format("the file has more than limits.transfer_bytes_max, which is {} bytes: export it without its KV, or "
-                            "start umad with a larger limit",
-                            bytes_max_));
+    return fail(
+        ErrorCode::limit_prompt,
+        std::format("the file is larger than limits.transfer_bytes_max, which is {} bytes: export it without its KV, or "
+                    "start umad with a larger limit",
+                    bytes_max_));
   }
   while (!bytes.empty()) {
     std::vector<Bytes>& all = chunks_->all;
     if (all.empty() || all.back().size() == all.back().capacity()) {
       const std::size_t room = std::min(kChunkBytes, bytes_max_ - size_);
       if (!chunks_->share.grow(room)) {
-        return fail(ErrorCode::limit_wait,
-                    std::format("files that are on their way take all of limits.transfer_bytes_max, {} bytes: try again later",
-                                bytes_max_));
+        return fail(
+            ErrorCode::limit_wait,
+            std::format("other session files in transfer use all of limits.transfer_bytes_max, {} bytes: try again later",
+                        bytes_max_));
       }
       all.emplace_back().reserve(room);
     }

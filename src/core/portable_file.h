@@ -1,5 +1,5 @@
-// A session as a file (docs/SESSION_FILE.md) on its way between a door and the engine: hundreds of megabytes with its KV, so
-// its parts lie where they are and are never joined.
+// A session's file (docs/SESSION_FILE.md) in transfer between a connection and the engine. With KV it has hundreds of
+// megabytes, so its parts are never copied together.
 #pragma once
 
 #include <cstddef>
@@ -14,36 +14,36 @@
 
 namespace uma {
 
-// The parts, in order. Copies are cheap; the bytes never change.
+// The parts in order. Copies are cheap; the bytes never change.
 struct PortableFile {
   std::vector<std::span<const std::byte>> parts;
-  std::shared_ptr<const void> owner;  // of the bytes; shared by whoever still sends or reads them
+  std::shared_ptr<const void> owner;  // Owns the bytes; shared by all that send or read them.
 
   [[nodiscard]] std::size_t size() const;
 };
 
 [[nodiscard]] PortableFile file_of(Bytes bytes);
 
-// Reads a file from its beginning. The file outlives it.
+// Reads a file from its beginning. The file outlives the reader.
 class PortableReader {
  public:
   explicit PortableReader(const PortableFile& file) : parts_(file.parts), left_(file.size()) {}
   [[nodiscard]] std::size_t left() const { return left_; }
-  // Fills `out`. REQUIRES: so many bytes are left.
+  // Fills `out`. Requires: at least that many bytes are left.
   void read(std::span<std::byte> out);
 
  private:
   std::span<const std::span<const std::byte>> parts_;
-  std::size_t offset_ = 0;  // in the first of them
+  std::size_t offset_ = 0;  // Offset in the first remaining part.
   std::size_t left_;
 };
 
-// A file that comes from elsewhere, a part after another.
+// Collects a file that arrives in parts.
 class PortableWriter {
  public:
-  // All that is on its way, here and elsewhere, shares `budget`.
+  // All transfers share `budget`.
   explicit PortableWriter(const std::shared_ptr<ByteBudget>& budget);
-  // Errors: limit_prompt: the file alone is too long; limit_wait: with the others that come at the same time.
+  // Errors: limit_prompt if the file alone is too large; limit_wait if all present files together are.
   [[nodiscard]] Expected<Unit> append(std::span<const std::byte> bytes);
   [[nodiscard]] std::size_t size() const { return size_; }
   [[nodiscard]] PortableFile finish() &&;

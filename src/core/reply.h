@@ -1,5 +1,5 @@
-// Somebody who waits for one answer. A Reply that is destroyed before it was called answers with an error, on the thread that
-// destroys it: an exception, or a queue that is closed, leaves nobody waiting.
+// A callback for exactly one answer. A Reply that is destroyed unused answers with an error on the destroying thread, so that
+// neither an exception nor a closed queue leaves a client waiting.
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@ namespace uma {
 template <class T>
 class Reply {
  public:
-  Reply() = default;  // nobody waits
+  Reply() = default;  // Nobody waits.
   template <std::invocable<Expected<T>> Call>
     requires(!std::same_as<std::remove_cvref_t<Call>, Reply>)
   Reply(Call call) : call_(std::move(call)) {}  // NOLINT(google-explicit-constructor): whoever can be called can wait
@@ -32,7 +32,7 @@ class Reply {
     }
   }
 
-  // Once. REQUIRES: somebody waits.
+  // Called once. Requires: somebody waits.
   void operator()(Expected<T> value) {
     UMA_CHECK(call_);
     std::exchange(call_, nullptr)(std::move(value));

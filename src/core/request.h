@@ -1,4 +1,4 @@
-// What clients ask for, typed and validated by the wire room: from here on no field has a wrong type or an impossible value.
+// Requests of clients, typed and validated by the wire module: no field has a wrong type or an impossible value.
 #pragma once
 
 #include <cstdint>
@@ -19,52 +19,54 @@ enum class RequestClass : std::uint8_t { interactive, background };
 struct ChatMessage {
   std::string role;
   std::string content;
-  // What it has beside, as a JSON object with OpenAI's names: "reasoning_content" and "tool_calls" of an assistant,
-  // "tool_call_id" of a tool, "name". Empty: nothing.
+  // Extra fields as a JSON object with OpenAI's names: "reasoning_content" and "tool_calls" of an assistant, "tool_call_id" of
+  // a tool, "name". Empty: none.
   std::string extra{};
   bool operator==(const ChatMessage&) const = default;
 };
 
 enum class ToolChoice : std::uint8_t { automatic, required, named };
 
-// How the prompt of a conversation is written and its reply read; means nothing for a text.
+// Options for writing the prompt of a conversation and parsing its reply; unused for texts.
 struct ChatOptions {
-  std::string tools;  // that the model may call: a JSON array as OpenAI has it, checked; empty: none
+  std::string tools;  // Tools for the model: OpenAI's JSON array, validated; empty: none.
   std::vector<std::string> tool_names;
   ToolChoice tool_choice = ToolChoice::automatic;
-  std::string tool_name;  // named: the one that must be called
+  std::string tool_name;  // With `named`: the tool that must be called.
   bool has_parallel_calls = true;
-  std::string template_arguments;  // JSON object: the template's own switches, such as enable_thinking; empty: none
-  bool splits_reasoning = false;   // what the model thinks first is told apart from the content, where the template knows it
+  std::string template_arguments;  // JSON object with options of the template, such as enable_thinking; empty: none.
+  bool splits_reasoning = false;   // Separates reasoning from the content if the template supports it.
 };
 
 // Options of one generation.
 struct GenerateOptions {
   SamplingParams sampling;
-  std::optional<std::int32_t> max_tokens;  // absent: 512 or what fits
-  std::vector<std::string> stop;           // non-empty strings
-  std::string grammar;                     // GBNF that the reply must follow; empty: none
-  std::string json_schema;                 // of the JSON that the reply must be, as JSON; empty: none; not beside a grammar
-  std::optional<std::int32_t> logprobs;    // of each token of the content, with so many of the likeliest; absent: none
+  std::optional<std::int32_t> max_tokens;  // Nullopt: 512, or as many as fit.
+  std::vector<std::string> stop;           // Non-empty strings.
+  std::string grammar;                     // GBNF grammar of the reply; empty: none.
+  std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.
+  // Returns logprobs of each content token and of this many of the most likely tokens; nullopt: none.
+  std::optional<std::int32_t> logprobs;
   bool stream = true;
   RequestClass request_class = RequestClass::interactive;
-  std::optional<std::int64_t> deadline_ms;  // of waiting; absent: limits.deadline_ms; 0: none
-  std::int64_t timeout_ms = 0;              // of the whole; 0: none
-  double target_ttft_ms = 0;                // wanted until the first token; 0: scheduler.target_ttft_ms
-  double target_tbt_ms = 0;                 // wanted between two tokens; 0: scheduler.target_tbt_ms
+  std::optional<std::int64_t> deadline_ms;  // Limit of the waiting time; nullopt: limits.deadline_ms; 0: none.
+  std::int64_t timeout_ms = 0;              // Limit of the total time; 0: none.
+  double target_ttft_ms = 0;                // Target for the first token; 0: scheduler.target_ttft_ms.
+  double target_tbt_ms = 0;                 // Target between two tokens; 0: scheduler.target_tbt_ms.
   bool progress = false;
   ChatOptions chat;
 };
 
-// Delta input of a session, or the whole prompt of a one-shot request: one of a text, messages and, for the latter, tokens.
+// The input of a session's turn, or the whole prompt of a one-shot request: a text, messages or, for a one-shot request,
+// tokens.
 struct Input {
   std::string text;
   std::vector<ChatMessage> messages;
-  std::vector<InputImage> images{};  // of the messages, in order; not read yet
-  std::vector<Token> tokens{};       // not checked against the vocabulary
+  std::vector<InputImage> images{};  // Images of the messages, in order; not read yet.
+  std::vector<Token> tokens{};       // Not yet checked against the vocabulary.
 
   [[nodiscard]] bool empty() const { return text.empty() && messages.empty() && tokens.empty(); }
-  // Of the prompt, without its images.
+  // Bytes of the prompt without images.
   [[nodiscard]] std::size_t bytes() const {
     std::size_t total = text.size() + tokens.size() * sizeof(Token);
     for (const ChatMessage& message : messages) {
@@ -74,69 +76,69 @@ struct Input {
   }
 };
 
-// What becomes of a session whose tokens do not fit into a sequence's cells any more.
+// The treatment of a session whose tokens exceed a sequence's cells.
 enum class OnFull : std::uint8_t {
-  error,  // input is refused, replies end
-  shift,  // its oldest turns are dropped
+  error,  // Input is refused, and replies end.
+  shift,  // The oldest turns are dropped.
 };
 
-// What makes a generation one of OpenAI's responses, a reply with an id of its own: its input and its reply become a turn of
-// the session together, when the reply ends, or leave nothing. GenerateRequest::session is a conversation, or the session of
-// the response that it continues; empty: a new one.
+// Options of an OpenAI response: a reply with its own id. Its input and reply are added to the session as one turn when the
+// reply ends, or not at all. GenerateRequest::session is a conversation, or the session of the continued response; empty: a new
+// session.
 struct ResponseRequest {
-  std::string id;  // chosen by the door; no other response of the session has it
-  // The response that it continues: in its session where nothing has followed it, else in a new one that begins like it.
-  // Empty: it continues the session, after the replies that are being made there.
+  std::string id;  // Chosen by the server, unique in the session.
+  // The response to continue: in its session if that has no later turn, else in a copy of the session. Empty: continues the
+  // session, after its replies in progress.
   std::string previous;
-  std::optional<std::string> instructions;  // the system message for this reply alone; absent: none
-  std::optional<OnFull> on_full;            // of the session from now on; absent: as it is
-  bool is_kept = true;                      // false: it can neither be read nor continued
-  std::int64_t ttl_s = 0;                   // of the session, if it is a new one
-  std::string request;                      // the door's own words, given back with the response
+  std::optional<std::string> instructions;  // The system message of this reply only; nullopt: none.
+  std::optional<OnFull> on_full;            // The session's setting from now on; nullopt: unchanged.
+  bool is_kept = true;                      // False: it can be neither read nor continued later.
+  std::int64_t ttl_s = 0;                   // Time to live of a new session.
+  std::string request;                      // Fields of the request that are returned with the response.
 };
 
-// `generate`, `generate_stream` and `regenerate`. With a session: appends the input (which may be empty), then generates, as
-// one step.
+// `generate`, `generate_stream` and `regenerate`. In a session, appends the input (which may be empty) and generates as one
+// step.
 struct GenerateRequest {
-  std::string model;         // empty: the default model
-  std::string session;       // id or name; empty: a one-shot request
-  std::uint64_t client = 0;  // the connection it came by, 0: none; connections of a tenant are served in turn
+  std::string model;         // Empty: the default model.
+  std::string session;       // Id or name; empty: a one-shot request.
+  std::uint64_t client = 0;  // The client's connection, 0: none; connections of a tenant are served in turn.
   Input input;
-  bool regenerate = false;  // first drops the last turn's reply; the input is then empty
+  bool regenerate = false;  // Drops the last turn's reply first; the input is then empty.
   GenerateOptions options;
-  std::optional<ResponseRequest> response;  // the input is then messages
-  RequestShare share{};                     // what it holds in memory; shared by what is made of it
+  std::optional<ResponseRequest> response;  // Requires messages as input.
+  RequestShare share{};                     // Memory of the request, shared by everything made from it.
 };
 
 enum class SessionMode : std::uint8_t { automatic, text, chat };
 
 struct CreateSessionRequest {
   std::string model;
-  std::string system;                         // chat mode: the system message; text mode: the text the session begins with
-  std::vector<ChatMessage> messages;          // chat mode: what waits for the first reply, after the system message
-  std::string metadata;                       // a door's own, kept with the session
-  std::string name;                           // unique per tenant; empty: none
-  SessionMode mode = SessionMode::automatic;  // chat where the model has a chat template
-  bool is_public = false;                     // other tenants' requests may begin with what it has computed
-  bool is_ephemeral = false;                  // its KV is kept in the context only
-  std::int64_t ttl_s = 0;                     // seconds without use after which the session ends; 0: none
+  std::string system;                         // Chat mode: the system message; text mode: the beginning of the text.
+  std::vector<ChatMessage> messages;          // Chat mode: pending messages after the system message.
+  std::string metadata;                       // Metadata of the API, stored with the session.
+  std::string name;                           // Unique per tenant; empty: none.
+  SessionMode mode = SessionMode::automatic;  // Automatic: chat if the model has a chat template.
+  bool is_public = false;                     // Other tenants' requests may use its prefixes.
+  bool is_ephemeral = false;                  // Its KV stays in the context only.
+  std::int64_t ttl_s = 0;                     // Seconds without use until the session is deleted; 0: none.
   OnFull on_full = OnFull::error;
-  std::int32_t n_keep = 0;  // shift: so many first tokens are never dropped, and never the system prompt
+  std::int32_t n_keep = 0;  // For shift: number of first tokens that are never dropped, at least the system prompt.
 };
 
 struct ImportRequest {
-  std::string name;      // of the new session; empty: the one it had
-  PortableFile file;     // not checked yet
-  std::string model{};   // that it becomes a session of; empty: the default one
-  bool takes_kv = true;  // false: the KV that the file may have is left out
+  std::string name;      // Name of the new session; empty: the exported name.
+  PortableFile file;     // Not checked yet.
+  std::string model{};   // The new session's model; empty: the default model.
+  bool takes_kv = true;  // False: KV in the file is ignored.
 };
 
 struct AppendRequest {
-  std::string session;  // id or name
+  std::string session;  // Id or name.
   Input input;
 };
 
-// What they take of memory, in bytes.
+// Memory of the input in bytes.
 [[nodiscard]] std::size_t memory_of(const Input& input);
 [[nodiscard]] std::size_t memory_of(const GenerateRequest& request);
 [[nodiscard]] std::size_t memory_of(const CreateSessionRequest& request);

@@ -1,5 +1,4 @@
-// How the next token is chosen from the logits. Defaults are the Unix socket's: greedy. "Off" values are those that change
-// nothing.
+// Settings for choosing the next token from the logits. The defaults give greedy decoding. An "off" value has no effect.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +19,9 @@ struct SamplingParams {
   double repeat_penalty = 1;                        // > 0; 1: off
   double presence_penalty = 0;                      // [-2, 2]; 0: off
   double frequency_penalty = 0;                     // [-2, 2]; 0: off
-  std::optional<std::uint64_t> seed;                // absent: drawn at random and returned in usage
-  std::vector<std::pair<Token, float>> logit_bias;  // added to the logit of each token; -inf forbids it
-  bool ignore_eos = false;                          // end-of-generation tokens are never chosen
+  std::optional<std::uint64_t> seed;                // Nullopt: drawn at random and returned in usage.
+  std::vector<std::pair<Token, float>> logit_bias;  // Added to the logit of each token; -inf forbids it.
+  bool ignore_eos = false;                          // End-of-generation tokens are never chosen.
 };
 
 }  // namespace uma

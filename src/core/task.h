@@ -1,10 +1,10 @@
-// Requests as straight lines: a Task is a coroutine of one thread that waits with co_await, and a TaskRunner starts tasks and
-// brings answers from other threads back to theirs (docs/decisions/0047).
+// Straight-line code for requests: a Task is a coroutine of one thread that waits with co_await, and a TaskRunner starts tasks
+// and delivers answers from other threads to them (docs/decisions/0047).
 //
-// Threads: tasks and their runner belong to one thread. A Reply that ask() made may be answered on any.
-// Invariants: (1) A task that is ended, or whose runner is destroyed, is destroyed where it waits: its locals end in reverse
-// order, as by an exception. (2) Who answers a task that has ended is not heard. (3) A task is resumed by a posted command and
-// never from within another task, so waking many takes no stack.
+// Threads: tasks and their runner belong to one thread. A Reply made by ask() may be called on any thread.
+// Invariants: (1) A task that is ended, or whose runner is destroyed, is destroyed where it waits: its locals are destroyed in
+// reverse order, as by an exception. (2) An answer to a task that has ended is ignored. (3) A task is resumed by a posted
+// command and never from within another task, so waking many tasks uses no stack.
 #pragma once
 
 #include <coroutine>
@@ -99,7 +99,7 @@ class ValuePromise<void> : public TaskPromise {
 
 }  // namespace detail
 
-// Begins when it is awaited, by one awaiter; what it throws is thrown there.
+// Starts when it is awaited, by exactly one awaiter, which gets its exceptions.
 template <class T = void>
 class [[nodiscard]] Task {
  public:
@@ -149,7 +149,7 @@ inline Task<void> ValuePromise<void>::get_return_object() {
 
 }  // namespace detail
 
-// The result of a task that was begun beside the one that waits for it (TaskRunner::begin).
+// The result of a concurrent task (TaskRunner::begin).
 template <class T>
 class [[nodiscard]] Started {
  public:
@@ -167,7 +167,7 @@ class [[nodiscard]] Started {
   friend class TaskRunner;
   // Shared with the task.
   struct State {
-    std::coroutine_handle<> asker;  // null: nobody waits
+    std::coroutine_handle<> asker;  // Null: nobody waits.
     std::optional<Expected<T>> result;
   };
   explicit Started(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -177,14 +177,14 @@ class [[nodiscard]] Started {
 
 class TaskRunner {
  public:
-  // Brings a command to the runner's thread, from any; it may drop the command once the runner's thread takes no more.
+  // Posts a command to the runner's thread from any thread; may drop the command once the runner's thread has ended.
   using Post = std::function<void(std::move_only_function<void()>)>;
 
   explicit TaskRunner(Post post) : post_(std::move(post)) {}
   TaskRunner(const TaskRunner&) = delete;
   ~TaskRunner() { end_all(); }
 
-  // Runs the task until it waits for the first time, and owns it until it has ended. What it throws is logged and counted.
+  // Runs the task until it first waits, and owns it until it has ended. Exceptions are logged and counted.
   std::uint64_t start(Task<> task) {
     const std::uint64_t id = ++last_id_;
     const std::coroutine_handle<> root = run(std::move(task), id).frame;
@@ -197,7 +197,7 @@ class TaskRunner {
   void answer(std::type_identity_t<Reply<T>> reply, Task<Expected<T>> task) {
     start(answered(std::move(reply), std::move(task)));
   }
-  // Runs the task beside the one that calls this, which may wait for its result later.
+  // Starts a concurrent task, whose result the caller may await later.
   template <class T>
   [[nodiscard]] Started<T> begin(Task<Expected<T>> task) {
     auto state = std::make_shared<typename Started<T>::State>();
@@ -210,7 +210,7 @@ class TaskRunner {
            std::move(task));
     return Started<T>(std::move(state));
   }
-  // Destroys the task where it waits; does nothing once it has ended. REQUIRES: the task is not the one that calls this.
+  // Destroys the task where it waits; does nothing if it has ended. Requires: the task is not the caller.
   void end(std::uint64_t id) {
     if (auto root = roots_.extract(id)) root.mapped().destroy();
   }
@@ -219,18 +219,18 @@ class TaskRunner {
     while (!roots_.empty()) end(roots_.begin()->first);
   }
 
-  // Waits for an answer: `begin` is called at once with a Reply, which may be answered on any thread.
+  // Waits for an answer. `begin` is called at once with a Reply, which any thread may call.
   template <class T, class Begin>
   [[nodiscard]] auto ask(Begin begin, const std::source_location& place = std::source_location::current()) {
     return Question<T, Begin>(*this, std::move(begin), place);
   }
 
-  // Where the task that runs waited last; for logs.
+  // Where the running task waited last; for logs.
   [[nodiscard]] const std::source_location& place() const { return place_; }
   [[nodiscard]] std::size_t size() const { return roots_.size(); }
 
  private:
-  // The outermost coroutine of a task; it destroys itself at its end.
+  // The outermost coroutine of a task, which destroys itself at its end.
   struct Root {
     struct promise_type {
       Root get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
@@ -268,9 +268,9 @@ class TaskRunner {
     Expected<T> await_resume() { return std::move(*answer_->value); }
 
    private:
-    // Shared with the reply. Of the runner's thread, but for the pointer to it.
+    // Shared with the reply. Used on the runner's thread only, except for the pointer itself.
     struct Answer {
-      std::coroutine_handle<> asker;  // null: it does not wait any more
+      std::coroutine_handle<> asker;  // Null: nobody waits any more.
       std::optional<Expected<T>> value;
     };
 

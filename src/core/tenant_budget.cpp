@@ -31,7 +31,7 @@ Expected<Unit> TenantBudget::take(Share& share, std::uint64_t bytes) {
   const auto found = used_by_.find(share.tenant_);
   const std::uint64_t own = found == used_by_.end() ? 0 : found->second;
   const std::uint64_t left = bytes_max_ - used_;
-  // Afterwards its own are no more than what is left.
+  // After this, the tenant's bytes do not exceed the free bytes.
   if (own > left || bytes > (left - own) / 2) {
     return fail(ErrorCode::limit_wait,
                 std::format("{} hold {} bytes, {} of them this tenant's, which may hold no more than it leaves free of {}, {}: "

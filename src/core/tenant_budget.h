@@ -1,6 +1,6 @@
-// Bytes that tenants share: one may hold as much as is left free then, so that there is always room for another. Of requests
-// that are under way (limits.queue_bytes_max) it counts all from their first byte at a door to the end of the last thing that
-// was made of them: bodies, decoded requests, tokens. Any thread.
+// A budget of bytes that tenants share. A tenant may hold at most as many bytes as it leaves free, so that another tenant
+// always finds some. For requests (limits.queue_bytes_max) it counts everything from the first byte received to the end of the
+// last object made from it: bodies, decoded requests, tokens. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ namespace uma {
 
 class TenantBudget : public std::enable_shared_from_this<TenantBudget> {
  public:
-  // REQUIRES: it is owned by a shared pointer: shares keep it. `holders` and `setting` are what its errors call who holds
-  // bytes, and the limit.
+  // Requires: owned by a shared pointer, because shares keep it alive. Error messages call the holders of bytes `holders` and
+  // the limit `setting`.
   TenantBudget(std::uint64_t bytes_max, std::string holders, std::string setting)
       : bytes_max_(bytes_max), holders_(std::move(holders)), setting_(std::move(setting)) {}
   [[nodiscard]] std::uint64_t bytes_used() const;
 
-  // What one holder has; given back when it dies.
+  // Bytes of one holder, returned by the destructor.
   class Share {
    public:
     Share(std::shared_ptr<TenantBudget> memory, TenantId tenant) : memory_(std::move(memory)), tenant_(std::move(tenant)) {}
@@ -31,9 +31,9 @@ class TenantBudget : public std::enable_shared_from_this<TenantBudget> {
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
-    // It holds so much more. Errors: E_LIMIT_003, and nothing changed.
+    // Adds bytes. Errors: E_LIMIT_003; nothing changes then.
     [[nodiscard]] Expected<Unit> grow(std::uint64_t bytes);
-    // It holds so much. Errors: likewise; never for less than it has.
+    // Sets the number of bytes. Errors: E_LIMIT_003; never for a smaller number.
     [[nodiscard]] Expected<Unit> resize(std::uint64_t bytes);
     void give_back();
 
@@ -41,7 +41,7 @@ class TenantBudget : public std::enable_shared_from_this<TenantBudget> {
     friend class TenantBudget;
     const std::shared_ptr<TenantBudget> memory_;
     const TenantId tenant_;
-    std::uint64_t bytes_ = 0;  // with memory_'s lock
+    std::uint64_t bytes_ = 0;  // Guarded by memory_'s lock.
   };
 
   [[nodiscard]] std::shared_ptr<Share> open(TenantId tenant) {
@@ -57,10 +57,10 @@ class TenantBudget : public std::enable_shared_from_this<TenantBudget> {
   const std::string setting_;
   mutable Mutex mutex_;
   std::uint64_t used_ GUARDED_BY(mutex_) = 0;
-  std::unordered_map<TenantId, std::uint64_t> used_by_ GUARDED_BY(mutex_);  // none is 0
+  std::unordered_map<TenantId, std::uint64_t> used_by_ GUARDED_BY(mutex_);  // Bytes per tenant; a missing entry means 0.
 };
 
-// Shared by all that is made of a request; null: it is not counted.
+// Shared by all objects made from a request; null: not counted.
 using RequestShare = std::shared_ptr<TenantBudget::Share>;
 
 }  // namespace uma

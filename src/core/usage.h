@@ -1,4 +1,4 @@
-// The receipt of a reply: what it cost and what it did not have to compute again.
+// The receipt of a reply: its cost, and the reused tokens.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,19 @@ constexpr std::string_view tier_name(Tier tier) {
 }
 
 struct Usage {
-  std::int32_t prompt_tokens = 0;  // = reused_tokens + recomputed_tokens: all tokens before the first new one
+  std::int32_t prompt_tokens = 0;  // = reused_tokens + recomputed_tokens: all tokens before the first new one.
   std::int32_t reused_tokens = 0;
   std::int32_t recomputed_tokens = 0;
   std::int32_t completion_tokens = 0;
-  std::int32_t reasoning_tokens = 0;  // of them, where reasoning is told apart
-  std::int32_t dropped_turns = 0;     // oldest ones, because the context was full
+  std::int32_t reasoning_tokens = 0;  // Reasoning tokens among the completion tokens, if reasoning is separated.
+  std::int32_t dropped_turns = 0;     // Oldest turns dropped because the context was full.
   std::int32_t dropped_tokens = 0;
-  Tier tier = Tier::none;              // where the largest reused part was
-  std::string_view reuse_reason = "";  // one of a fixed set of phrases (docs/protocol/socket.md); static storage
+  Tier tier = Tier::none;              // Tier of the largest reused part.
+  std::string_view reuse_reason = "";  // One of a fixed set of phrases (docs/protocol/socket.md); static storage.
   double restore_ms = 0;
-  double queue_ms = 0;      // from receipt until the first token entered a batch
-  double ttft_ms = 0;       // from receipt until the first new token; 0 when there was none
-  double tokens_per_s = 0;  // new tokens after the first, over the time since the first; 0 for fewer than two
+  double queue_ms = 0;      // From receipt until the first token entered a batch.
+  double ttft_ms = 0;       // From receipt until the first new token; 0 without one.
+  double tokens_per_s = 0;  // New tokens after the first, over the time since the first; 0 for fewer than two.
   std::uint64_t seed = 0;
 };
 

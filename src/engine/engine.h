@@ -1,14 +1,13 @@
-// The engine as the doors see it: core::Service on router, preparer, catalog and lanes, each on a thread of its own
-// (docs/threads.md). Life: construct, start(), serve, drain(), stop(). Destroying it stops it.
+// The engine as the listeners see it: core::Service, made of router, preparer, catalog and lanes, which each run on a thread of
+// their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
-#include <span>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_set>
@@ -16,59 +15,35 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/mutex.h"
-#include "capability/text_embedding.h"
-#include "core/limits.h"
 #include "core/service.h"
-#include "engine/embed_lane.h"
-#include "engine/lane.h"
+#include "core/task.h"
+#include "core/tenant_budget.h"
+#include "engine/engine_options.h"
+#include "engine/model/worker_source.h"
 #include "engine/preparer.h"
 #include "engine/router/router.h"
-#include "engine/vision.h"
-#include "engine/worker_source.h"
+#include "engine/worker_set.h"
 #include "kv/catalog.h"
 #include "kv/cold_store.h"
 #include "kv/state_store.h"
 
 namespace uma::engine {
 
-struct EngineOptions {
-  Limits limits;
-  std::int32_t threads = 1;  // compute threads of all workers together
-  double tick_ms = 30;
-  double target_ttft_ms = 0;  // 0: none
-  double target_tbt_ms = 0;   // 0: automatic
-  sched::PolicyOptions policy;
-  double bmt_budget_gbps = 0;         // 10^9 bytes a second that may be moved; 0: no limit
-  bool is_reproducible = false;       // LaneOptions
-  std::int32_t verify_every = 0;      // LaneOptions; the contexts of the workers need a spare sequence
-  bool speculates = false;            // guesses tokens from a sequence's own text where that pays
-  kv::StoreOptions store;             // of states that no context holds
-  VisionOptions vision;               // of models that have a projector
-  std::size_t queue_depth_warn = 50;  // embedding requests that wait for a model; more are worth a line in the log; 0: never
-  CrashRecord crashes;                // before this process; for who reads the metrics
-  std::string preload;                // a model that is loaded at the start; empty: the default one
-  // Called once, when that model is ready or could not be loaded.
-  std::function<void(const Expected<ModelInfo>&)> on_loaded;
-};
-
-class ImageFetcher;
-
 class Engine final : public Service, private WorkerHost {
  public:
-  // `cold`: where states go that memory has no room for, and all at the end; null: they are given up. `clock` outlives the
-  // engine.
+  // `cold` stores the states that exceed the memory of the state store, and all states at the end; null: such states are
+  // dropped. `clock` outlives the engine.
   Engine(EngineOptions options, std::unique_ptr<WorkerSource> source, std::unique_ptr<kv::Catalog> catalog,
          std::unique_ptr<kv::ColdStore> cold, const Clock& clock);
   ~Engine() override;
 
   // Starts the threads and the load of the first model; returns at once. Requests are accepted from now on.
   void start();
-  // From now on new generations are refused; those that run go on.
+  // From now on new generations are refused; running generations continue.
   void drain();
-  // No request is open.
+  // No request is in flight.
   [[nodiscard]] bool is_idle() const { return router_.requests_open() == 0; }
-  // Ends what runs as cancelled, then the threads. Every request has had its terminal event when it returns.
+  // Ends all requests as cancelled, then the threads. Every request has had its terminal event when it returns.
   void stop();
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
@@ -101,53 +76,19 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] MetricsSnapshot metrics() const override;
 
  private:
-  // A lane, with or without one for prompts beside it, and their threads.
-  struct Worker {
-    std::shared_ptr<void> reservation;  // of its memory, by the source, where the worker came later than the model
-    std::unique_ptr<Lane> lane;
-    std::vector<std::thread> threads;
-  };
-  struct EmbedWorker {
-    std::shared_ptr<void> reservation;  // likewise
-    std::unique_ptr<EmbedLane> lane;
-    std::thread thread;
-  };
-  // A model that was asked for. Its counters go on when it is loaded again.
-  struct Loaded {
-    ModelInfo info;
-    std::shared_ptr<VisionStats> vision_stats = std::make_shared<VisionStats>();
-    std::vector<std::shared_ptr<LaneStats>> stats;         // of each worker there ever was; shared with its lane
-    std::vector<std::shared_ptr<EmbedStats>> embed_stats;  // likewise
-    // Freed from the last one on.
-    std::shared_ptr<void> reservation;        // of the memory of what follows, by the source
-    std::shared_ptr<const llm::Model> model;  // null: not loaded
-    std::shared_ptr<Vision> vision;           // shared with its thread and the router; null: it reads no images
-    std::thread vision_thread;
-    std::vector<Worker> workers;
-    std::vector<EmbedWorker> embed_workers;  // instead
-
-    void count_workers() { info.workers = static_cast<std::int32_t>(workers.size() + embed_workers.size()); }
-  };
-
   void on_load_progress(const std::string& model, double progress) override;
   void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) override;
   void add_workers(const std::string& model, LoadedWorkers more) override;
-  [[nodiscard]] bool keep_workers(const std::string& model, std::size_t count) override;
+  [[nodiscard]] bool shrink_workers(const std::string& model, std::size_t count) override;
   void on_load_queued(const std::string& model, std::uint64_t bytes) override;
   [[nodiscard]] StoredStates stored() override {
-    // Beside states there are files that clients send and read.
+    // Requests hold memory besides the states: the files that clients send and read.
     return {.bytes = std::max(store_.memory_bytes(), bytes_held()), .bytes_max = options_.store.warm_bytes_max};
   }
   void limit_stored(kv::MemoryLimit limit) override { store_.limit_memory(limit); }
   [[nodiscard]] bool retire(const std::string& model) override;
   void hold_background(const std::string& model, bool holds) override;
   [[nodiscard]] std::vector<ModelUsage> usage() override;
-  [[nodiscard]] std::shared_ptr<Vision> make_vision(const std::string& name, std::unique_ptr<llm::Projector> projector);
-  [[nodiscard]] std::vector<Lane*> make_workers(const std::string& name, LoadedWorkers made);
-  [[nodiscard]] std::vector<EmbedLane*> make_embed_workers(const std::string& name, LoadedWorkers made,
-                                                           const std::shared_ptr<const capability::TextEmbedder>& embedder);
-  [[nodiscard]] std::vector<Lane*> add_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
-  [[nodiscard]] std::vector<EmbedLane*> add_embed_lanes(Loaded& loaded, LoadedWorkers& made) REQUIRES_LOCK(models_mutex_);
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
   [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
@@ -155,18 +96,14 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
   template <class T>
   void answer(Reply<T> reply, Task<Expected<T>> task);
-  static void close_workers(const std::vector<Worker*>& workers, const std::vector<EmbedWorker*>& embed_workers);
-  [[nodiscard]] bool has_streams() const;
-  template <class Condition>
-  void wait_for_disk(const Condition& is_done) const;
+  template <auto kMethod, class T, class... Args>
+  void ask(Reply<T> reply, Args... args);
+  template <auto kMethod, class T, class RequestT>
+  void ask_holding(TenantId tenant, RequestT request, Reply<T> reply);
   template <class T>
   [[nodiscard]] T ask_router(std::move_only_function<T()> question);
   [[nodiscard]] kv::StoreOptions with_engine(kv::StoreOptions options) const;
   void run_store(const std::unordered_set<SessionId>& sessions);
-  static void run_vision(Vision& vision);
-  static void run_lane(Lane& lane, std::size_t index);
-  static void run_prefill_lane(PrefillLane& lane, std::size_t index);
-  static void run_embed_lane(EmbedLane& lane, std::size_t index);
 
   // Constant after construction.
   const EngineOptions options_;
@@ -175,11 +112,8 @@ class Engine final : public Service, private WorkerHost {
   const std::unique_ptr<WorkerSource> source_;
   const std::unique_ptr<kv::Catalog> catalog_;
 
-  const std::shared_ptr<BusyWorkers> busy_workers_ = std::make_shared<BusyWorkers>(options_.threads);  // shared by all lanes
-
   kv::StateStore store_;
-  const std::unique_ptr<ImageFetcher> fetcher_;  // null: no URL may be asked for
-  const std::shared_ptr<TenantBudget> memory_;   // shared with the doors and their requests
+  const std::shared_ptr<TenantBudget> memory_;  // shared with the listeners and their requests
   Preparer preparer_;
   Router router_;
   std::atomic<std::uint64_t> last_request_{0};
@@ -190,9 +124,7 @@ class Engine final : public Service, private WorkerHost {
   std::vector<std::thread> preparer_threads_;
   std::thread store_thread_;
   std::thread catalog_thread_;
-
-  mutable Mutex models_mutex_;
-  std::map<std::string, Loaded> models_ GUARDED_BY(models_mutex_);  // by name
+  WorkerSet workers_;
 };
 
 }  // namespace uma::engine

@@ -1,4 +1,4 @@
-// The engine with its real threads on FakeModel: what the thread sanitizer watches.
+// The engine with its real threads, on FakeModel; the thread sanitizer checks these tests.
 #include "engine/engine.h"
 
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/log.h"
-#include "engine/router_test_support.h"
+#include "engine/engine_test_support.h"
 #include "kv/sqlite_catalog.h"
 #include "testing/fake_model.h"
 
@@ -43,41 +43,38 @@ class FakeSource final : public WorkerSource {
   }
   void unload(const std::string&, Reply<Unit> reply) override { reply(Unit{}); }
   void cancel_load(const std::string&) override {}
-  void note_queue(const std::string&) override { queues.fetch_add(1); }
+  void report_backlog(const std::string&) override { queues.fetch_add(1); }
   void stop() override {
     for (std::thread& thread : std::exchange(threads_, {})) thread.join();
   }
 
   std::shared_ptr<int> reservation = std::make_shared<int>();
-  std::atomic<int> queues = 0;  // that it heard of
+  std::atomic<int> queues = 0;  // number of report_backlog() calls
   [[nodiscard]] WorkerHost& host() { return *host_; }
 
  private:
   int workers_;
   bool fails_;
   WorkerHost* host_ = nullptr;
-  std::vector<std::thread> threads_;  // added to by the router's thread, until it ends
+  std::vector<std::thread> threads_;  // filled by the router's thread, until it ends
 };
 
-// Collects a stream; the future is ready with its terminal event.
-class CollectingSink final : public EventSink {
+// Collects a stream. The future is ready with the terminal event; the recorded events may be read then.
+class CollectingSink final : public testing::RecordingSink {
  public:
   bool deliver(const Event& event) override {
-    if (const auto* token = std::get_if<TokenEvent>(&event)) {
-      tokens.push_back(token->token);
+    const bool is_taken = RecordingSink::deliver(event);
+    if (std::holds_alternative<TokenEvent>(event)) {
       if (tokens.size() == 1) first_token.set_value();
-      // A real sink never blocks; here it keeps the lane from finishing before the test has acted.
+      // A real sink never blocks. This one keeps the lane from finishing before the test has acted.
       if (hold.valid()) hold.wait();
     }
-    if (const auto* progress = std::get_if<ProgressEvent>(&event)) stages.push_back(progress->stage);
-    if (is_terminal(event)) terminal.set_value(event);
-    return true;
+    if (is_terminal(event)) ended.set_value(event);
+    return is_taken;
   }
-  std::vector<Token> tokens;  // complete once the terminal event is there
-  std::vector<ProgressStage> stages;
   std::promise<void> first_token;
   std::shared_future<void> hold;
-  std::promise<Event> terminal;
+  std::promise<Event> ended;
 };
 
 GenerateRequest request(std::string prompt, std::int32_t max_tokens) {
@@ -93,7 +90,7 @@ std::vector<Token> expected(const std::string& prompt, std::int32_t tokens_max) 
   return fake_continuation(kOptions, std::move(chain), tokens_max);
 }
 
-// The value of a reply, waited for.
+// Waits for a reply and returns its value.
 template <class T, class Call>
 Expected<T> ask(Call&& call) {
   std::promise<Expected<T>> promise;
@@ -120,7 +117,7 @@ TEST_P(EngineTest, ServesManyClientsAtOnceEachItsOwnText) {
         auto sink = std::make_shared<CollectingSink>();
         engine_.generate(kTenant, request(prompt, 20), {sink});
         (void)engine_.metrics();
-        const Event terminal = sink->terminal.get_future().get();
+        const Event terminal = sink->ended.get_future().get();
         EXPECT_TRUE(std::holds_alternative<EosEvent>(terminal));
         EXPECT_EQ(sink->tokens, expected(prompt, 20));
       }
@@ -137,7 +134,7 @@ TEST_P(EngineTest, TellsProgressAndTimesInBuckets) {
   for (int round = 0; round < 3; ++round) {
     auto sink = std::make_shared<CollectingSink>();
     engine_.generate(kTenant, request(std::format("round {}", round), 5), {sink});
-    sink->terminal.get_future().wait();
+    sink->ended.get_future().wait();
   }
   const MetricsSnapshot after = engine_.metrics();
   EXPECT_TRUE(after.progress.last_tick_s.has_value());
@@ -160,7 +157,7 @@ TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
     GenerateRequest next = request("more", 10);
     next.session = "s";
     engine_.generate(kTenant, std::move(next), {sink});
-    const Event terminal = sink->terminal.get_future().get();
+    const Event terminal = sink->ended.get_future().get();
     const auto& usage = std::get<EosEvent>(terminal).usage;
     EXPECT_EQ(usage.reused_tokens > 0, turn > 0);
     EXPECT_EQ(usage.tier, turn > 0 ? Tier::hot : Tier::none);
@@ -175,7 +172,7 @@ TEST_P(EngineTest, ASessionGoesOnWhereItWas) {
 
 TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
   auto sink = std::make_shared<CollectingSink>();
-  auto terminal = sink->terminal.get_future();
+  auto terminal = sink->ended.get_future();
   std::promise<void> release;
   sink->hold = release.get_future().share();
   const RequestId id = engine_.generate(kTenant, request("long", 400), {sink});
@@ -188,7 +185,7 @@ TEST_P(EngineTest, CancelEndsAStreamAndASecondCancelFindsNothing) {
 
 TEST_P(EngineTest, StoppingEndsWhatRuns) {
   auto sink = std::make_shared<CollectingSink>();
-  auto terminal = sink->terminal.get_future();
+  auto terminal = sink->ended.get_future();
   engine_.generate(kTenant, request("long", 400), {sink});
   sink->first_token.get_future().wait();
   engine_.stop();
@@ -199,7 +196,7 @@ TEST_P(EngineTest, StoppingEndsWhatRuns) {
 TEST_P(EngineTest, DrainingRefusesNewGenerations) {
   engine_.drain();
   auto sink = std::make_shared<CollectingSink>();
-  auto terminal = sink->terminal.get_future();
+  auto terminal = sink->ended.get_future();
   engine_.generate(kTenant, request("too late", 4), {sink});
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::limit_wait);
 }
@@ -208,7 +205,7 @@ TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
   const SteadyClock clock;
   Engine engine({}, std::make_unique<FakeSource>(1), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
   auto sink = std::make_shared<CollectingSink>();
-  auto terminal = sink->terminal.get_future();
+  auto terminal = sink->ended.get_future();
   GenerateRequest asked = request("hello", 4);
   asked.options.progress = true;
   engine.generate(kTenant, std::move(asked), {sink});
@@ -218,7 +215,7 @@ TEST(Engine, ARequestThatWaitsForTheModelHearsOfItsLoad) {
   EXPECT_EQ(sink->stages.front(), ProgressStage::loading);
 }
 
-// What stop() cuts off is a turn as far as it came, and is kept before stop() returns.
+// stop() ends replies early; each is a turn up to there, and is committed before stop() returns.
 TEST(Engine, SessionsAreKeptWhenItStopsInTheMiddleOfTheirReplies) {
   std::string folder = std::filesystem::temp_directory_path() / "uma_engine_test_XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -262,7 +259,7 @@ TEST(Engine, AFailedLoadFailsWhatWaitedForIt) {
   const SteadyClock clock;
   Engine engine({}, std::make_unique<FakeSource>(1, true), std::make_unique<kv::MemoryCatalog>(), nullptr, clock);
   auto sink = std::make_shared<CollectingSink>();
-  auto terminal = sink->terminal.get_future();
+  auto terminal = sink->ended.get_future();
   engine.generate(kTenant, request("hello", 4), {sink});
   engine.start();
   EXPECT_EQ(std::get<FailureEvent>(terminal.get()).error.code, ErrorCode::model_load);
@@ -283,7 +280,7 @@ TEST(Engine, ARetiredModelIsFreedAndItsSessionsGoOn) {
     auto sink = std::make_shared<CollectingSink>();
     GenerateRequest next = request(std::move(text), 10);
     next.session = "s";
-    auto terminal = sink->terminal.get_future();
+    auto terminal = sink->ended.get_future();
     engine.generate(kTenant, std::move(next), {sink});
     return std::get<EosEvent>(terminal.get()).usage;
   };
@@ -317,7 +314,7 @@ TEST(Engine, WorkersComeAndGoAndTheSessionsStay) {
       GenerateRequest next = request(std::string(40, static_cast<char>('a' + i)), 20);
       next.session = std::format("s{}", i);
       sinks.push_back(std::make_shared<CollectingSink>());
-      terminals.push_back(sinks.back()->terminal.get_future());
+      terminals.push_back(sinks.back()->ended.get_future());
       engine.generate(kTenant, std::move(next), {sinks.back()});
     }
     std::int64_t tokens = 0;
@@ -340,11 +337,11 @@ TEST(Engine, WorkersComeAndGoAndTheSessionsStay) {
   EXPECT_EQ(engine.models().front().workers, 2);
   EXPECT_EQ(say_in_all(), 24 * 101);
   EXPECT_GT(engine.metrics().workers.at(1).tokens_total, 0u);
-  while (!source.host().keep_workers("fake", 1)) std::this_thread::yield();
+  while (!source.host().shrink_workers("fake", 1)) std::this_thread::yield();
   EXPECT_EQ(reservation.use_count(), 1);
   EXPECT_EQ(engine.models().front().workers, 1);
   EXPECT_EQ(say_in_all(), 24 * 161) << "with what was said on the other worker";
-  EXPECT_FALSE(source.host().keep_workers("other", 1));
+  EXPECT_FALSE(source.host().shrink_workers("other", 1));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Runs the jobs that read a client's text (tokenizing, templates, grammars) away from the router, so that a megabyte of text
-// delays nobody's cancel.
+// Runs the jobs that read a client's text (tokenizing, templates, grammars) outside of the router's thread, so that a megabyte
+// of text does not delay other requests.
 #pragma once
 
 #include <array>
@@ -11,23 +11,23 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/job_queue.h"
 #include "core/reply.h"
 #include "core/task.h"
-#include "engine/job_queue.h"
 
 namespace uma::engine {
 
-// Long texts have a queue of their own, so that short ones do not wait for them; each queue is for a thread of its own.
+// Long texts have a queue of their own, so that short texts do not wait for them. Each queue has its own thread.
 class Preparer {
  public:
   static constexpr std::size_t kLongBytes = 32'768;
 
-  // Any thread. `bytes` of text are read by the job.
+  // Any thread. `bytes` is the size of the text that the job reads.
   void post(TenantId tenant, std::size_t bytes, JobQueue::Job job) {
     queues_[bytes < kLongBytes ? 0 : 1].post(std::move(tenant), std::move(job));
   }
-  // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns what it needs: it runs to its end
-  // also where the task has ended by then.
+  // For tasks: waits until `work`, which returns an Expected, has run as a job. The work owns its data: it runs to its end even
+  // if the task has ended before.
   template <class Work, class Result = std::invoke_result_t<Work&>>
   [[nodiscard]] auto run(TaskRunner& tasks, TenantId tenant, std::size_t bytes, Work work,
                          const std::source_location& place = std::source_location::current()) {
@@ -42,7 +42,7 @@ class Preparer {
     for (JobQueue& queue : queues_) queue.close();
   }
   [[nodiscard]] std::span<JobQueue> queues() { return queues_; }
-  // For whoever has no threads for the queues: a job of each. True when there was one.
+  // For tests without threads: runs one job of each queue. Returns true if there was a job.
   bool step() {
     bool any = false;
     for (JobQueue& queue : queues_) any |= queue.step();

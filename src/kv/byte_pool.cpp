@@ -7,7 +7,7 @@
 namespace uma::kv {
 namespace {
 
-constexpr std::size_t kSmall = std::size_t{1} << 20;  // what is smaller is not worth keeping
+constexpr std::size_t kSmall = std::size_t{1} << 20;  // Smaller buffers are not worth keeping.
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Bytes BytePool::take(std::size_t bytes) {
     const std::uint64_t held = bytes_held() + room;
     free_excess(idle_bytes_ - std::min(idle_bytes_, held - std::min(held, bytes_max())), freed);
   }
-  freed.clear();  // before there is more, and without the lock: it takes a while
+  freed.clear();  // Freed before new memory is taken, and without the lock, because it takes a while.
   return make(bytes);
 }
 
@@ -61,9 +61,9 @@ bool BytePool::has(std::size_t bytes, std::size_t count) const {
 
 void BytePool::give(Bytes bytes) {
   const std::size_t room = bytes.capacity();
-  if (room < kSmall || room != room_for(room)) return;  // not from here
+  if (room < kSmall || room != room_for(room)) return;  // The buffer is not from this pool.
   bytes.clear();
-  std::vector<Bytes> freed;  // without the lock
+  std::vector<Bytes> freed;  // Freed without the lock.
   const MutexLock lock(mutex_);
   idle_[room].push_back(std::move(bytes));
   idle_bytes_ += room;

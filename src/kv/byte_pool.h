@@ -1,6 +1,5 @@
-// Memory for states: how much all of them may take, and that which has been used before. Saving a state into memory that the
-// system has to provide first takes ten times as long where the machine is a virtual one (docs/decisions/0017), and streams
-// wait for it. Any thread.
+// Memory for stored states: the limit of all states together, and a supply of memory that has been used before. Saving a state
+// into fresh memory takes ten times as long on a virtual machine (docs/decisions/0017), and streams wait meanwhile. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,32 +18,34 @@ namespace uma::kv {
 
 class BytePool {
  public:
-  // Keeps at most so many bytes that nobody uses.
+  // Keeps at most this many unused bytes.
   explicit BytePool(std::uint64_t idle_bytes_max) : idle_bytes_max_(idle_bytes_max) {}
 
-  // What all states may take from now on; without a limit at first.
+  // Sets the limit of all states together; unlimited at first.
   void limit(std::uint64_t bytes_max) { budget_->limit(bytes_max); }
   [[nodiscard]] std::uint64_t bytes_max() const { return budget_->bytes_max(); }
   [[nodiscard]] std::uint64_t bytes_reserved() const { return budget_->bytes_used(); }
-  // The right to take so much for a state, which lives as long as the state does; empty: the others leave less.
+  // Reserves bytes for a state until the reservation is destroyed; nullopt if they do not fit.
   [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::uint64_t bytes) const;
-  // `room`, which may be of nothing, is for so much from now on, whether the others leave it or not: it is held already.
+  // Changes the size of `room`, which may be empty, even beyond the limit, because that memory is already in use.
   void correct(ByteBudget::Share& room, std::uint64_t bytes) const;
-  // What take(bytes) really takes: sizes are a fifth apart, so that what one state leaves fits the next, a little longer one.
+  // Size that take(bytes) really allocates. Sizes are a fifth apart, so that the memory of one state fits the next, slightly
+  // longer one.
   [[nodiscard]] static std::size_t room_for(std::size_t bytes);
 
-  // From now on; what is too much is freed.
+  // Sets the limit of unused bytes; frees the excess.
   void limit_idle(std::uint64_t bytes_max);
   [[nodiscard]] std::uint64_t idle_bytes() const;
 
-  // Empty, with room for `bytes`: memory that was used before where there is some. What would be too much beside it is freed.
+  // Returns an empty buffer with capacity for `bytes`, from used memory if possible. Frees unused memory that would exceed the
+  // limit.
   [[nodiscard]] Bytes take(std::size_t bytes);
-  // Whether the next `count` of take() would find some.
+  // Whether the next `count` calls of take() would find used memory.
   [[nodiscard]] bool has(std::size_t bytes, std::size_t count = 1) const;
   void give(Bytes bytes);
-  // Whether it may keep so many.
+  // Whether that many unused bytes are within the limit.
   [[nodiscard]] bool can_keep(std::size_t bytes, std::size_t count) const;
-  // New memory for give(), which its owner has to use first.
+  // New memory for give(); the caller has to write to it first.
   [[nodiscard]] static Bytes make(std::size_t bytes);
 
  private:
@@ -53,7 +54,7 @@ class BytePool {
   const std::shared_ptr<ByteBudget> budget_ = std::make_shared<ByteBudget>(std::numeric_limits<std::uint64_t>::max());
   mutable Mutex mutex_;
   std::uint64_t idle_bytes_max_ GUARDED_BY(mutex_);
-  std::map<std::size_t, std::vector<Bytes>> idle_ GUARDED_BY(mutex_);  // by room
+  std::map<std::size_t, std::vector<Bytes>> idle_ GUARDED_BY(mutex_);  // Keyed by capacity.
   std::uint64_t idle_bytes_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Where sessions are kept: commit before claim. The router acknowledges a change only after the catalog has said `done`.
+// The store of sessions. The router acknowledges a change only after the catalog has reported `done`.
 #pragma once
 
 #include <cstdint>
@@ -16,66 +16,68 @@
 
 namespace uma::kv {
 
-// One input and its reply. Offsets are into SessionRecord::chain and ::messages.
+// One input and its reply. Offsets are indices of SessionRecord::chain and ::messages.
 struct Turn {
-  std::int32_t tokens_begin = 0;  // where the input begins
+  std::int32_t tokens_begin = 0;  // Where the input begins.
   std::int32_t reply_begin = 0;
   std::int32_t messages_begin = 0;
   bool operator==(const Turn&) const = default;
 };
 
-// What a session is, apart from what was said in it.
+// The properties of a session without its conversation.
 struct SessionHead {
   SessionId id;
   TenantId tenant;
   std::string name;
   std::string model;
-  SessionMode mode = SessionMode::automatic;  // automatic only until the first input decides
-  bool is_public = false;                     // CreateSessionRequest
-  bool is_ephemeral = false;                  // CreateSessionRequest
+  SessionMode mode = SessionMode::automatic;  // Automatic only until the first input.
+  bool is_public = false;                     // See CreateSessionRequest.
+  bool is_ephemeral = false;                  // See CreateSessionRequest.
   OnFull on_full = OnFull::error;
-  // shift: tokens at the beginning of the chain that are never dropped. With the first input it becomes the length of the
-  // system prompt at least.
+  // For on_full shift: tokens at the beginning of the chain that are never dropped. The first input raises it to at least the
+  // length of the system prompt.
   std::int32_t n_keep = 0;
-  std::int32_t turns_dropped = 0;  // before the first one that is left, whose tokens then follow those that are kept
-  bool has_instructions = false;   // the first message is those of the last response
-  bool has_foreign_kv = false;   // it was imported with KV, which nobody here has computed: what it computes on that is its own
-  bool is_of_responses = false;  // made for responses, which alone use it: it ends with the last of them
+  std::int32_t turns_dropped = 0;  // Dropped turns follow the kept tokens and precede the first remaining turn.
+  bool has_instructions = false;   // The first message holds the instructions of the last response.
+  // The session was imported with KV that this daemon did not compute, so KV computed from it is private to the session.
+  bool has_foreign_kv = false;
+  bool is_of_responses = false;  // Created for responses and used only by them; it is deleted with the last one.
   std::int64_t ttl_s = 0;
-  std::int64_t created_s = 0;    // Unix time
-  std::int64_t last_used_s = 0;  // Unix time
+  std::int64_t created_s = 0;    // Unix time.
+  std::int64_t last_used_s = 0;  // Unix time.
   bool operator==(const SessionHead&) const = default;
 };
 
-// All that is known of a session. Immutable once committed: a change is a new record. A response stands where its turn does.
+// Everything stored of a session. Immutable once committed: a change makes a new record. A response has the position of its
+// turn.
 struct SessionRecord : SessionHead {
-  std::vector<Token> chain;                   // tokens of the finished turns: the truth
-  std::vector<Token> pending;                 // appended, not yet generated on
-  std::vector<ChatMessage> messages;          // of the finished turns; chat mode
-  std::vector<ChatMessage> pending_messages;  // chat mode
-  std::string tools;                          // chat mode: what all of it is written with (ChatOptions)
-  std::string template_arguments;             // likewise
+  std::vector<Token> chain;                   // Tokens of the finished turns; the source of truth.
+  std::vector<Token> pending;                 // Appended input without a reply.
+  std::vector<ChatMessage> messages;          // Messages of the finished turns; chat mode.
+  std::vector<ChatMessage> pending_messages;  // Chat mode.
+  std::string tools;                          // Tools of the chat template (ChatOptions); chat mode.
+  std::string template_arguments;             // Arguments of the chat template; chat mode.
   std::vector<Turn> turns;
-  std::vector<ResponsePtr> responses;  // of the turns that are one, in order
-  std::string metadata;                // CreateSessionRequest
+  std::vector<ResponsePtr> responses;  // Responses of the turns that have one, in order.
+  std::string metadata;                // See CreateSessionRequest.
 };
 
-using RecordPtr = std::shared_ptr<const SessionRecord>;  // shared: the router reads a record while the catalog keeps it
+using RecordPtr = std::shared_ptr<const SessionRecord>;  // Shared: the router reads a record while the catalog stores it.
 
-// What a listing tells of a session: all that memory holds of one that nobody uses.
+// The listed properties of a session, which stay in memory while it is unused.
 struct SessionSummary : SessionHead {
-  std::int32_t tokens_count = 0;  // of the chain
+  std::int32_t tokens_count = 0;  // Tokens of the chain.
   std::int32_t pending_tokens_count = 0;
   std::int32_t pending_messages_count = 0;
   std::int32_t turns_count = 0;
   bool operator==(const SessionSummary&) const = default;
 };
 [[nodiscard]] SessionSummary summary_of(const SessionRecord& record);
-// Those of the finished turns and the pending ones, in order.
+// Tokens of the finished turns and the pending input, in order.
 [[nodiscard]] std::vector<Token> all_tokens(const SessionRecord& record);
 // Compares by value, the responses included.
 [[nodiscard]] bool operator==(const SessionRecord& a, const SessionRecord& b);
-// The approximate memory that the record takes.
+// The approximate memory of the record.
 [[nodiscard]] std::size_t bytes_of(const SessionRecord& record);
 // The `extra` of each message that has images.
 [[nodiscard]] std::vector<std::string> image_extras(const SessionRecord& record);
@@ -86,30 +88,30 @@ class Catalog {
   using OnRead = std::move_only_function<void(Expected<RecordPtr>)>;
 
   virtual ~Catalog() = default;
-  // What is kept at the start. REQUIRES: called once, before anything else.
+  // Returns the stored sessions. Requires: called once, before anything else.
   [[nodiscard]] virtual std::vector<SessionSummary> load() = 0;
 
-  // image_extras() of the sessions that have some, as they were at the start. REQUIRES: as load(), after it.
+  // Returns image_extras() of the sessions that have images, as at the start. Requires: called once, after load().
   [[nodiscard]] virtual std::unordered_map<SessionId, std::vector<std::string>> load_image_extras() { return {}; }
 
-  // Any thread. Changes take effect in the order they came, and `done` is called once, from any thread, when one is kept or has
-  // failed; a failed one changes nothing. After close() all three drop what they are given.
-  // Keeps `record` in the place of `before`, which is what is kept of the session now; null: nothing.
+  // Any thread. Changes take effect in the order of the calls. `done` is called once, from any thread, when the change is
+  // stored or has failed; a failed change has no effect. After close() these three functions ignore their arguments. Stores
+  // `record` in place of `before`, the session's present record; null: none.
   virtual void commit(RecordPtr record, RecordPtr before, Done done) = 0;
-  // Forgets the session.
+  // Deletes the session.
   virtual void remove(const SessionId& id, Done done) = 0;
-  // Reads a session of which no change waits. `on_read` is called once, from any thread. Errors: E_IO_001, also for a session
-  // that is not kept, or that is damaged.
+  // Reads a session that has no pending change. `on_read` is called once, from any thread. Errors: E_IO_001, also for an
+  // unknown or damaged session.
   virtual void read(const SessionId& id, OnRead on_read) = 0;
-  // What was given is still kept, by step(); then wait() is false.
+  // Ends wait(). step() still handles the calls made before.
   virtual void close() {}
 
-  // The thread of a catalog that works in one: as Preparer's.
+  // The loop of a catalog with its own thread, as in Preparer.
   virtual bool step() { return false; }
   virtual bool wait() { return false; }
 };
 
-// Keeps records for as long as it lives. Thread-safe; for tests.
+// A catalog in memory. Thread-safe; for tests.
 class MemoryCatalog : public Catalog {
  public:
   [[nodiscard]] std::vector<SessionSummary> load() override;

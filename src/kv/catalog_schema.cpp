@@ -61,10 +61,10 @@ CREATE TABLE token_blocks (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// Turns that a full context has cost.
+// Adds the number of turns dropped from a full context.
 constexpr std::string_view kVersion2 = "ALTER TABLE sessions ADD COLUMN turns_dropped INTEGER NOT NULL DEFAULT 0";
 
-// Responses, and what doors keep with a session.
+// Adds responses, and the metadata of sessions.
 constexpr std::string_view kVersion3 = R"sql(
 ALTER TABLE sessions ADD COLUMN has_instructions INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN is_of_responses INTEGER NOT NULL DEFAULT 0;
@@ -84,17 +84,17 @@ CREATE TABLE responses (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-// What messages have beside their content, and what a chat is written with.
+// Adds the extra fields of messages, and the options of the chat template.
 constexpr std::string_view kVersion4 = R"sql(
 ALTER TABLE messages ADD COLUMN extra TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN tools TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN template_arguments TEXT NOT NULL DEFAULT ''
 )sql";
 
-// Of a response's tokens those that it thought with.
+// Adds the number of reasoning tokens of a response.
 constexpr std::string_view kVersion5 = "ALTER TABLE responses ADD COLUMN reasoning_tokens INTEGER NOT NULL DEFAULT 0";
 
-// Sessions whose KV came from elsewhere.
+// Marks sessions with imported KV.
 constexpr std::string_view kVersion6 = "ALTER TABLE sessions ADD COLUMN has_foreign_kv INTEGER NOT NULL DEFAULT 0";
 
 constexpr std::array kSteps{kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6};

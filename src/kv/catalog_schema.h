@@ -1,4 +1,4 @@
-// The tables of the catalog's file (docs/CATALOG.md) and how a file of an older version becomes one of this.
+// The tables of the catalog's file (docs/CATALOG.md), and the migration of older files.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace uma::kv {
 
-// Step i makes a file of version i one of version i + 1; a new file has version 0. A step that has been released never changes.
+// Step i migrates a file of version i to version i + 1; a new file has version 0. A released step never changes.
 [[nodiscard]] std::span<const std::string_view> schema_steps();
 
 // The file's version (PRAGMA user_version).
 [[nodiscard]] SqlExpected<std::int64_t> schema_version(const Database& database);
-// Takes the steps that are missing, each in one transaction. REQUIRES: the file's version is at most steps.size().
+// Executes the missing steps, each in one transaction. Requires: the file's version is at most steps.size().
 [[nodiscard]] SqlExpected<Unit> migrate(Database& database, std::span<const std::string_view> steps);
 
 }  // namespace uma::kv

@@ -1,4 +1,4 @@
-// An XXH3-128 value. Detects damage; no protection against who damages on purpose.
+// An XXH3-128 value. It detects damage, but not deliberate changes.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,7 @@ constexpr std::string_view kDamagedEnd = ".kv.damaged";
 constexpr std::size_t kNameDigits = 32;
 constexpr std::size_t kDamagedMax = 16;
 constexpr std::size_t kLogLinesMax = 20;
-constexpr std::size_t kFirstReadBytes = 16'384;  // the whole head of about 4,000 tokens
+constexpr std::size_t kFirstReadBytes = 16'384;  // The whole head of a state of about 4,000 tokens.
 
 std::unexpected<Error> io_failure(const std::string& path, int error_number) {
   const char* reason = error_number == ELOOP ? "is a symbolic link" : std::strerror(error_number);
@@ -47,14 +47,14 @@ bool is_name(std::string_view name) {
   return name.size() == kNameDigits && name.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// The name in "NAME<end>", or nothing where the file is not one of ours.
+// The name in "NAME<end>"; empty for other files.
 std::string_view name_in(std::string_view file, std::string_view end) {
   if (!file.ends_with(end)) return {};
   file.remove_suffix(end.size());
   return is_name(file) ? file : std::string_view();
 }
 
-// 0, or the errno of what failed.
+// Returns 0 or an errno.
 int write_all(int file, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file, bytes.data(), bytes.size());
@@ -65,7 +65,7 @@ int write_all(int file, std::span<const std::byte> bytes) {
   return 0;
 }
 
-// What read_all() and read_streamed() say.
+// The error for a result of read_all() or read_streamed().
 std::unexpected<Error> read_failure(const std::string& path, int problem) {
   return problem == ENODATA ? file_refused(path, "truncated while it was read") : io_failure(path, problem);
 }
@@ -80,21 +80,22 @@ struct OpenState {
 // Opens the file of the state `name` and reads its head.
 Expected<OpenState> open_state(const std::string& path, std::string_view name, bool wants_payload) {
   OpenState state;
-  // O_NONBLOCK: what is no regular file must not make us wait.
+  // With O_NONBLOCK, opening a special file does not block.
   state.file = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat facts{};
   if (!state.file.is_open() || ::fstat(state.file.get(), &facts) != 0) return io_failure(path, errno);
-  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_short_write, std::format("{}: is no file", path));
+  if (!S_ISREG(facts.st_mode)) return fail(ErrorCode::io_short_write, std::format("{}: is not a regular file", path));
   const auto file_bytes = static_cast<std::uint64_t>(facts.st_size);
   state.last_used_s = facts.st_mtim.tv_sec;
-  // Without it the system reads on behind a head.
+  // Otherwise the system would read ahead beyond the head.
   if (!wants_payload) ::posix_fadvise(state.file.get(), 0, 0, POSIX_FADV_RANDOM);
 
   Bytes bytes(std::min<std::uint64_t>(file_bytes, kFirstReadBytes));
   if (const int problem = read_all(state.file.get(), 0, bytes); problem != 0) return read_failure(path, problem);
   const auto head_bytes = state_head_bytes(bytes);
   if (!head_bytes) return file_refused(path, head_bytes.error().message);
-  if (*head_bytes > file_bytes) return file_refused(path, std::format("truncated: {} bytes are inside its head", file_bytes));
+  if (*head_bytes > file_bytes)
+    return file_refused(path, std::format("truncated: it ends after {} bytes, inside its head", file_bytes));
   const std::size_t have = std::min(bytes.size(), *head_bytes);
   bytes.resize(*head_bytes);
   const int problem = read_all(state.file.get(), have, std::span(bytes).subspan(have));
@@ -107,28 +108,28 @@ Expected<OpenState> open_state(const std::string& path, std::string_view name, b
                                           file_bytes, head->file_bytes));
   }
   if (state_name(head->owner, head->identity, head->tokens) != name)
-    return file_refused(path, "damaged: its name is another state's");
+    return file_refused(path, "damaged: its name does not match its content");
   state.head = std::move(*head);
   state.head_bytes = *head_bytes;
   return state;
 }
 
-// Whether the file is a state that an older umad has written.
+// Whether an older umad wrote the file.
 bool is_older_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   std::array<std::byte, kStatePrefixBytes> prefix{};
   return file.is_open() && read_all(file.get(), 0, prefix) == 0 && is_older_state(prefix);
 }
 
-Expected<StateImage> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
-  StateImage image{
+Expected<Snapshot> read_payload(OpenState& state, const std::string& path, BytePool& pool) {
+  Snapshot snapshot{
       .identity = std::move(state.head.identity), .tokens = std::move(state.head.tokens), .room = {}, .pieces = {}};
-  RunningChecksum checksum(image.identity, image.tokens, state.head.pieces.size());
+  RunningChecksum checksum(snapshot.identity, snapshot.tokens, state.head.pieces.size());
   std::uint64_t offset = state.head_bytes;
   std::int32_t begin = 0;
-  image.pieces.reserve(state.head.pieces.size());
+  snapshot.pieces.reserve(state.head.pieces.size());
   for (const StatePieceEntry& entry : state.head.pieces) {
-    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
+    SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
     piece.bytes.resize(in_blocks(entry.bytes));
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
     std::size_t left = entry.bytes;
@@ -141,13 +142,13 @@ Expected<StateImage> read_payload(OpenState& state, const std::string& path, Byt
     };
     const int problem = read_streamed(state.file.get(), offset, piece.bytes, add);
     if (problem != 0) return read_failure(path, problem);
-    if (!is_padded) return file_refused(path, "damaged: bytes between its pieces");
+    if (!is_padded) return file_refused(path, "damaged: there are bytes between its pieces");
     piece.bytes.resize(entry.bytes);
     offset += in_blocks(entry.bytes);
     begin = entry.end;
   }
   if (checksum.value() != state.head.checksum) return file_refused(path, "damaged: the checksum of the payload is wrong");
-  return image;
+  return snapshot;
 }
 
 }  // namespace
@@ -159,13 +160,15 @@ Expected<std::unique_ptr<ColdFiles>> ColdFiles::open(std::string folder) {
   UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat facts{};
   if (!opened.is_open() || ::fstat(opened.get(), &facts) != 0) return io_failure(folder, errno);
-  // The library believes every byte of a state, and a checksum keeps out no one who means harm.
+  // The library trusts every byte of a state, and a checksum does not stop an attacker.
   if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fail(ErrorCode::io_short_write, std::format("{}: other users may write there: chmod 700 it", folder));
+    return fail(ErrorCode::io_short_write,
+                std::format("{}: other users can write to this folder: run chmod 700 on it", folder));
   }
-  // Where a file system has no locks nobody is kept out.
+  // On a file system without locks, other processes are not detected.
   if (::flock(opened.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    return fail(ErrorCode::io_short_write, std::format("{}: another process keeps its states there", folder));
+    return fail(ErrorCode::io_short_write,
+                std::format("{}: another process uses this folder: give this umad another --data-dir", folder));
   }
   std::unique_ptr<ColdFiles> store(new ColdFiles(std::move(folder), std::move(opened)));
   if (auto names = store->names(); !names) return std::unexpected(names.error());
@@ -177,12 +180,12 @@ std::string ColdFiles::path_of(const std::string& name) const {
   return std::format("{}/{}{}", folder_, name, kStateEnd);
 }
 
-Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& image) {
-  const Bytes head = encode_state_head(owner, image, checksum_of(image));
-  ColdHead stored{.name = state_name(owner, image.identity, image.tokens),
+Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const Snapshot& snapshot) {
+  const Bytes head = encode_state_head(owner, snapshot, checksum_of(snapshot));
+  ColdHead stored{.name = state_name(owner, snapshot.identity, snapshot.tokens),
                   .owner = owner,
-                  .identity = image.identity,
-                  .tokens = image.tokens};
+                  .identity = snapshot.identity,
+                  .tokens = snapshot.tokens};
   const std::string path = path_of(stored.name);
   const std::string temporary = std::format("{}/{}{}", folder_, stored.name, kTemporaryEnd);
   ::unlink(temporary.c_str());
@@ -191,7 +194,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
 
   stored.bytes = head.size();
   int problem = write_all(file.get(), head);
-  for (const StatePiece& piece : image.pieces) {
+  for (const SnapshotPiece& piece : snapshot.pieces) {
     const std::uint64_t padded = in_blocks(piece.bytes.size());
     stored.bytes += padded;
     if (problem == 0) problem = write_all(file.get(), piece.bytes);
@@ -204,7 +207,7 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
     ::unlink(temporary.c_str());
     return io_failure(path, problem);
   }
-  // Some file systems cannot sync a folder; they say EINVAL.
+  // Some file systems cannot sync a folder and return EINVAL.
   if (::fsync(opened_.get()) != 0 && errno != EINVAL) {
     auto failure = io_failure(folder_, errno);
     ::unlink(path.c_str());
@@ -214,16 +217,16 @@ Expected<ColdHead> ColdFiles::write(const StateOwner& owner, const StateImage& i
   return stored;
 }
 
-Expected<StateImage> ColdFiles::read(const std::string& name, const StateOwner& owner, BytePool& pool) {
+Expected<Snapshot> ColdFiles::read(const std::string& name, const StateOwner& owner, BytePool& pool) {
   const std::string path = path_of(name);
   auto state = open_state(path, name, true);
-  if (state && state->head.owner != owner) return file_refused(path, "it is another owner's");
-  auto image = state ? read_payload(*state, path, pool) : std::unexpected(std::move(state.error()));
-  if (!image && image.error().code == ErrorCode::runtime_decode) {
+  if (state && state->head.owner != owner) return file_refused(path, "it belongs to another owner");
+  auto snapshot = state ? read_payload(*state, path, pool) : std::unexpected(std::move(state.error()));
+  if (!snapshot && snapshot.error().code == ErrorCode::runtime_decode) {
     set_aside(name);
     prune_damaged();
   }
-  return image;
+  return snapshot;
 }
 
 Expected<Unit> ColdFiles::remove(const std::string& name) {
@@ -262,13 +265,13 @@ Expected<std::vector<ColdHead>> ColdFiles::list() {
       ++older_count;
       continue;
     }
-    if (++refused_count <= kLogLinesMax) log_warning("stored state not used: {}", state.error().message);
+    if (++refused_count <= kLogLinesMax) log_warning("a stored state is ignored: {}", state.error().message);
     if (state.error().code == ErrorCode::runtime_decode) set_aside(name);
   }
   if (older_count > 0) {
-    log_info("{}: {} states that an older umad has stored were removed; their tokens are computed again", folder_, older_count);
+    log_info("{}: removed {} states of an older umad; their tokens are computed again when needed", folder_, older_count);
   }
-  if (refused_count > kLogLinesMax) log_warning("{}: {} more stored states not used", folder_, refused_count - kLogLinesMax);
+  if (refused_count > kLogLinesMax) log_warning("{}: {} more stored states are ignored", folder_, refused_count - kLogLinesMax);
   if (refused_count > 0) prune_damaged();
   return heads;
 }
@@ -293,7 +296,7 @@ void ColdFiles::set_aside(const std::string& name) {
 
 void ColdFiles::prune_damaged() {
   struct Damaged {
-    timespec since;  // a file's last change is that it got this name
+    timespec since;  // The rename sets a file's change time.
     std::string path;
   };
   std::vector<Damaged> files;

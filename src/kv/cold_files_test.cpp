@@ -26,19 +26,19 @@ namespace fs = std::filesystem;
 
 const StateOwner kOwner{.tenant = {"uid:1000"}, .session = {"0123456789abcdef0123456789abcdef"}, .is_public = false};
 
-StateImage image_of(Token first, std::vector<std::size_t> pieces) {
-  StateImage image;
-  image.identity = "model|layout";
+Snapshot snapshot_of(Token first, std::vector<std::size_t> pieces) {
+  Snapshot snapshot;
+  snapshot.identity = "model|layout";
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     Bytes bytes(pieces[i]);
     for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(at * 7 + i + (at >> 12));
-    image.tokens.push_back(first + static_cast<Token>(i));
-    image.pieces.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(i) + 1, std::move(bytes)});
+    snapshot.tokens.push_back(first + static_cast<Token>(i));
+    snapshot.pieces.push_back({static_cast<std::int32_t>(i), static_cast<std::int32_t>(i) + 1, std::move(bytes)});
   }
-  return image;
+  return snapshot;
 }
 
-void expect_same(const StateImage& a, const StateImage& b) {
+void expect_same(const Snapshot& a, const Snapshot& b) {
   EXPECT_TRUE(check_fits(a, b.identity));
   EXPECT_EQ(a.tokens, b.tokens);
   ASSERT_EQ(a.pieces.size(), b.pieces.size());
@@ -100,24 +100,24 @@ TEST_F(ColdFilesTest, ReadsBackWhatWasWritten) {
   const std::vector<std::vector<std::size_t>> shapes = {
       {1}, {0}, {4'096}, {4'097, 1, 0, 4'095}, {9ul << 20}, {5'000'000, 3'000'001}};
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    const StateImage image = image_of(static_cast<Token>(100 * i), shapes[i]);
-    const auto head = store_->write(kOwner, image);
+    const Snapshot snapshot = snapshot_of(static_cast<Token>(100 * i), shapes[i]);
+    const auto head = store_->write(kOwner, snapshot);
     ASSERT_TRUE(head) << head.error().message;
     EXPECT_EQ(head->bytes, fs::file_size(path_of(head->name)));
     for (const bool is_cached : {true, false}) {
       if (!is_cached) drop_from_cache(path_of(head->name));
       const auto read = store_->read(head->name, kOwner, pool_);
       ASSERT_TRUE(read) << read.error().message;
-      expect_same(*read, image);
+      expect_same(*read, snapshot);
     }
   }
 }
 
 TEST_F(ColdFilesTest, ListsWhatIsThereAfterARestart) {
-  const StateImage image = image_of(1, {100, 200});
+  const Snapshot snapshot = snapshot_of(1, {100, 200});
   const StateOwner everybodys{.tenant = {"key:a"}, .session = {}, .is_public = true};
-  const ColdHead first = store_->write(kOwner, image).value();
-  const ColdHead second = store_->write(everybodys, image).value();
+  const ColdHead first = store_->write(kOwner, snapshot).value();
+  const ColdHead second = store_->write(everybodys, snapshot).value();
   EXPECT_NE(first.name, second.name);
   reopen();
   auto heads = store_->list().value();
@@ -126,22 +126,22 @@ TEST_F(ColdFilesTest, ListsWhatIsThereAfterARestart) {
   EXPECT_EQ(heads[0].owner, kOwner);
   EXPECT_EQ(heads[1].owner, everybodys);
   for (const ColdHead& head : heads) {
-    EXPECT_EQ(head.identity, image.identity);
-    EXPECT_EQ(head.tokens, image.tokens);
+    EXPECT_EQ(head.identity, snapshot.identity);
+    EXPECT_EQ(head.tokens, snapshot.tokens);
     EXPECT_EQ(head.bytes, first.bytes);
     EXPECT_GT(head.last_used_s, 0);
   }
 }
 
 TEST_F(ColdFilesTest, NobodyElseMayReadTheFiles) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {100})).value();
   EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all);
   EXPECT_EQ(fs::status(path_of(head.name)).permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
 TEST_F(ColdFilesTest, TheSameStateIsKeptOnce) {
-  const ColdHead first = store_->write(kOwner, image_of(1, {100})).value();
-  StateImage again = image_of(1, {100});
+  const ColdHead first = store_->write(kOwner, snapshot_of(1, {100})).value();
+  Snapshot again = snapshot_of(1, {100});
   again.pieces[0].bytes[0] ^= std::byte{1};
   EXPECT_EQ(store_->write(kOwner, again).value().name, first.name);
   EXPECT_EQ(store_->list().value().size(), 1u);
@@ -149,7 +149,7 @@ TEST_F(ColdFilesTest, TheSameStateIsKeptOnce) {
 }
 
 TEST_F(ColdFilesTest, RemovedStatesAreGoneAndRemovingTwiceIsNoError) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {100})).value();
   EXPECT_TRUE(store_->remove(head.name));
   EXPECT_TRUE(store_->remove(head.name));
   const auto read = store_->read(head.name, kOwner, pool_);
@@ -160,7 +160,7 @@ TEST_F(ColdFilesTest, RemovedStatesAreGoneAndRemovingTwiceIsNoError) {
 }
 
 TEST_F(ColdFilesTest, TouchMakesAStateTheLastUsed) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {100})).value();
   fs::last_write_time(path_of(head.name), fs::file_time_type::clock::now() - std::chrono::hours(1));
   const std::int64_t old_s = store_->list().value().at(0).last_used_s;
   EXPECT_LE(old_s, head.last_used_s - 3'000);
@@ -171,26 +171,26 @@ TEST_F(ColdFilesTest, TouchMakesAStateTheLastUsed) {
 }
 
 TEST_F(ColdFilesTest, AnotherOwnersStateIsRefusedAndStays) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {100})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {100})).value();
   StateOwner other = kOwner;
   other.tenant.value = "uid:1001";
   const auto read = store_->read(head.name, other, pool_);
   ASSERT_FALSE(read);
-  EXPECT_NE(read.error().message.find("another owner's"), std::string::npos);
+  EXPECT_NE(read.error().message.find("another owner"), std::string::npos);
   EXPECT_TRUE(store_->read(head.name, kOwner, pool_));
 }
 
 TEST_F(ColdFilesTest, AForeignIdentityIsTheCallersQuestion) {
-  StateImage image = image_of(1, {100});
-  image.identity = "another model";
-  const ColdHead head = store_->write(kOwner, image).value();
+  Snapshot snapshot = snapshot_of(1, {100});
+  snapshot.identity = "another model";
+  const ColdHead head = store_->write(kOwner, snapshot).value();
   EXPECT_EQ(store_->list().value().at(0).identity, "another model");
-  const StateImage read = store_->read(head.name, kOwner, pool_).value();
+  const Snapshot read = store_->read(head.name, kOwner, pool_).value();
   EXPECT_FALSE(check_fits(read, "model|layout"));
 }
 
 TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {50, 500})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 500})).value();
   const std::string path = path_of(head.name);
   const std::string right = content(path);
   ASSERT_EQ(right.size(), 3u * 4'096u);
@@ -208,7 +208,7 @@ TEST_F(ColdFilesTest, NoFlippedByteIsEverRead) {
 }
 
 TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {9'000'000})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {9'000'000})).value();
   const std::string path = path_of(head.name);
   const std::string right = content(path);
   for (const std::size_t at :
@@ -226,7 +226,7 @@ TEST_F(ColdFilesTest, NoFlippedByteOfALargePieceIsEverRead) {
 }
 
 TEST_F(ColdFilesTest, NoTruncatedOrLongerFileIsEverUsed) {
-  const ColdHead head = store_->write(kOwner, image_of(1, {50, 500})).value();
+  const ColdHead head = store_->write(kOwner, snapshot_of(1, {50, 500})).value();
   const std::string path = path_of(head.name);
   const std::string right = content(path);
   for (std::size_t size = 0; size <= right.size() + 1; size += size % 512 < 40 ? 1 : 7) {
@@ -244,16 +244,16 @@ TEST_F(ColdFilesTest, NoTruncatedOrLongerFileIsEverUsed) {
 }
 
 TEST_F(ColdFilesTest, AFileUnderAnothersNameIsRefused) {
-  const ColdHead a = store_->write(kOwner, image_of(1, {50})).value();
-  const ColdHead b = store_->write(kOwner, image_of(2, {50})).value();
+  const ColdHead a = store_->write(kOwner, snapshot_of(1, {50})).value();
+  const ColdHead b = store_->write(kOwner, snapshot_of(2, {50})).value();
   fs::copy_file(path_of(a.name), path_of(b.name), fs::copy_options::overwrite_existing);
   const auto read = store_->read(b.name, kOwner, pool_);
   ASSERT_FALSE(read);
-  EXPECT_NE(read.error().message.find("its name is another state's"), std::string::npos);
+  EXPECT_NE(read.error().message.find("its name does not match its content"), std::string::npos);
 }
 
 TEST_F(ColdFilesTest, SixteenDamagedFilesAreKeptForPeople) {
-  const std::string right = content(path_of(store_->write(kOwner, image_of(1, {50})).value().name));
+  const std::string right = content(path_of(store_->write(kOwner, snapshot_of(1, {50})).value().name));
   for (int i = 0; i < 40; ++i) put(path_of(std::format("{:032x}", i)), right);
   EXPECT_EQ(store_->list().value().size(), 1u);
   EXPECT_EQ(count(".kv.damaged"), 16u);
@@ -265,8 +265,8 @@ TEST_F(ColdFilesTest, SixteenDamagedFilesAreKeptForPeople) {
 
 // Their cells may be those of another text (docs/decisions/0037). Nobody has to look at them.
 TEST_F(ColdFilesTest, StatesOfAnOlderVersionAreRemoved) {
-  const std::string kept = store_->write(kOwner, image_of(1, {50})).value().name;
-  const std::string older = store_->write(kOwner, image_of(2, {50})).value().name;
+  const std::string kept = store_->write(kOwner, snapshot_of(1, {50})).value().name;
+  const std::string older = store_->write(kOwner, snapshot_of(2, {50})).value().name;
   std::string bytes = content(path_of(older));
   bytes[8] = 1;
   put(path_of(older), bytes);
@@ -279,15 +279,15 @@ TEST_F(ColdFilesTest, StatesOfAnOlderVersionAreRemoved) {
 }
 
 TEST_F(ColdFilesTest, AWriteThatWasKilledLeavesTheFormerFile) {
-  const StateImage image = image_of(1, {50'000});
-  const ColdHead head = store_->write(kOwner, image).value();
+  const Snapshot snapshot = snapshot_of(1, {50'000});
+  const ColdHead head = store_->write(kOwner, snapshot).value();
   put(path_of(head.name) + ".tmp", content(path_of(head.name)).substr(0, 30'000));
   put(path_of(std::string(32, 'a')) + ".tmp", "");
   reopen();
   EXPECT_EQ(count(".tmp"), 0u);
-  expect_same(store_->read(head.name, kOwner, pool_).value(), image);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), snapshot);
   put(path_of(head.name) + ".tmp", "torn");
-  EXPECT_TRUE(store_->write(kOwner, image));
+  EXPECT_TRUE(store_->write(kOwner, snapshot));
   EXPECT_EQ(store_->list().value().size(), 1u);
   EXPECT_EQ(count(".tmp"), 0u);
 }
@@ -302,8 +302,8 @@ TEST_F(ColdFilesTest, LeavesAloneWhatIsNotItsOwn) {
 }
 
 TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
-  const StateImage image = image_of(1, {50});
-  const ColdHead head = store_->write(kOwner, image).value();
+  const Snapshot snapshot = snapshot_of(1, {50});
+  const ColdHead head = store_->write(kOwner, snapshot).value();
   const std::string path = path_of(head.name);
   const std::string elsewhere = parent_ + "/elsewhere";
   fs::rename(path, elsewhere);
@@ -317,16 +317,16 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
   const auto before = fs::last_write_time(elsewhere);
   store_->touch(head.name);
   EXPECT_EQ(fs::last_write_time(elsewhere), before);
-  EXPECT_TRUE(store_->write(kOwner, image));  // replaces the link, not what it points to
+  EXPECT_TRUE(store_->write(kOwner, snapshot));  // replaces the link, not what it points to
   EXPECT_FALSE(fs::is_symlink(path));
   EXPECT_TRUE(store_->remove(head.name));
 
   fs::create_directory(path);
   read = store_->read(head.name, kOwner, pool_);
   ASSERT_FALSE(read);
-  EXPECT_NE(read.error().message.find("is no file"), std::string::npos) << read.error().message;
+  EXPECT_NE(read.error().message.find("is not a regular file"), std::string::npos) << read.error().message;
   EXPECT_TRUE(store_->list().value().empty());
-  const auto written = store_->write(kOwner, image);
+  const auto written = store_->write(kOwner, snapshot);
   ASSERT_FALSE(written);
   EXPECT_EQ(written.error().code, ErrorCode::io_short_write);
   EXPECT_FALSE(store_->remove(head.name));
@@ -339,23 +339,23 @@ TEST_F(ColdFilesTest, FoldersPipesAndLinksInAFilesPlaceAreNotFollowed) {
 }
 
 TEST_F(ColdFilesTest, AFullDiskLeavesTheFormerFileAndNothingElse) {
-  const StateImage image = image_of(1, {3'000'000});
-  const ColdHead head = store_->write(kOwner, image).value();
+  const Snapshot snapshot = snapshot_of(1, {3'000'000});
+  const ColdHead head = store_->write(kOwner, snapshot).value();
   EXPECT_TRUE(in_child([&] {
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{.rlim_cur = 1'000'000, .rlim_max = 1'000'000};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return false;
-    const auto written = store_->write(kOwner, image);
+    const auto written = store_->write(kOwner, snapshot);
     return !written && written.error().code == ErrorCode::io_short_write &&
            written.error().message.find("File too large") != std::string::npos;
   }));
   EXPECT_EQ(count(""), 1u);
-  expect_same(store_->read(head.name, kOwner, pool_).value(), image);
+  expect_same(store_->read(head.name, kOwner, pool_).value(), snapshot);
 }
 
 TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
-  const StateImage image = image_of(1, {50});
-  const ColdHead head = store_->write(kOwner, image).value();
+  const Snapshot snapshot = snapshot_of(1, {50});
+  const ColdHead head = store_->write(kOwner, snapshot).value();
   constexpr uid_t kNobody = 65'534;
   if (::geteuid() == 0) {
     for (const std::string& path : {parent_, folder_, path_of(head.name)})
@@ -364,7 +364,7 @@ TEST_F(ColdFilesTest, AReadOnlyFolderStillGivesItsStates) {
   ASSERT_EQ(::chmod(folder_.c_str(), 0500), 0);
   EXPECT_TRUE(in_child([&] {
     if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) return false;
-    const auto written = store_->write(kOwner, image);
+    const auto written = store_->write(kOwner, snapshot);
     return !written && written.error().code == ErrorCode::io_short_write &&
            written.error().message.find("Permission denied") != std::string::npos && !store_->remove(head.name) &&
            store_->list().value().size() == 1 && store_->read(head.name, kOwner, pool_);
@@ -392,12 +392,12 @@ TEST_F(ColdFilesTest, FoldersThatAreNoPlaceForStatesAreRefused) {
 TEST_F(ColdFilesTest, ListsTenThousandStates) {
   constexpr Token kCount = 10'000;
   for (Token i = 0; i < kCount; ++i) {
-    const StateImage image = image_of(i, {1});
-    const Bytes head = encode_state_head(kOwner, image, checksum_of(image));
+    const Snapshot snapshot = snapshot_of(i, {1});
+    const Bytes head = encode_state_head(kOwner, snapshot, checksum_of(snapshot));
     std::string file(reinterpret_cast<const char*>(head.data()), head.size());
-    file.push_back(static_cast<char>(image.pieces[0].bytes[0]));
+    file.push_back(static_cast<char>(snapshot.pieces[0].bytes[0]));
     file.resize(head.size() + kStateBlockBytes);
-    put(path_of(state_name(kOwner, image.identity, image.tokens)), file);
+    put(path_of(state_name(kOwner, snapshot.identity, snapshot.tokens)), file);
   }
   auto heads = store_->list().value();
   ASSERT_EQ(heads.size(), static_cast<std::size_t>(kCount));

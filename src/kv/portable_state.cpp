@@ -24,7 +24,7 @@ Expected<StateHead> read_head(PortableReader& file) {
   const std::size_t file_bytes = file.left();
   Bytes bytes(kStatePrefixBytes);
   file.read(bytes);
-  if (is_older_state(bytes)) return useless("it is of an older umad, whose states cannot be trusted");
+  if (is_older_state(bytes)) return useless("it was made by an older umad, whose states cannot be trusted");
   const auto head_bytes = state_head_bytes(bytes);
   if (!head_bytes) return state_refused(head_bytes.error().message);
   if (*head_bytes > file_bytes) return state_refused("it is truncated");
@@ -33,19 +33,19 @@ Expected<StateHead> read_head(PortableReader& file) {
   auto head = decode_state_head(bytes);
   if (!head) return state_refused(head.error().message);
   if (head->file_bytes != file_bytes) return state_refused(std::format("it has {} of {} bytes", file_bytes, head->file_bytes));
-  if (head->owner != StateOwner()) return state_refused("it says whose it is");
+  if (head->owner != StateOwner()) return state_refused("it names an owner");
   return head;
 }
 
 }  // namespace
 
-Bytes portable_head(const StateImage& image) {
-  return encode_state_head(StateOwner(), image, checksum_of(image));
+Bytes portable_head(const Snapshot& snapshot) {
+  return encode_state_head(StateOwner(), snapshot, checksum_of(snapshot));
 }
 
-std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> head, const StateImage& image) {
+std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> head, const Snapshot& snapshot) {
   std::vector<std::span<const std::byte>> parts = {head};
-  for (const StatePiece& piece : image.pieces) {
+  for (const SnapshotPiece& piece : snapshot.pieces) {
     parts.emplace_back(piece.bytes);
     parts.push_back(std::span(kBlockOfZeros).first(in_blocks(piece.bytes.size()) - piece.bytes.size()));
   }
@@ -53,30 +53,31 @@ std::vector<std::span<const std::byte>> state_parts(std::span<const std::byte> h
   return parts;
 }
 
-Expected<StateImage> read_state(PortableReader& file, const std::string& identity, bool knows_pieces,
-                                std::span<const Token> chain, BytePool& pool, const MakeRoom& make_room) {
+Expected<Snapshot> read_state(PortableReader& file, const std::string& identity, bool knows_pieces,
+                              std::span<const Token> chain, BytePool& pool, const MakeRoom& make_room) {
   auto head = read_head(file);
   if (!head) return std::unexpected(std::move(head.error()));
-  if (head->identity != identity) return useless(std::format("it is of \"{}\", this is \"{}\"", head->identity, identity));
+  if (head->identity != identity)
+    return useless(std::format("it is for \"{}\", but this context is \"{}\"", head->identity, identity));
   if (head->tokens.empty() || common_prefix(head->tokens, chain) != head->tokens.size()) {
-    return useless("it is of other tokens");
+    return useless("it belongs to other tokens");
   }
-  if (head->pieces.size() > 1 && !knows_pieces) return useless("it is in pieces, which this context does not know");
+  if (head->pieces.size() > 1 && !knows_pieces) return useless("it has several pieces, which this context does not support");
   std::uint64_t bytes = head->tokens.size() * sizeof(Token);
   for (const StatePieceEntry& entry : head->pieces) bytes += BytePool::room_for(in_blocks(entry.bytes) + kPieceSpareBytes);
   auto room = make_room(bytes);
-  if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: memory has no room for it");
-  StateImage image{
+  if (!room) return fail(ErrorCode::limit_wait, "the KV of the session file is left out: there is not enough memory for it");
+  Snapshot snapshot{
       .identity = std::move(head->identity), .tokens = std::move(head->tokens), .room = std::move(*room), .pieces = {}};
-  RunningChecksum checksum(image.identity, image.tokens, head->pieces.size());
+  RunningChecksum checksum(snapshot.identity, snapshot.tokens, head->pieces.size());
   std::int32_t begin = 0;
   for (const StatePieceEntry& entry : head->pieces) {
-    StatePiece& piece = image.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
+    SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, pool.take(in_blocks(entry.bytes) + kPieceSpareBytes));
     piece.bytes.resize(in_blocks(entry.bytes));
     file.read(piece.bytes);
     const auto padding = std::span(piece.bytes).subspan(entry.bytes);
     if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) {
-      return state_refused("damaged: bytes between its pieces");
+      return state_refused("damaged: there are bytes between its pieces");
     }
     piece.bytes.resize(entry.bytes);
     checksum.begin_piece(piece.begin, piece.end, entry.bytes);
@@ -84,7 +85,7 @@ Expected<StateImage> read_state(PortableReader& file, const std::string& identit
     begin = entry.end;
   }
   if (checksum.value() != head->checksum) return state_refused("damaged: the checksum of the payload is wrong");
-  return image;
+  return snapshot;
 }
 
 }  // namespace uma::kv

@@ -44,7 +44,7 @@ std::optional<PrefixIndex::Match> PrefixIndex::longest_common(std::string_view s
   if (after != entries->begin()) {
     const Entry& before = *std::prev(after);
     const std::size_t common = common_prefix(before.tokens, chain);
-    // What comes before and is as good is not longer than the chain.
+    // An equally good entry before the chain is not longer than the chain.
     if (common >= best.tokens_count) best = {before.id, common};
   }
   return best.tokens_count > 0 ? std::optional(best) : std::nullopt;
@@ -53,7 +53,7 @@ std::optional<PrefixIndex::Match> PrefixIndex::longest_common(std::string_view s
 std::optional<PrefixIndex::Match> PrefixIndex::longest_whole(std::string_view scope, std::span<const Token> chain) const {
   const Entries* entries = find_scope(scope);
   if (entries == nullptr) return std::nullopt;
-  // The last entry up to the chain is either a beginning of it, or tells how long a beginning can be at most.
+  // The last entry up to the chain is a prefix of it, or bounds the length of a prefix.
   constexpr Id kAfterAllIds = ~Id{0};
   for (auto after = entries->upper_bound({chain, kAfterAllIds}); after != entries->begin();
        after = entries->upper_bound({chain, kAfterAllIds})) {

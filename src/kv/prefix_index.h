@@ -1,5 +1,5 @@
-// Finds what is stored of the beginning of a chain of tokens. The entries lie in the order of their tokens, so those that share
-// most with a chain are beside the place where the chain itself would be. Tokens are compared, not hashes. Not thread-safe.
+// Finds the stored token sequences that share the longest prefix with a chain. Entries are sorted by their tokens, so the best
+// ones are next to the position of the chain. Tokens are compared, not hashes. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,17 @@ class PrefixIndex {
   using Id = std::uint64_t;
   struct Match {
     Id id = 0;
-    std::size_t tokens_count = 0;  // that the entry and the chain have in common, from the first on; >= 1
+    std::size_t tokens_count = 0;  // Length of the common prefix; >= 1.
   };
 
-  // What is in one scope is not found from another. `tokens` are not copied: they outlive the entry.
+  // An entry is found only within its scope. `tokens` are not copied and must outlive the entry.
   void add(Id id, std::string_view scope, std::span<const Token> tokens);
-  // With the arguments it was added with.
+  // The arguments must be those of add().
   void remove(Id id, std::string_view scope, std::span<const Token> tokens);
 
-  // An entry that shares most with `chain`. O(log entries) comparisons.
+  // The entry with the longest common prefix. O(log entries) comparisons.
   [[nodiscard]] std::optional<Match> longest_common(std::string_view scope, std::span<const Token> chain) const;
-  // The longest entry that `chain` begins with as a whole.
+  // The longest entry that is, as a whole, a prefix of `chain`.
   [[nodiscard]] std::optional<Match> longest_whole(std::string_view scope, std::span<const Token> chain) const;
 
  private:
@@ -49,7 +49,7 @@ class PrefixIndex {
   std::map<std::string, Entries, std::less<>> scopes_;
 };
 
-// Tokens that both begin with.
+// Length of the common prefix.
 [[nodiscard]] std::size_t common_prefix(std::span<const Token> a, std::span<const Token> b);
 
 }  // namespace uma::kv

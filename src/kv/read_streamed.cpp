@@ -15,9 +15,9 @@
 namespace uma::kv {
 namespace {
 
-constexpr std::size_t kPartBytes = 1ul << 20;  // of these the disk is busy with two, and the cores' cache holds one
+constexpr std::size_t kPartBytes = 1ul << 20;  // The disk reads two of these at a time, and a core's cache holds one.
 constexpr std::size_t kReaders = 2;
-constexpr int kPending = -1;  // no errno
+constexpr int kPending = -1;  // Differs from every errno.
 
 bool read_cached(int file, std::uint64_t offset, std::span<std::byte> bytes) {
   const iovec place{.iov_base = bytes.data(), .iov_len = bytes.size()};
@@ -32,7 +32,7 @@ int read_all(int file, std::uint64_t offset, std::span<std::byte> bytes) {
     const ssize_t got = ::pread(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EINVAL && !is_second_try) {
-      // O_DIRECT with a place, an offset or a size that does not suit this disk: through the page cache then.
+      // O_DIRECT does not accept this address, offset or size on this disk, so the page cache is used.
       ::fcntl(file, F_SETFL, 0);
       is_second_try = true;
       continue;
@@ -56,7 +56,7 @@ int read_streamed(int file, std::uint64_t offset, std::span<std::byte> bytes,
   for (; taken < parts && read_cached(file, offset + taken * kPartBytes, part(taken)); ++taken) take(part(taken));
   if (taken == parts) return 0;
 
-  ::fcntl(file, F_SETFL, O_DIRECT);  // where the file system cannot, reads stay buffered
+  ::fcntl(file, F_SETFL, O_DIRECT);  // If the file system cannot do that, reads stay buffered.
   std::atomic<std::size_t> next = taken;
   std::vector<std::atomic<int>> results(parts);
   for (std::atomic<int>& result : results) result = kPending;
@@ -75,12 +75,12 @@ int read_streamed(int file, std::uint64_t offset, std::span<std::byte> bytes,
       });
     }
   } catch (const std::system_error&) {
-    if (readers.empty()) read_parts();  // the system gives no more threads: slowly, then
+    if (readers.empty()) read_parts();  // No thread could be started, so this thread reads alone.
   }
   for (; taken < parts; ++taken) {
     results[taken].wait(kPending);
     if (const int problem = results[taken]; problem != 0) {
-      next = parts;  // what is being read ends, nothing new begins
+      next = parts;  // Running reads finish, and no new ones begin.
       return problem;
     }
     take(part(taken));

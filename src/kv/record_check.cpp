@@ -27,7 +27,7 @@ bool is_in_range(std::int64_t number) {
   return number >= 0 && number <= kSessionCountMax;
 }
 
-// All tokens, and in a chat all messages, belong to a turn, but for what is kept before the first when turns are dropped.
+// Whether every token, and in a chat every message, belongs to a turn, except those kept before the first turn.
 bool are_turns(const SessionRecord& record) {
   const bool is_cut = record.turns_dropped > 0;
   if (is_cut && record.on_full != OnFull::shift) return false;
@@ -46,7 +46,7 @@ std::size_t count_sound_turns(const SessionHead& head, std::span<const Turn> tur
                               std::span<const ChatMessage> messages, std::int64_t tokens_end, std::int64_t messages_end) {
   for (std::size_t i = 0; i < turns.size(); ++i) {
     const bool is_last = i + 1 == turns.size();
-    // Offsets of a file are any 32 bits: their sums are taken in 64.
+    // Offsets from a file may be any 32-bit numbers, so sums use 64 bits.
     const std::int64_t tokens_begin = turns[i].tokens_begin;
     const std::int64_t reply_begin = turns[i].reply_begin;
     const std::int64_t tokens_next = is_last ? tokens_end : turns[i + 1].tokens_begin;
@@ -69,13 +69,14 @@ std::size_t count_sound_turns(const SessionHead& head, std::span<const Turn> tur
 std::string_view impossible_part(const SessionRecord& record) {
   if (static_cast<std::uint32_t>(record.mode) > kModeMax || record.created_s < 0 || record.ttl_s < 0 ||
       record.ttl_s > kTtlSecondsMax) {
-    return "its mode or date is impossible";
+    return "its mode or date is invalid";
   }
   if (static_cast<std::uint32_t>(record.on_full) > kOnFullMax || !is_in_range(record.n_keep) || record.turns_dropped < 0 ||
       !is_in_range(record.turns_dropped + std::int64_t{std::ssize(record.turns)})) {
-    return "what it does when it is full is impossible";
+    return "its on_full setting is invalid";
   }
-  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax)) return "its name is impossible";
+  if (!is_name(record.name, kNameBytesMax) || !is_name(record.model, kModelBytesMax))
+    return "its name or model name is invalid";
   if (!is_in_range(std::ssize(record.chain) + std::ssize(record.pending)) ||
       !is_in_range(std::ssize(record.messages) + std::ssize(record.pending_messages))) {
     return "it is too long";
@@ -93,7 +94,7 @@ std::string_view impossible_part(const SessionRecord& record) {
   const bool has_messages = !record.messages.empty() || !record.pending_messages.empty();
   if ((record.mode == SessionMode::automatic && has_input) || (!is_chat && has_messages) ||
       (is_chat && !record.pending.empty() && record.pending_messages.empty())) {
-    return "what it holds does not belong to its mode";
+    return "its contents do not fit its mode";
   }
   if (!are_turns(record)) return "its turns do not fit its tokens or messages";
   return {};

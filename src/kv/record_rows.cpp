@@ -18,7 +18,7 @@
 namespace uma::kv {
 namespace {
 
-// As the table has it.
+// The value in the table.
 std::int64_t number_of(SessionMode mode) {
   static_assert(static_cast<int>(SessionMode::automatic) == 0 && static_cast<int>(SessionMode::text) == 1 &&
                 static_cast<int>(SessionMode::chat) == 2);
@@ -40,7 +40,7 @@ std::int64_t number_of(FinishReason reason) {
   return static_cast<std::int64_t>(reason);
 }
 
-// What is pending lies behind what is finished: a turn that makes it part of the chain moves no rows.
+// Pending messages follow the finished ones, so finishing a turn moves no rows.
 std::vector<ChatMessage> all_messages(const SessionRecord& record) {
   std::vector<ChatMessage> all = record.messages;
   all.insert(all.end(), record.pending_messages.begin(), record.pending_messages.end());
@@ -59,9 +59,9 @@ std::span<const std::byte> bytes_of(const T& values) {
 
 Checksum hash_of(const ChatMessage& message) {
   std::string bytes = message.role;
-  bytes += '\0';  // no role holds one, so that role and content cannot run into each other
+  bytes += '\0';  // No role contains a NUL, so role and content stay separate.
   bytes += message.content;
-  if (!message.extra.empty()) bytes += '\0' + message.extra;  // nor does content
+  if (!message.extra.empty()) bytes += '\0' + message.extra;  // Content contains no NUL either.
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.low64, hash.high64};
 }
@@ -76,12 +76,12 @@ bool is_equal(std::span<const std::byte> stored, const Checksum& hash) {
 
 }  // namespace
 
-// How much a session has, by its own row.
+// The counts in the session's own row.
 struct RecordRows::Counts {
   std::int64_t turns = 0;
-  std::int64_t tokens = 0;  // of the chain
+  std::int64_t tokens = 0;  // Tokens of the chain.
   std::int64_t pending_tokens = 0;
-  std::int64_t messages = 0;  // of finished turns
+  std::int64_t messages = 0;  // Messages of finished turns.
   std::int64_t pending_messages = 0;
 
   [[nodiscard]] bool are_possible() const {
@@ -132,7 +132,7 @@ RecordRows::RecordRows(const Database& db)
 
 SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
   if (const std::string_view wrong = impossible_part(record); !wrong.empty()) {
-    return std::unexpected(SqlError{SQLITE_MISMATCH, std::format("session {} cannot be kept: {}", record.id.value, wrong)});
+    return std::unexpected(SqlError{SQLITE_MISMATCH, std::format("session {} cannot be stored: {}", record.id.value, wrong)});
   }
   if (before == nullptr) {
     if (auto done = add_tenant_.run(record.tenant.value); !done) return done;
@@ -159,7 +159,7 @@ SqlExpected<std::int64_t> RecordRows::write_session(const SessionRecord& record)
   auto row = put_session_.next();
   if (!row) return std::unexpected(row.error());
   const std::int64_t key = put_session_.integer(0);
-  row = put_session_.next();  // the statement ends
+  row = put_session_.next();  // Ends the statement.
   if (!row) return std::unexpected(row.error());
   return key;
 }
@@ -236,8 +236,8 @@ SqlExpected<Unit> RecordRows::remove(const SessionId& id) {
 
 namespace {
 
-// Calls take(statement) for each row until that says false. Rows that cannot be read for damage end it too: what is missing is
-// noticed by counting.
+// Calls take(statement) for each row until it returns false. Damaged rows also end the loop; the caller detects missing rows by
+// counting.
 template <class Take>
 SqlExpected<Unit> take_rows(Statement& rows, Take&& take) {
   while (true) {
@@ -261,7 +261,7 @@ SqlExpected<std::vector<std::int64_t>> RecordRows::keys() {
   return keys;
 }
 
-// The tokens up to the first block that is missing, out of shape or has a wrong hash.
+// The tokens before the first block that is missing, malformed or has a wrong hash.
 SqlExpected<std::vector<Token>> RecordRows::read_tokens(std::int64_t key) {
   std::vector<Token> tokens;
   Checksum previous;
@@ -312,7 +312,7 @@ SqlExpected<std::vector<Turn>> RecordRows::read_turns(std::int64_t key) {
   return turns;
 }
 
-// Those of the turns that are there. One that makes no sense is forgotten: its turn says nothing else than what was said.
+// The responses of the existing turns. An invalid response is dropped; the turn's messages remain.
 SqlExpected<std::vector<ResponsePtr>> RecordRows::read_responses(std::int64_t key, std::int64_t turns_begin,
                                                                  std::int64_t turns_end) {
   std::vector<ResponsePtr> responses;
@@ -383,7 +383,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   record->template_arguments = get_session_.text(22);
   record->has_foreign_kv = get_session_.integer(23) != 0;
   if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
-  // The rest of it impossible_part() looks at.
+  // impossible_part() checks the rest.
   const bool fits = !record->id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
                     is_count(n_keep) && is_count(turns_dropped) && counts.are_possible();
   if (!fits) return StoredSession{};
@@ -399,7 +399,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   auto turns = read_turns(key);
   if (!turns) return std::unexpected(turns.error());
 
-  // Tokens that nobody counted make the counts doubtful: then the last turn's end is not known, as where turns are lost.
+  // Unexpected tokens make the counts unreliable; the end of the last turn is then unknown, as if turns were lost.
   const bool has_all_tokens = std::ssize(*tokens) == counts.tokens + counts.pending_tokens;
   const bool has_all_messages = std::ssize(*messages) == counts.messages + counts.pending_messages;
   const bool has_all_turns = std::ssize(*turns) == counts.turns;
@@ -433,7 +433,7 @@ SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
   auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
   if (!responses) return std::unexpected(responses.error());
   record->responses = std::move(*responses);
-  // The instructions may be lost with what was damaged.
+  // The instructions may be among the damaged messages.
   record->has_instructions = record->has_instructions && (!record->messages.empty() || !record->pending_messages.empty());
   return StoredSession{.record = std::move(record), .is_damaged = !is_whole};
 }

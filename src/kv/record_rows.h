@@ -1,5 +1,5 @@
-// A session's record as rows of the catalog's tables (docs/CATALOG.md), and back. Neither begins nor ends transactions: the
-// caller does. Owned by one thread.
+// Converts a session's record to rows of the catalog's tables (docs/CATALOG.md) and back. The caller begins and ends
+// transactions. Owned by one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace uma::kv {
 
-// What was read of a session.
+// A session read from the tables.
 struct StoredSession {
-  RecordPtr record;         // null: nothing that makes sense
-  bool is_damaged = false;  // the record is what could be kept: whole turns before the damage, nothing pending
+  RecordPtr record;         // Null: nothing usable.
+  bool is_damaged = false;  // The record was repaired: it has the whole turns before the damage and no pending input.
 };
 
 class RecordRows {
  public:
-  // The database outlives it.
+  // `database` outlives the object.
   explicit RecordRows(const Database& database);
 
-  // Writes the rows in which `record` differs from `before`, which is what the tables have of this session; null: nothing.
-  // Errors: of the database; SQLITE_MISMATCH for a record that is impossible (record_check.h).
+  // Writes the rows in which `record` differs from `before`, the session's present rows; null: none. Errors: of the database;
+  // SQLITE_MISMATCH for an impossible record (record_check.h).
   SqlExpected<Unit> write(const SessionRecord& record, const SessionRecord* before);
   SqlExpected<Unit> remove(const SessionId& id);
 
   // The keys of all sessions.
   SqlExpected<std::vector<std::int64_t>> keys();
-  // Reads a session and checks its hashes and offsets. Errors: what is no damage, and damage of the session's own row.
+  // Reads a session and checks its hashes and offsets. Errors: those that are not damage, and damage of the session's own row.
   SqlExpected<StoredSession> read(std::int64_t key);
   SqlExpected<StoredSession> read(const SessionId& id);
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::array<char, 8> kSessionMagic = {'u', 'm', 'a', 's', 'e', 's', 's', 'n'};
 constexpr std::size_t kLengthAt = kSessionMagic.size() + sizeof kSessionFileVersion;
 constexpr std::size_t kSessionChecksumBytes = 16;
-// A session goes on: there are to be numbers left for the turns that come.
+// Leaves numbers for future turns of the session.
 constexpr std::int32_t kTurnsDroppedMax = kSessionCountMax / 2;
 
 std::unexpected<Error> session_file_refused(std::string_view what) {
@@ -41,14 +41,14 @@ void add_all(Bytes& out, std::span<const T> values) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-// What is not there reads as zeros, and is_short() says so from then on.
+// Missing bytes read as zeros, and is_short() returns true from then on.
 std::vector<ChatMessage> take_messages(ByteReader& in, std::uint32_t count) {
   std::vector<ChatMessage> messages;
   for (std::uint32_t i = 0; i < count && !in.is_short(); ++i) {
     const auto role = in.take_number<std::uint32_t>();
     const auto content = in.take_number<std::uint32_t>();
     const auto extra = in.take_number<std::uint32_t>();
-    // In braces they are taken in this order.
+    // Braces guarantee the order of evaluation.
     messages.push_back(ChatMessage{in.take_text(role), in.take_text(content), in.take_text(extra)});
   }
   return messages;
@@ -61,7 +61,7 @@ Bytes encode_session_file(const SessionFile& file) {
   Bytes out;
   add_all(out, std::span<const char>(kSessionMagic));
   add_number(out, kSessionFileVersion);
-  add_number(out, std::uint32_t{0});  // its length, once it is known
+  add_number(out, std::uint32_t{0});  // The length, written once it is known.
   add_number(out, static_cast<std::uint32_t>(record.mode));
   add_number(out, file.vocabulary.low);
   add_number(out, file.vocabulary.high);
@@ -105,13 +105,13 @@ std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> p
 Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   if (bytes.size() < kSessionMagic.size() ||
       !std::ranges::equal(bytes.first(kSessionMagic.size()), std::as_bytes(std::span(kSessionMagic)))) {
-    return session_file_refused("it is none");
+    return session_file_refused("it does not begin with a session file's mark");
   }
   ByteReader in(bytes.subspan(kSessionMagic.size()));
   const auto version = in.take_number<std::uint32_t>();
   if (!in.is_short() && version != kSessionFileVersion) {
     return session_file_refused(
-        std::format("its format is version {}, this umad knows version {}", version, kSessionFileVersion));
+        std::format("its format is version {}, but this umad supports version {}", version, kSessionFileVersion));
   }
   const auto length = in.take_number<std::uint32_t>();
   if (in.is_short() || bytes.size() < kLengthAt + sizeof length + kSessionChecksumBytes)
@@ -146,17 +146,17 @@ Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes) {
   record.pending = in.take_all<Token>(pending);
   record.messages = take_messages(in, messages);
   record.pending_messages = take_messages(in, pending_messages);
-  if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths do not add up");
+  if (in.is_short() || !in.is_at_end()) return session_file_refused("its lengths are inconsistent");
 
-  if (mode > kModeMax) return session_file_refused("its mode or date is impossible");
+  if (mode > kModeMax) return session_file_refused("its mode or date is invalid");
   if (on_full > kOnFullMax || record.turns_dropped > kTurnsDroppedMax)
-    return session_file_refused("what it does when it is full is impossible");
+    return session_file_refused("its on_full setting is invalid");
   record.mode = static_cast<SessionMode>(mode);
   record.on_full = static_cast<OnFull>(on_full);
   if (const std::string_view wrong = impossible_part(record); !wrong.empty()) return session_file_refused(wrong);
   if (!is_utf8(file.text)) return session_file_refused("a text in it is not UTF-8, or a role is unknown");
   if (record.mode == SessionMode::chat && !file.text.empty()) {
-    return session_file_refused("what it holds does not belong to its mode");
+    return session_file_refused("its contents do not fit its mode");
   }
   return file;
 }

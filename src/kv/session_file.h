@@ -1,6 +1,6 @@
-// The conversation of a session's file, which its KV may follow (portable_state.h): what was said, its tokens, and which
-// vocabulary they are of (docs/SESSION_FILE.md draws the bytes). Pure: bytes in, values out. The decoder takes any bytes: it
-// never reads beyond them, and allocates no more than a few times what they are long.
+// The conversation in a session's file, which KV may follow (portable_state.h): messages, tokens and the identity of their
+// vocabulary (docs/SESSION_FILE.md draws the bytes). Pure: bytes in, values out. The decoder accepts any bytes: it never reads
+// beyond them, and allocates at most a few times their size.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@
 namespace uma::kv {
 
 inline constexpr std::uint32_t kSessionFileVersion = 1;
-inline constexpr std::size_t kSessionPrefixBytes = 16;  // enough for conversation_bytes()
+inline constexpr std::size_t kSessionPrefixBytes = 16;  // Enough for conversation_bytes().
 
 struct SessionFile {
-  SessionRecord record;  // without id, tenant, time to live and rights: these belong to a place, not to what was said
-  Checksum vocabulary;   // what the tokens mean
-  std::string text;      // text mode: chain and pending input as text, for a model with other tokens
+  SessionRecord record;  // Without id, tenant, time to live and rights, which belong to one daemon only.
+  Checksum vocabulary;   // Identifies the vocabulary of the tokens.
+  std::string text;      // In text mode: chain and pending input as text, for a model with another vocabulary.
 };
 
-// REQUIRES: it takes less than 4 GiB.
+// Requires: the result is smaller than 4 GiB.
 [[nodiscard]] Bytes encode_session_file(const SessionFile& file);
 
-// How long the conversation is with which these bytes begin, by its own word; as decode_session_file() makes sure of, which
-// refuses what is none.
+// Length of the conversation that begins with these bytes, as stated in the prefix. decode_session_file() verifies it, and
+// refuses other files.
 [[nodiscard]] std::size_t conversation_bytes(std::span<const std::byte, kSessionPrefixBytes> prefix);
 
-// Accepts exactly what encode_session_file makes of a record that the engine could have made (record_check.h). Whether the
-// tokens are of a vocabulary is the caller's question. Errors, all E_PROTO_003: not a session file, another version of the
-// format, damaged, impossible content.
+// Accepts exactly the output of encode_session_file for records that the engine could have made (record_check.h). The caller
+// checks whether the tokens are in the vocabulary. Errors, all E_PROTO_003: not a session file, another version of the format,
+// damaged, impossible content.
 [[nodiscard]] Expected<SessionFile> decode_session_file(std::span<const std::byte> bytes);
 
 }  // namespace uma::kv

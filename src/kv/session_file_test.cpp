@@ -173,13 +173,13 @@ TEST(SessionFile, EveryChangedOrMissingByteIsNoticed) {
 
 TEST(SessionFile, SaysWhatIsWrong) {
   Bytes bytes = encode_session_file(chat_file());
-  EXPECT_EQ(refusal({}), "the session file cannot be used: it is none");
+  EXPECT_EQ(refusal({}), "the session file cannot be used: it does not begin with a session file's mark");
   EXPECT_EQ(refusal(std::span(bytes).first(20)), "the session file cannot be used: it is truncated");
   EXPECT_EQ(refusal(std::span(bytes).first(60)),
             "the session file cannot be used: it is damaged or truncated, its checksum is wrong");
   bytes[8] = std::byte{9};
   seal_session(bytes);
-  EXPECT_EQ(refusal(bytes), "the session file cannot be used: its format is version 9, this umad knows version 1");
+  EXPECT_EQ(refusal(bytes), "the session file cannot be used: its format is version 9, but this umad supports version 1");
 }
 
 // A checksum keeps out no one who means harm.
@@ -222,15 +222,15 @@ TEST(SessionFile, RefusesForgedContent) {
   for (const Forge& forge : std::initializer_list<Forge>{[](SessionRecord& record) { record.name = std::string("a\0b", 3); },
                                                          [](SessionRecord& record) { record.name = std::string(129, 'x'); },
                                                          [](SessionRecord& record) { record.model = "\xff"; }}) {
-    EXPECT_EQ(forged(forge), "the session file cannot be used: its name is impossible");
+    EXPECT_EQ(forged(forge), "the session file cannot be used: its name or model name is invalid");
   }
   for (const Forge& forge : std::initializer_list<Forge>{[](SessionRecord& record) { record.mode = SessionMode::automatic; },
                                                          [](SessionRecord& record) { record.mode = SessionMode::text; },
                                                          [](SessionRecord& record) { record.pending_messages.clear(); }}) {
-    EXPECT_EQ(forged(forge), "the session file cannot be used: what it holds does not belong to its mode");
+    EXPECT_EQ(forged(forge), "the session file cannot be used: its contents do not fit its mode");
   }
   EXPECT_EQ(forged([](SessionRecord& record) { record.mode = static_cast<SessionMode>(3); }),
-            "the session file cannot be used: its mode or date is impossible");
+            "the session file cannot be used: its mode or date is invalid");
 }
 
 TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
@@ -248,7 +248,7 @@ TEST(SessionFile, LengthsThatAreLiesReadNothingBeyondTheFile) {
   Bytes huge = whole;
   for (std::size_t at = 44; at < 84; ++at) huge[at] = std::byte{0xff};
   seal_session(huge);
-  EXPECT_EQ(refusal(huge), "the session file cannot be used: its lengths do not add up");
+  EXPECT_EQ(refusal(huge), "the session file cannot be used: its lengths are inconsistent");
 }
 
 }  // namespace

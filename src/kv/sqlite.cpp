@@ -17,7 +17,7 @@ int primary(int code) {
 SqlError error_of(sqlite3* database, int code) {
   std::string message = database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
   SqlError error{code, std::move(message)};
-  // SQLite does not always remember the system's reason.
+  // SQLite does not always store the system's error.
   const int reason = error.is_io() && database != nullptr ? sqlite3_system_errno(database) : 0;
   if (reason != 0) error.message += std::format(" ({})", std::strerror(reason));
   return error;
@@ -52,7 +52,7 @@ SqlExpected<Database> Database::open(const std::string& path) {
 }
 
 void Database::Close::operator()(sqlite3* handle) const {
-  // A statement that still lives would keep the file open and locked.
+  // An open statement would keep the file open and locked.
   UMA_CHECK(sqlite3_close(handle) == SQLITE_OK);
 }
 
@@ -63,7 +63,7 @@ SqlExpected<Unit> Database::run(const std::string& sql) {
 }
 
 void Database::roll_back() {
-  // Some errors have rolled back already.
+  // Some errors have ended the transaction already.
   if (sqlite3_get_autocommit(handle()) == 0) sqlite3_exec(handle(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
@@ -112,7 +112,7 @@ SqlExpected<bool> Statement::next() {
   const int code = sqlite3_step(handle_.get());
   if (code == SQLITE_ROW) return true;
   if (code == SQLITE_DONE) {
-    sqlite3_reset(handle_.get());  // else it would hold its read open
+    sqlite3_reset(handle_.get());  // Otherwise it would keep its read transaction.
     return false;
   }
   SqlError error = error_of(database_, code);
@@ -136,7 +136,7 @@ std::int64_t Statement::integer(int column) const {
 }
 
 std::string_view Statement::text(int column) const {
-  // SQLite has the value as bytes of its own, which are UTF-8.
+  // SQLite stores the value as UTF-8 bytes.
   const void* bytes = sqlite3_column_blob(handle_.get(), column);
   const auto size = static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column));
   return bytes == nullptr ? std::string_view() : std::string_view(static_cast<const char*>(bytes), size);

@@ -1,5 +1,5 @@
-// RAII over SQLite: a connection and its statements, each used by one thread at a time. SqliteCatalog and what it is made of
-// use it; nothing outside kv does.
+// RAII for SQLite: a connection and its statements, each used by one thread at a time. Used only inside kv, by SqliteCatalog
+// and its parts.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@ struct sqlite3_stmt;
 namespace uma::kv {
 
 struct SqlError {
-  int code = 0;  // SQLite's extended result code
+  int code = 0;  // SQLite's extended result code.
   std::string message;
 
-  // The file's bytes are wrong, it is no database, or its tables are others than the statement's.
+  // The file is damaged, is no database, or has other tables than the statement expects.
   [[nodiscard]] bool is_damage() const;
-  // The system could not read or write.
+  // A failure of the system to read or write.
   [[nodiscard]] bool is_io() const;
   [[nodiscard]] bool is_full() const;
   [[nodiscard]] bool is_busy() const;
@@ -35,14 +35,14 @@ using SqlExpected = std::expected<T, SqlError>;
 
 class Database {
  public:
-  // Opens the file, or makes it. Nothing is read yet: a file that is no database is noticed by the first statement.
+  // Opens or creates the file without reading it; the first statement detects a file that is no database.
   [[nodiscard]] static SqlExpected<Database> open(const std::string& path);
 
-  // Runs statements, separated by `;`; rows they return are dropped.
+  // Runs statements separated by `;` and drops their rows.
   SqlExpected<Unit> run(const std::string& sql);
-  // Leaves no transaction open, whatever state the last one is in.
+  // Ends an open transaction in any state.
   void roll_back();
-  // Whether closing leaves the write-ahead log as it is, instead of writing it into the file and removing it.
+  // Sets whether closing keeps the write-ahead log instead of writing it into the file.
   void leave_log_on_close(bool leaves);
   [[nodiscard]] std::int64_t rows_written() const;
   [[nodiscard]] sqlite3* handle() const { return handle_.get(); }
@@ -62,26 +62,26 @@ class Statement {
  public:
   Statement(const Database& database, std::string sql) : database_(database.handle()), sql_(std::move(sql)) {}
 
-  // Begins anew with these values, in the order of the statement's ?1, ?2 and so on. Texts and blobs are borrowed until the
-  // next bind() or run(). Supported: integers, std::string_view (null where its data() is), blobs as span of bytes.
+  // Restarts the statement with these values for ?1, ?2 and so on. Texts and blobs are borrowed until the next bind() or run().
+  // Supported: integers, std::string_view (null if its data() is null), blobs as span of bytes.
   template <class... Values>
   void bind(const Values&... values) {
     begin();
     int index = 0;
     (bind_one(++index, values), ...);
   }
-  // True: a row is there. False: no more.
+  // Moves to the next row; returns false at the end.
   SqlExpected<bool> next();
-  // No further row is wanted: what it reads is let go.
+  // Ends the statement and releases its read lock.
   void end();
-  // For statements without rows.
+  // Runs a statement without rows.
   template <class... Values>
   SqlExpected<Unit> run(const Values&... values) {
     bind(values...);
     return finish();
   }
 
-  // --- Of the row, until the next call. Columns count from 0.
+  // --- The present row, until the next call. Columns count from 0.
   [[nodiscard]] std::int64_t integer(int column) const;
   [[nodiscard]] std::string_view text(int column) const;
   [[nodiscard]] std::span<const std::byte> blob(int column) const;
@@ -100,10 +100,10 @@ class Statement {
   sqlite3* database_;
   std::string sql_;
   std::unique_ptr<sqlite3_stmt, Finalize> handle_;
-  SqlError problem_;  // of preparing or binding; code 0: none
+  SqlError problem_;  // Error of preparing or binding; code 0: none.
 };
 
-// The first column of the first row; 0 where there is none.
+// The first column of the first row; 0 without rows.
 [[nodiscard]] SqlExpected<std::int64_t> read_integer(const Database& database, const std::string& sql);
 
 }  // namespace uma::kv

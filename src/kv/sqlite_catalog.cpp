@@ -27,17 +27,17 @@ std::unexpected<Error> catalog_io_failure(const std::string& path, int error_num
   return fail(ErrorCode::io_short_write, std::format("{}: {}", path, std::strerror(error_number)));
 }
 
-// What went wrong and what to do about it. Clients hear the file's name, and not where it is.
+// The error with advice. Clients get the file's name without its folder.
 std::unexpected<Error> failure(const std::string& path, const SqlError& error) {
   std::string advice;
   if (error.is_io()) advice = ": check the disk";
   if (error.is_full()) advice = ": free some space on the disk of the data directory";
-  if (error.is_busy()) advice = ": another process has it open; end that one, or give this umad a --data-dir of its own";
+  if (error.is_busy()) advice = ": another process has it open; stop that process, or give this umad another --data-dir";
   if (error.is_damage()) advice = ": restart umad, which saves what can be read";
   return fail(ErrorCode::io_short_write, std::format("{}: {}{}", path, error.message, advice));
 }
 
-// A lock of its own and not one on the database, because it has to hold while a damaged file is exchanged.
+// A separate lock file, because the lock must hold while a damaged database is replaced.
 Expected<UniqueFd> take_lock(const std::string& catalog) {
   const std::string path = catalog + ".lock";
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -45,19 +45,19 @@ Expected<UniqueFd> take_lock(const std::string& catalog) {
   if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
   if (errno != EWOULDBLOCK) return catalog_io_failure(path, errno);
   return fail(ErrorCode::io_short_write,
-              std::format("{} is in use by another umad: end that one, or give this one a --data-dir of its own", catalog));
+              std::format("{} is in use by another umad: stop that one, or give this one another --data-dir", catalog));
 }
 
-// A file that only its owner can read, whatever the umask. REQUIRES: SQLite does not have it open (closing it here would end
-// SQLite's locks).
+// Creates a file that only its owner can read, whatever the umask is. Requires: SQLite does not have the file open, because
+// closing it here would release SQLite's locks.
 Expected<Unit> make_private_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file.is_open() || ::fchmod(file.get(), 0600) != 0) return catalog_io_failure(path, errno);
   return Unit{};
 }
 
-// Not quick_check: indexes that do not fit their rows make a session unreadable, and only that of sessions is one beside its
-// rows.
+// quick_check does not suffice: an index that does not match its rows makes a session unreadable, and the sessions table has a
+// separate index.
 SqlExpected<Unit> check_pages(const Database& database) {
   Statement check(database, "PRAGMA integrity_check(1)");
   check.bind();
@@ -69,7 +69,7 @@ SqlExpected<Unit> check_pages(const Database& database) {
   return Unit{};
 }
 
-// Makes an open file one of this version, ready for use. Changes nothing in one of a later version or a damaged one.
+// Migrates an open file to this version. Does not change a file of a later version or a damaged one.
 SqlExpected<Unit> prepare(Database& database) {
   database.leave_log_on_close(true);
   auto done = database.run(
@@ -79,11 +79,11 @@ SqlExpected<Unit> prepare(Database& database) {
   if (!version) return std::unexpected(version.error());
   const std::int64_t known = std::ssize(schema_steps());
   if (*version > known) {
-    return std::unexpected(
-        SqlError{SQLITE_CANTOPEN,
-                 std::format("the catalog has version {}, this umad knows versions up to {}: start the umad that made it, or "
-                             "give this one a --data-dir of its own",
-                             *version, known)});
+    return std::unexpected(SqlError{
+        SQLITE_CANTOPEN,
+        std::format("the catalog has version {}, but this umad supports versions up to {}: start the umad that made it, or "
+                    "give this one another --data-dir",
+                    *version, known)});
   }
   if (done = check_pages(database); !done) return done;
   if (done = database.run("PRAGMA journal_mode = WAL"); !done) return done;
@@ -98,11 +98,11 @@ SqlExpected<Unit> prepare(Database& database) {
 struct Saved {
   std::size_t sessions = 0;
   std::size_t turns = 0;
-  std::size_t cut_short = 0;   // of the sessions
-  std::size_t unreadable = 0;  // rows of sessions
+  std::size_t cut_short = 0;   // Number of sessions.
+  std::size_t unreadable = 0;  // Rows of sessions.
 };
 
-// The largest key that a session may have; every table is asked, since any of them may be unreadable.
+// The largest key of any session. Every table is queried, since any of the tables may be unreadable.
 std::int64_t last_key(const Database& database) {
   constexpr std::int64_t kLookupsMax = 4'000'000;
   std::int64_t last = 0;
@@ -113,8 +113,8 @@ std::int64_t last_key(const Database& database) {
   return std::min(last, kLookupsMax);
 }
 
-// Gives a file of an earlier version the columns and tables that are asked for, in a transaction that is never committed. Where
-// damage is in the way the file stays as it is, and what is asked for cannot be read.
+// Adds the columns and tables of this version to an older file, in a transaction that is never committed. If damage prevents
+// that, the file stays as it is and those columns cannot be read.
 void read_as_this_version(Database& database) {
   const auto version = schema_version(database);
   const auto steps = schema_steps();
@@ -126,7 +126,7 @@ void read_as_this_version(Database& database) {
   if (!done) database.roll_back();
 }
 
-// Copies what can be read of `from`, session by session.
+// Copies the readable part of `from`, session by session.
 SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
   Saved saved;
   RecordRows source(from);
@@ -140,7 +140,7 @@ SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
     if (!stored) ++saved.unreadable;
     if (!stored || stored->record == nullptr || !ids.insert(stored->record->id).second) continue;
     SessionRecord record = *stored->record;
-    // Damage can have made two names equal.
+    // Damage may have made two names equal.
     if (!record.name.empty() && !names.insert({record.tenant, record.name}).second) record.name.clear();
     done = target.write(record, nullptr);
     ++saved.sessions;
@@ -156,7 +156,7 @@ SqlExpected<Saved> copy_readable(const Database& from, Database& to) {
   return saved;
 }
 
-// Under which a salvage leaves the new catalog until it is in the place of the damaged one.
+// The name of the new catalog until it replaces the damaged one.
 std::string saved_name(const std::string& path) {
   return path + ".saved";
 }
@@ -174,7 +174,7 @@ Expected<Unit> sync_folder_of(const std::string& path) {
   return Unit{};
 }
 
-// Nothing happens where there is no such file. A file system without links has a copy of it.
+// Links the file to a second name, or copies it on file systems without links. Does nothing if the file does not exist.
 Expected<Unit> give_second_name(const std::string& path, const std::string& other) {
   std::error_code problem;
   if (!std::filesystem::exists(path, problem) && !problem) return Unit{};
@@ -184,8 +184,8 @@ Expected<Unit> give_second_name(const std::string& path, const std::string& othe
   return Unit{};
 }
 
-// Puts the new catalog of a salvage in its place; nothing where there is none. The old one's logs go first: beside another file
-// they would be written into it.
+// Moves the new catalog of a salvage into place, if there is one. The old catalog's logs are removed first, because SQLite
+// would apply them to the new file.
 Expected<Unit> finish_salvage(const std::string& path) {
   if (!std::filesystem::exists(saved_name(path))) return Unit{};
   for (const char* suffix : {"-wal", "-shm", "-journal"}) {
@@ -196,11 +196,11 @@ Expected<Unit> finish_salvage(const std::string& path) {
   return sync_folder_of(path);
 }
 
-// Puts what can be read of a damaged file into a new one in its place, and keeps the damaged one beside it. Whenever the
-// process ends there is a catalog: the damaged one with its logs, or the new one.
+// Replaces a damaged file with a new one that has the readable part, and keeps the damaged file beside it. A crash at any point
+// leaves a catalog: the damaged one with its logs, or the new one.
 Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   const std::string fresh = path + ".new";
-  for (const char* suffix : {"", "-wal"}) ::unlink((fresh + suffix).c_str());  // of a salvage that was cut off
+  for (const char* suffix : {"", "-wal"}) ::unlink((fresh + suffix).c_str());  // Left behind by an interrupted salvage.
   if (auto made = make_private_file(fresh); !made) return made;
   Saved saved;
   {
@@ -210,7 +210,7 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
     auto from = Database::open(path);
     if (!from) return failure(path, from.error());
     from->leave_log_on_close(true);
-    // writable_schema: a file that is shorter than it should be is read all the same.
+    // With writable_schema, even a truncated file can be read.
     auto set = from->run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA cell_size_check = ON; PRAGMA writable_schema = ON");
     if (!set) return failure(path, set.error());
     read_as_this_version(*from);
@@ -222,12 +222,13 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
   for (const char* suffix : {"", "-wal", "-journal"}) {
     if (auto kept = give_second_name(path + suffix, aside + suffix); !kept) return kept;
   }
-  // From here on the new file is the catalog, whether or not this process lives to put it there.
+  // From here on the new file is the catalog, even if this process ends before moving it.
   if (std::rename(fresh.c_str(), saved_name(path).c_str()) != 0) return catalog_io_failure(fresh, errno);
   if (auto synced = sync_folder_of(path); !synced) return synced;
   if (auto finished = finish_salvage(path); !finished) return finished;
   log_warning(
-      "catalog {} was damaged ({}) and is now {}; saved of it: {} sessions with {} turns, {} of them cut short, {} unreadable",
+      "catalog {} was damaged ({}) and was renamed to {}; recovered: {} sessions with {} turns ({} of the sessions incomplete, "
+      "{} unreadable)",
       path, reason, aside, saved.sessions, saved.turns, saved.cut_short, saved.unreadable);
   return Unit{};
 }
@@ -287,8 +288,7 @@ SqlExpected<Unit> SqliteCatalog::read_all() {
   return damaged.empty() ? Unit{} : set_aside(damaged);
 }
 
-// Takes sessions that make no sense out of a file that is sound otherwise: their rows go into a file beside it as they are,
-// what could be read of them stays.
+// Removes inconsistent sessions from an otherwise valid file: their rows move to a file beside it, and the readable part stays.
 SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damaged) {
   const std::string aside = unused_name(path_ + ".set-aside");
   if (const auto made = make_private_file(aside); !made) return std::unexpected(SqlError{SQLITE_IOERR, made.error().message});
@@ -311,14 +311,14 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
   }
   if (done) done = database_.run("COMMIT; DROP TABLE damaged");
   if (!done && !done.error().is_io() && !done.error().is_full() && !done.error().is_busy()) {
-    // Tables that do not fit each other: the file is not sound after all.
+    // The tables contradict each other, so the file is damaged after all.
     return std::unexpected(SqlError{SQLITE_CORRUPT, done.error().message});
   }
   if (!done) return done;
   for (const DamagedSession& session : damaged) {
     if (session.record == nullptr) {
-      log_warning("catalog {}: the session with key {} makes no sense and is gone; what was stored of it is in {}", path_,
-                  session.key, aside);
+      log_warning("catalog {}: the session with key {} is unreadable and was removed; its rows are in {}", path_, session.key,
+                  aside);
     } else {
       log_warning(
           "session {}: its stored tokens or messages are damaged; {} turns before the damage are kept; what was stored is "
@@ -348,7 +348,7 @@ void SqliteCatalog::read(const SessionId& id, OnRead on_read) {
 bool SqliteCatalog::step() {
   inbox_.drain(taken_);
   if (taken_.empty()) return false;
-  // Nobody reads what is being changed, so readers need not wait for the disk to sync.
+  // Nobody reads a session that is being changed, so reads need not wait for the sync.
   for (Call& call : taken_) {
     if (auto* change = std::get_if<Change>(&call)) {
       changes_.push_back(std::move(*change));
@@ -369,12 +369,12 @@ bool SqliteCatalog::step() {
   }
   changes_.clear();
   if (problem && !is_failing_) log_error("catalog {}", failure(path_, *problem).error().message);
-  if (!problem && is_failing_) log_info("catalog {}: changes are kept again", path_);
+  if (!problem && is_failing_) log_info("catalog {}: changes are stored again", path_);
   is_failing_ = problem.has_value();
   return true;
 }
 
-// Keeps all of the changes or none.
+// Stores all changes, or none.
 SqlExpected<Unit> SqliteCatalog::keep(std::span<Change> changes) {
   ++transactions_count_;
   auto done = database_.run("BEGIN IMMEDIATE");

@@ -1,6 +1,6 @@
-// Sessions in a file that survives kill -9 and loss of power: SQLite, write-ahead log, synced before `done` (docs/CATALOG.md,
-// docs/decisions/0015). All that waits is one transaction. If that fails each change is tried alone, so that one which cannot
-// be kept fails no other.
+// Sessions in a file that survives kill -9 and power failures: SQLite, write-ahead log, synced before `done` (docs/CATALOG.md,
+// docs/decisions/0015). All waiting changes form one transaction. If it fails, each change is tried alone, so that an
+// impossible change does not fail the others.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace uma::kv {
 
 class SqliteCatalog final : public Catalog {
  public:
-  // Opens the file or makes it (mode 0600) and checks every byte of every session: O(bytes). A session that makes no sense is
-  // set aside: a file PATH.set-aside-TIME has its rows, the catalog the whole turns before the damage. Where the file itself is
-  // damaged it becomes PATH.damaged-TIME, and a new one has what could be read of it. The log says so.
-  // Errors: E_IO_001 for a file that cannot be read or written, that another process uses, or that a later version made.
+  // Opens or creates the file (mode 0600) and checks every byte of every session: O(bytes). An inconsistent session is set
+  // aside: a file PATH.set-aside-TIME gets its rows, and the catalog keeps the whole turns before the damage. A damaged file is
+  // renamed to PATH.damaged-TIME, and a new file gets the readable part. Both are logged. Errors: E_IO_001 for a file that
+  // cannot be read or written, that another process uses, or that a later version made.
   [[nodiscard]] static Expected<std::unique_ptr<SqliteCatalog>> open(const std::string& path);
 
   [[nodiscard]] std::vector<SessionSummary> load() override { return std::move(loaded_); }
@@ -36,17 +36,17 @@ class SqliteCatalog final : public Catalog {
   void read(const SessionId& id, OnRead on_read) override;
   void close() override { inbox_.close(); }
 
-  // Reads what is waited for, then keeps all that waits and says so. Blocks on the disk.
+  // Serves the waiting reads, then stores the waiting changes and reports them. Blocks on the disk.
   bool step() override;
   bool wait() override { return inbox_.wait_drain(taken_, kNever); }
 
-  // For tests: since it was opened.
+  // Rows written since the catalog was opened, for tests.
   [[nodiscard]] std::int64_t rows_written() const { return database_.rows_written() - rows_written_before_; }
   [[nodiscard]] std::int64_t transactions_count() const { return transactions_count_; }
 
  private:
   struct Change {
-    RecordPtr record;  // null: a removal
+    RecordPtr record;  // Null: a removal.
     RecordPtr before;
     SessionId id;
     Done done;
@@ -60,8 +60,8 @@ class SqliteCatalog final : public Catalog {
 
   [[nodiscard]] static SqlExpected<std::unique_ptr<SqliteCatalog>> open_file(const std::string& path);
   struct DamagedSession {
-    std::int64_t key = 0;  // of its rows
-    RecordPtr record;      // what could be read; null: nothing
+    std::int64_t key = 0;  // Key of its rows.
+    RecordPtr record;      // The readable part; null: none.
   };
   [[nodiscard]] SqlExpected<Unit> read_all();
   [[nodiscard]] SqlExpected<Unit> set_aside(std::span<const DamagedSession> damaged);
@@ -70,8 +70,9 @@ class SqliteCatalog final : public Catalog {
   [[nodiscard]] Expected<RecordPtr> read_now(const SessionId& id);
 
   const std::string path_;
-  const std::string name_;  // of the file, for clients
-  UniqueFd lock_;  // set once, when the catalog is open; before database_, so that the file is closed before it is let go
+  const std::string name_;  // File name for clients.
+  // Set once the catalog is open. Declared before database_, so that the file is closed before the lock is released.
+  UniqueFd lock_;
   Database database_;
   RecordRows rows_;
   std::vector<SessionSummary> loaded_;

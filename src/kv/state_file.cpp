@@ -20,7 +20,7 @@ constexpr std::uint32_t kPrivate = 2;
 constexpr std::size_t kFixedBytes = 56;
 constexpr std::size_t kPieceEntryBytes = 12;
 constexpr std::size_t kStateChecksumBytes = 16;
-constexpr std::uint64_t kFileBytesMax = 1ull << 48;  // sums of lengths stay far from overflow
+constexpr std::uint64_t kFileBytesMax = 1ull << 48;  // Far enough from overflow for sums of lengths.
 
 class Writer {
  public:
@@ -36,7 +36,7 @@ class Writer {
   Bytes bytes_;
 };
 
-// REQUIRES: who takes something knows that it is there.
+// Requires: the caller knows that the bytes exist.
 class HeadReader {
  public:
   explicit HeadReader(std::span<const std::byte> bytes) : left_(bytes) {}
@@ -61,7 +61,7 @@ class HeadReader {
   std::span<const std::byte> left_;
 };
 
-// Every part goes in with its length, as in RunningChecksum.
+// Every part includes its length, as in RunningChecksum.
 void add_text(Writer& out, std::string_view text) {
   out.add_number(std::uint64_t{text.size()});
   out.add(std::as_bytes(std::span(text)));
@@ -88,13 +88,13 @@ std::string state_name(const StateOwner& owner, std::string_view identity, std::
   return std::format("{:016x}{:016x}", hash.high, hash.low);
 }
 
-Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const Checksum& checksum) {
-  UMA_CHECK(check_fits(image, image.identity));
+Bytes encode_state_head(const StateOwner& owner, const Snapshot& snapshot, const Checksum& checksum) {
+  UMA_CHECK(check_fits(snapshot, snapshot.identity));
   const std::string& tenant = owner.tenant.value;
   const std::string& session = owner.session.value;
   const std::size_t head_bytes =
-      in_blocks(kFixedBytes + tenant.size() + session.size() + image.identity.size() + image.tokens.size() * sizeof(Token) +
-                image.pieces.size() * kPieceEntryBytes + kStateChecksumBytes);
+      in_blocks(kFixedBytes + tenant.size() + session.size() + snapshot.identity.size() +
+                snapshot.tokens.size() * sizeof(Token) + snapshot.pieces.size() * kPieceEntryBytes + kStateChecksumBytes);
   UMA_CHECK(head_bytes <= kStateHeadBytesMax);
   const auto as_u32 = [](std::size_t size) { return static_cast<std::uint32_t>(size); };
   Writer out(head_bytes);
@@ -106,12 +106,12 @@ Bytes encode_state_head(const StateOwner& owner, const StateImage& image, const 
   out.add_number(flags_of(owner));
   out.add_number(as_u32(tenant.size()));
   out.add_number(as_u32(session.size()));
-  out.add_number(as_u32(image.identity.size()));
-  out.add_number(as_u32(image.tokens.size()));
-  out.add_number(as_u32(image.pieces.size()));
-  for (const std::string& text : {tenant, session, image.identity}) out.add(std::as_bytes(std::span(text)));
-  out.add(std::as_bytes(std::span(image.tokens)));
-  for (const StatePiece& piece : image.pieces) {
+  out.add_number(as_u32(snapshot.identity.size()));
+  out.add_number(as_u32(snapshot.tokens.size()));
+  out.add_number(as_u32(snapshot.pieces.size()));
+  for (const std::string& text : {tenant, session, snapshot.identity}) out.add(std::as_bytes(std::span(text)));
+  out.add(std::as_bytes(std::span(snapshot.tokens)));
+  for (const SnapshotPiece& piece : snapshot.pieces) {
     out.add_number(piece.end);
     out.add_number(std::uint64_t{piece.bytes.size()});
   }
@@ -130,11 +130,12 @@ Expected<std::size_t> state_head_bytes(std::span<const std::byte> prefix) {
   }
   const auto version = in.take_number<std::uint32_t>();
   if (version != kStateFileVersion) {
-    return fail(ErrorCode::runtime_decode, std::format("its format is version {}, this is {}", version, kStateFileVersion));
+    return fail(ErrorCode::runtime_decode,
+                std::format("its format is version {}, but this umad uses version {}", version, kStateFileVersion));
   }
   const auto head_bytes = in.take_number<std::uint32_t>();
   if (head_bytes == 0 || head_bytes > kStateHeadBytesMax || head_bytes % kStateBlockBytes != 0) {
-    return damaged("impossible length of the head");
+    return damaged("invalid length of the head");
   }
   return head_bytes;
 }
@@ -150,7 +151,7 @@ bool is_older_state(std::span<const std::byte> prefix) {
 Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   const auto head_bytes = state_head_bytes(bytes);
   if (!head_bytes) return std::unexpected(head_bytes.error());
-  if (*head_bytes != bytes.size()) return damaged(std::format("{} of {} bytes of the head", bytes.size(), *head_bytes));
+  if (*head_bytes != bytes.size()) return damaged(std::format("the head has {} of {} bytes", bytes.size(), *head_bytes));
 
   HeadReader end(bytes.last(kStateChecksumBytes));
   const Checksum stored{.low = end.take_number<std::uint64_t>(), .high = end.take_number<std::uint64_t>()};
@@ -166,11 +167,11 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   const auto identity_bytes = in.take_number<std::uint32_t>();
   const auto tokens_count = in.take_number<std::uint32_t>();
   const auto pieces_count = in.take_number<std::uint32_t>();
-  // Sums of 32-bit numbers: they cannot overflow, and what adds up is there.
+  // Sums of 32-bit numbers cannot overflow here, and the sum bounds every part.
   const std::uint64_t needed = std::uint64_t{kFixedBytes} + tenant_bytes + session_bytes + identity_bytes +
                                std::uint64_t{tokens_count} * sizeof(Token) + std::uint64_t{pieces_count} * kPieceEntryBytes +
                                kStateChecksumBytes;
-  if (in_blocks(needed) != bytes.size()) return damaged("the lengths in the head do not add up");
+  if (in_blocks(needed) != bytes.size()) return damaged("the lengths in the head are inconsistent");
   const auto padding = bytes.first(bytes.size() - kStateChecksumBytes).last(bytes.size() - needed);
   if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; })) return damaged("bytes after the head");
   if ((flags & ~(kPublic | kPrivate)) != 0) return damaged("unknown flags");
@@ -188,7 +189,7 @@ Expected<StateHead> decode_state_head(std::span<const std::byte> bytes) {
   for (std::uint32_t i = 0; i < pieces_count; ++i) {
     const StatePieceEntry piece{.end = in.take_number<std::int32_t>(), .bytes = in.take_number<std::uint64_t>()};
     if (piece.end <= covered) return damaged("a piece is empty");
-    if (piece.bytes > kFileBytesMax - head.file_bytes) return damaged("impossible length of a piece");
+    if (piece.bytes > kFileBytesMax - head.file_bytes) return damaged("invalid length of a piece");
     covered = piece.end;
     head.file_bytes += in_blocks(piece.bytes);
     head.pieces.push_back(piece);

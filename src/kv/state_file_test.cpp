@@ -12,19 +12,19 @@ namespace {
 
 const StateOwner kHeadOwner{.tenant = {"uid:1000"}, .session = {"0123456789abcdef0123456789abcdef"}, .is_public = false};
 
-StateImage head_image(std::size_t first_bytes = 5'000, std::size_t second_bytes = 9) {
-  StateImage image;
-  image.identity = "model|layout";
-  image.tokens = {1, 2, 3, -4, 5};
-  image.pieces.push_back({0, 3, Bytes(first_bytes, std::byte{7})});
-  image.pieces.push_back({3, 5, Bytes(second_bytes, std::byte{8})});
-  return image;
+Snapshot head_snapshot(std::size_t first_bytes = 5'000, std::size_t second_bytes = 9) {
+  Snapshot snapshot;
+  snapshot.identity = "model|layout";
+  snapshot.tokens = {1, 2, 3, -4, 5};
+  snapshot.pieces.push_back({0, 3, Bytes(first_bytes, std::byte{7})});
+  snapshot.pieces.push_back({3, 5, Bytes(second_bytes, std::byte{8})});
+  return snapshot;
 }
 
 // A head whose `at`th byte and those behind it are `number`, with a checksum that is right again.
 template <class Number>
 Bytes changed(std::size_t at, Number number) {
-  Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
+  Bytes bytes = encode_state_head(kHeadOwner, head_snapshot(), checksum_of(head_snapshot()));
   std::memcpy(bytes.data() + at, &number, sizeof number);
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size() - 16);
   std::memcpy(bytes.data() + bytes.size() - 16, &hash.low64, 8);
@@ -35,14 +35,14 @@ Bytes changed(std::size_t at, Number number) {
 TEST(StateFile, HeadsAreReadAsTheyWereWritten) {
   for (const bool is_public : {false, true}) {
     const StateOwner owner{.tenant = {"key:a"}, .session = {}, .is_public = is_public};
-    const StateImage image = head_image();
-    const Bytes bytes = encode_state_head(owner, image, checksum_of(image));
+    const Snapshot snapshot = head_snapshot();
+    const Bytes bytes = encode_state_head(owner, snapshot, checksum_of(snapshot));
     EXPECT_EQ(state_head_bytes(bytes).value(), bytes.size());
     const StateHead head = decode_state_head(bytes).value();
     EXPECT_EQ(head.owner, owner);
-    EXPECT_EQ(head.identity, image.identity);
-    EXPECT_EQ(head.tokens, image.tokens);
-    EXPECT_EQ(head.checksum, checksum_of(image));
+    EXPECT_EQ(head.identity, snapshot.identity);
+    EXPECT_EQ(head.tokens, snapshot.tokens);
+    EXPECT_EQ(head.checksum, checksum_of(snapshot));
     ASSERT_EQ(head.pieces.size(), 2u);
     EXPECT_EQ(head.pieces[0].end, 3);
     EXPECT_EQ(head.pieces[0].bytes, 5'000u);
@@ -53,13 +53,13 @@ TEST(StateFile, HeadsAreReadAsTheyWereWritten) {
 }
 
 TEST(StateFile, TheFirstBytesAreThoseOfTheDocument) {
-  const Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
+  const Bytes bytes = encode_state_head(kHeadOwner, head_snapshot(), checksum_of(head_snapshot()));
   EXPECT_EQ(std::memcmp(bytes.data(), "umastate\x02\0\0\0\0\x10\0\0", 16), 0);
   EXPECT_EQ(std::memcmp(bytes.data() + 56, "uid:10000123456789abcdef0123456789abcdefmodel|layout\x01\0\0\0\x02\0\0\0", 60), 0);
 }
 
 TEST(StateFile, RefusesEveryFlippedBitOfAHead) {
-  Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
+  Bytes bytes = encode_state_head(kHeadOwner, head_snapshot(), checksum_of(head_snapshot()));
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const int bit : {0, 7}) {
       bytes[at] ^= std::byte{1} << bit;
@@ -71,7 +71,7 @@ TEST(StateFile, RefusesEveryFlippedBitOfAHead) {
 }
 
 TEST(StateFile, RefusesEveryTruncationOfAHead) {
-  const Bytes bytes = encode_state_head(kHeadOwner, head_image(), checksum_of(head_image()));
+  const Bytes bytes = encode_state_head(kHeadOwner, head_snapshot(), checksum_of(head_snapshot()));
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(decode_state_head(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size)))) << size;
   }
@@ -80,7 +80,7 @@ TEST(StateFile, RefusesEveryTruncationOfAHead) {
 TEST(StateFile, SaysThatAnotherVersionIsNoDamage) {
   const auto refused = decode_state_head(changed<std::uint32_t>(8, 3));
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().message, "its format is version 3, this is 2");
+  EXPECT_EQ(refused.error().message, "its format is version 3, but this umad uses version 2");
 }
 
 TEST(StateFile, RefusesLengthsThatLie) {
@@ -108,8 +108,8 @@ TEST(StateFile, RefusesBytesThatNobodyWrote) {
 }
 
 TEST(StateFile, NamesDifferWhereAnyPartOfTheKeyDoes) {
-  const StateImage image = head_image();
-  const auto name = [&](const StateOwner& owner) { return state_name(owner, image.identity, image.tokens); };
+  const Snapshot snapshot = head_snapshot();
+  const auto name = [&](const StateOwner& owner) { return state_name(owner, snapshot.identity, snapshot.tokens); };
   StateOwner other_tenant = kHeadOwner;
   other_tenant.tenant.value += "0";
   StateOwner other_session = kHeadOwner;
@@ -120,15 +120,15 @@ TEST(StateFile, NamesDifferWhereAnyPartOfTheKeyDoes) {
                                     name(other_tenant),
                                     name(other_session),
                                     name(everybodys),
-                                    state_name(kHeadOwner, "model", image.tokens),
-                                    state_name(kHeadOwner, image.identity, std::span(image.tokens).first(4))};
+                                    state_name(kHeadOwner, "model", snapshot.tokens),
+                                    state_name(kHeadOwner, snapshot.identity, std::span(snapshot.tokens).first(4))};
   for (const std::string& each : names) {
     EXPECT_EQ(each.size(), 32u);
     EXPECT_EQ(each.find_first_not_of("0123456789abcdef"), std::string::npos);
   }
   std::ranges::sort(names);
   EXPECT_EQ(std::ranges::adjacent_find(names), names.end());
-  EXPECT_EQ(name(kHeadOwner), state_name(kHeadOwner, image.identity, image.tokens));
+  EXPECT_EQ(name(kHeadOwner), state_name(kHeadOwner, snapshot.identity, snapshot.tokens));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Whose a stored state is, and so who may use it.
+// The owner of a stored state, and so who may use it.
 #pragma once
 
 #include "core/ids.h"
@@ -7,9 +7,9 @@ namespace uma::kv {
 
 struct StateOwner {
   TenantId tenant;
-  SessionId session;        // empty: of no session, a prefix that any of the tenant's may use
-  bool is_public = false;   // other tenants may use it too
-  bool is_private = false;  // only its session and those that began as a copy of it may: its numbers came from elsewhere
+  SessionId session;        // Empty: a prefix without a session, which any request of the tenant may use.
+  bool is_public = false;   // Other tenants may use it, too.
+  bool is_private = false;  // Only its session, and sessions forked from it, may use it, because its KV was imported.
   bool operator==(const StateOwner&) const = default;
 };
 

@@ -6,8 +6,8 @@
 namespace uma::kv {
 namespace {
 
-constexpr double kPauseS = 60;        // a person's pause between two turns, about
-constexpr double kHalfTokens = 8192;  // attention costs as much as all else at about this length
+constexpr double kPauseS = 60;        // A person's typical pause between two turns.
+constexpr double kHalfTokens = 8192;  // At about this length, attention costs as much as everything else.
 
 }  // namespace
 

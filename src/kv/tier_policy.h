@@ -1,4 +1,4 @@
-// Which stored states are worth their place. Pure.
+// Rates stored states for eviction. Pure.
 #pragma once
 
 #include <cstddef>
@@ -9,23 +9,23 @@ namespace uma::kv {
 
 enum class EvictionOrder : std::uint8_t { value, lru };
 
-// What is known of a state that takes room somewhere.
+// The properties of a stored state that its value depends on.
 struct StateView {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
   std::size_t tokens_count = 0;
-  std::uint32_t uses = 0;      // it was resumed
-  double idle_s = 0;           // since it was last used
-  bool is_foreign = false;     // its model is used with other settings now
-  bool is_over_share = false;  // of a tenant that has more of the place than its equal share
+  std::uint32_t uses = 0;      // Number of times it was resumed.
+  double idle_s = 0;           // Time since its last use.
+  bool is_foreign = false;     // Its model is used with other settings now.
+  bool is_over_share = false;  // Its tenant uses more than an equal share of the tier.
 };
 
-// What keeping a state is worth: chance of return x time to compute it again / bytes. The chance falls with the time it has not
-// been used and rises with every use; the time grows with the square of a long text's length.
+// The value of keeping a state: probability of reuse x time to compute it again / bytes. The probability falls with idle time
+// and rises with every use; the time grows with the square of a long text's length.
 [[nodiscard]] double value_of(const StateView& state);
 
-// The one to go first; null where there are none. Foreign ones go before all others, the longest unused of them first; then
-// those of tenants above their share.
+// The state to evict first; null if there is none. States for other settings go first, the longest unused before the others;
+// then states of tenants above their share.
 [[nodiscard]] const StateView* least_valuable(std::span<const StateView> states, EvictionOrder order);
 
 }  // namespace uma::kv

@@ -11,7 +11,7 @@
 
 namespace uma::kv {
 
-// Hashes are stored: they are over little-endian bytes.
+// Stored hashes are over little-endian bytes.
 static_assert(std::endian::native == std::endian::little);
 
 std::size_t blocks_count(std::size_t tokens_count) {

@@ -13,11 +13,11 @@ namespace uma::kv {
 
 inline constexpr std::size_t kTokensPerBlock = 64;
 
-// The last block may be partial; of no tokens there is none.
+// The last block may be partial. No tokens give no blocks.
 [[nodiscard]] std::size_t blocks_count(std::size_t tokens_count);
 [[nodiscard]] std::span<const Token> block_of(std::span<const Token> tokens, std::size_t block);
 
-// XXH3-128 over the previous block's hash (of the first block: zeros) and the block's tokens. REQUIRES: at most 64 tokens.
+// XXH3-128 over the previous block's hash (zeros for the first block) and the block's tokens. Requires: at most 64 tokens.
 [[nodiscard]] Checksum block_hash(const Checksum& previous, std::span<const Token> block);
 // The hash of every block. O(tokens), some GB/s.
 [[nodiscard]] std::vector<Checksum> block_hashes(std::span<const Token> tokens);

@@ -1,11 +1,9 @@
-// The threads on which ggml's CPU backend computes. The backend is compiled with OpenMP and calls five functions of its
-// runtime; they are defined here, in front of libgomp's (docs/decisions/0012): libgomp puts waiting threads to sleep after 100
-// turns as soon as the threads of all teams are more than the cores, and two lanes have two teams. Measured: a decode call on
-// two threads took 6 ms, and 16 ms from the moment on when another thread had computed with two (docs/BENCHMARKS.md, "Two
-// teams").
-//
-// A team belongs to the thread that calls GOMP_parallel and lives as long as it. Waiting threads spin for kSpin, then sleep: an
-// idle daemon uses no CPU. Everybody else's parallel regions (libggml-base quantizes with OpenMP's loops) go on to libgomp.
+// The threads of ggml's CPU backend. The backend is compiled with OpenMP and calls five functions of its runtime. They are
+// defined here, in front of libgomp's (docs/decisions/0012), because libgomp lets waiting threads sleep after 100 turns as soon
+// as all teams together have more threads than cores, and two lanes have two teams. Measured: a decode call on two threads took
+// 6 ms, and 16 ms after another thread had computed on two threads (docs/BENCHMARKS.md, "Two teams").
+// A team belongs to the thread that calls GOMP_parallel and has the same lifetime. Waiting threads spin for kSpin, then sleep,
+// so an idle daemon uses no CPU. Other parallel regions (libggml-base quantizes with OpenMP's loops) are passed to libgomp.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,9 +19,9 @@
 namespace uma::llm {
 namespace {
 
-// Longer than the time between two steps of a graph, shorter than a tick.
+// Longer than the gap between two steps of a graph, shorter than a tick.
 constexpr auto kSpin = std::chrono::microseconds(200);
-constexpr int kTurnsPerLook = 64;  // at the clock
+constexpr int kTurnsPerLook = 64;  // Turns between two readings of the clock.
 
 void spin_once() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -48,7 +46,7 @@ using Region = void (*)(void*);
 
 class Team;
 
-// What a thread is while it computes.
+// The role of a thread in its team.
 struct Member {
   Team* team = nullptr;
   std::uint32_t number = 0;
@@ -68,7 +66,8 @@ class Team {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Runs region(data) on `size` threads, the caller among them, and returns when all have. 2 <= size <= kSizeMax.
+  // Runs region(data) on `size` threads, including the caller, and returns when all threads have finished. REQUIRES: 2 <= size
+  // <= kSizeMax.
   void run(Region region, void* data, std::uint32_t size) {
     while (threads_.size() + 1 < size) {
       const auto number = static_cast<std::uint32_t>(threads_.size() + 1);
@@ -87,7 +86,7 @@ class Team {
   }
 
   void barrier() {
-    // Before arriving: once all have, the next region may begin, of another size.
+    // Read before arriving, because the last arrival lets the next region begin, perhaps with another size.
     const std::uint32_t round = rounds_.load(std::memory_order_acquire);
     const std::uint32_t size = size_;
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size) return wait_for_change(rounds_, round);
@@ -96,7 +95,7 @@ class Team {
     rounds_.notify_all();
   }
 
-  // True for the first member that comes to its n-th single section.
+  // True for the first member at its n-th single section.
   bool take_single(std::uint32_t number) { return singles_taken_.compare_exchange_strong(number, number + 1); }
   [[nodiscard]] std::uint32_t size() const { return size_; }
 
@@ -117,26 +116,26 @@ class Team {
       const std::uint32_t size = seen & kSizeMax;
       if (size == kOver) return;
       if (number >= size) continue;
-      // The region cannot end without this thread, so what it is stays as it was announced.
+      // The region cannot end without this thread, so the announced values stay valid.
       member = {.team = this, .number = number, .singles_passed = 0};
       region_(data_);
       barrier();
     }
   }
 
-  // Written between regions, when no other thread of the team is in one.
+  // Written between regions only, while no other thread of the team runs.
   std::vector<std::thread> threads_;
   Region region_ = nullptr;
   void* data_ = nullptr;
   std::uint32_t size_ = 1;
 
-  std::atomic<std::uint32_t> regions_{0};              // a count of those begun, and the size of the latest
-  alignas(64) std::atomic<std::uint32_t> arrived_{0};  // at the barrier
-  alignas(64) std::atomic<std::uint32_t> rounds_{0};   // of the barrier, that are over
+  std::atomic<std::uint32_t> regions_{0};              // The number of started regions, and the size of the latest one.
+  alignas(64) std::atomic<std::uint32_t> arrived_{0};  // Threads at the barrier.
+  alignas(64) std::atomic<std::uint32_t> rounds_{0};   // Completed rounds of the barrier.
   alignas(64) std::atomic<std::uint32_t> singles_taken_{0};
 };
 
-// Whether the region is code of ggml's CPU backend. Asked once per graph; the last answer is nearly always the one.
+// Whether the region is code of ggml's CPU backend. Asked once per graph; the last answer is cached.
 bool is_of_backend(Region region) {
   thread_local std::pair<Region, bool> last{nullptr, false};
   if (last.first != region) {
@@ -162,7 +161,7 @@ extern "C" {
   using namespace uma::llm;
   static const auto libgomp = next<void (*)(Region, void*, unsigned, unsigned)>("GOMP_parallel");
   if (libgomp != nullptr && !is_of_backend(region)) return libgomp(region, data, size, flags);
-  if (member.team != nullptr || size <= 1) {  // a region within a region has one thread, as by OpenMP's default
+  if (member.team != nullptr || size <= 1) {  // A nested region has one thread, which is OpenMP's default.
     const Member outer = std::exchange(member, {});
     region(data);
     member = outer;

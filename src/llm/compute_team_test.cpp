@@ -21,7 +21,7 @@ int omp_get_num_threads();
 namespace uma::llm {
 namespace {
 
-// What a backend does with its threads: divide, wait for each other, let one of them do a step alone.
+// Works like a graph on a backend's threads: divides the work, waits at barriers, runs a step on a single thread.
 struct Work {
   explicit Work(unsigned size) : parts(size), size_seen(size) {}
   std::vector<long> parts;
@@ -84,7 +84,7 @@ TEST(ComputeTeam, TeamsOfSeveralThreadsDoNotTouchEachOther) {
 
 TEST(ComputeTeam, SleepsWhenThereIsNothingToDo) {
   compute(4, 10);
-  // A thread that waits by spinning is never found asleep.
+  // A spinning thread never has the state "sleeping".
   const auto are_others_asleep = [] {
     const std::string self = std::to_string(::gettid());
     return std::ranges::all_of(std::filesystem::directory_iterator("/proc/self/task"), [&](const auto& task) {

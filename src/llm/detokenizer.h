@@ -1,5 +1,5 @@
-// Turns tokens into text as they come, in whole UTF-8 characters only: the bytes of an unfinished character wait for the next
-// token. Bytes that can never become a character come out as U+FFFD.
+// Converts tokens to text in whole UTF-8 characters: the bytes of an unfinished character are held until the next token.
+// Invalid bytes become U+FFFD.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ class Detokenizer {
 
   // Appends the characters that `token` completes to `out`.
   void push(Token token, std::string& out);
-  // Appends what still waits for bytes that never came.
+  // Appends U+FFFD for an unfinished character at the end of the text.
   void finish(std::string& out);
 
  private:
   const Vocab& vocab_;
-  std::string pending_;  // at most 3 bytes between calls
+  std::string pending_;  // At most 3 bytes between calls.
 };
 
 }  // namespace uma::llm

@@ -5,7 +5,7 @@
 namespace uma::llm {
 namespace {
 
-// Three tokens: the first and the second half of an emoji, and a byte that fits nowhere.
+// Three tokens: the two halves of an emoji, and an invalid byte.
 class PieceVocab final : public Vocab {
  public:
   [[nodiscard]] std::int32_t size() const override { return 3; }

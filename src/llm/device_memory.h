@@ -1,4 +1,4 @@
-// The memory of devices that compute apart from the CPU.
+// The memory of GPUs.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ struct DeviceMemory {
   std::uint64_t free = 0;
 };
 
-// Of each GPU with memory of its own, in the library's order; empty on a machine without any. Asks the drivers: milliseconds.
+// Lists the GPUs with memory of their own, in the library's order; empty on a machine without one. Asks the drivers, which
+// takes milliseconds.
 [[nodiscard]] std::vector<DeviceMemory> gpu_memory();
 
 }  // namespace uma::llm

@@ -7,8 +7,7 @@
 namespace uma::llm {
 namespace {
 
-// The first entry at which the running sum of weight(entry) exceeds `left`; where rounding has left none, the last with a
-// weight.
+// The first entry whose running sum of weight(entry) exceeds `left`; after rounding errors, the last entry with a weight.
 template <class Weight>
 Token pick(const Distribution& distribution, double left, Weight weight) {
   Token last = distribution.front().token;
@@ -38,7 +37,7 @@ Token verify_drafted(const Distribution& wanted, const Distribution& draft, Toke
   const double drafted_chance = chance_of(draft, drafted);
   UMA_CHECK(!wanted.empty() && drafted_chance > 0);
   if (random.next_unit() * drafted_chance < chance_of(wanted, drafted)) return drafted;
-  // Called with the entries in order of their tokens.
+  // Entries are visited in order of their tokens.
   auto in_draft = draft.begin();
   const auto excess = [&](const TokenChance& entry) {
     while (in_draft != draft.end() && in_draft->token < entry.token) ++in_draft;
@@ -47,7 +46,7 @@ Token verify_drafted(const Distribution& wanted, const Distribution& draft, Toke
   };
   double mass = 0;
   for (const TokenChance& entry : wanted) mass += excess(entry);
-  // The two are the same but for rounding, by which the token was refused.
+  // The distributions differ only by rounding, and rounding caused the rejection.
   if (mass <= 0) return chance_of(wanted, drafted) > 0 ? drafted : draw(wanted, random);
   in_draft = draft.begin();
   return pick(wanted, random.next_unit() * mass, excess);

@@ -1,5 +1,5 @@
-// The chances of the next token as a value, and the rule that verifies a token which a draft model drew: Leviathan, Kalman,
-// Matias, "Fast Inference from Transformers via Speculative Decoding" (ICML 2023). Pure, but for the random numbers it draws.
+// The probabilities of the next token as a value, and the rule that verifies a draft token: Leviathan, Kalman, Matias, "Fast
+// Inference from Transformers via Speculative Decoding" (ICML 2023). Pure except for the random numbers.
 #pragma once
 
 #include <vector>
@@ -14,18 +14,18 @@ struct TokenChance {
   double chance = 0;
 };
 
-// In order of their tokens, each token once, every chance > 0, sum 1. Tokens that are not in it have none.
+// Sorted by token, each token at most once, every chance > 0, sum 1. A missing token has the chance 0.
 using Distribution = std::vector<TokenChance>;
 
-// O(log n).
+// The chance of `token`, 0 if it is missing. O(log n).
 [[nodiscard]] double chance_of(const Distribution& distribution, Token token);
 
-// Requires a distribution that is not empty.
+// Draws one token. REQUIRES: a distribution that is not empty.
 [[nodiscard]] Token draw(const Distribution& distribution, Random& random);
 
 // Returns a token that is distributed as `wanted`, given that `drafted` was drawn from `draft` with other random numbers:
-// `drafted` with chance min(1, wanted(drafted) / draft(drafted)), else a draw from max(0, wanted - draft), normalised. It is
-// equal to `drafted` only where that was accepted. Requires draft(drafted) > 0. O(size of both).
+// `drafted` with chance min(1, wanted(drafted) / draft(drafted)), else a draw from max(0, wanted - draft), normalised. The
+// result equals `drafted` only if the draft token was accepted. REQUIRES: draft(drafted) > 0. O(size of both).
 [[nodiscard]] Token verify_drafted(const Distribution& wanted, const Distribution& draft, Token drafted, Random& random);
 
 }  // namespace uma::llm

@@ -1,5 +1,5 @@
-// The rule that verifies drafted tokens, tried by chi-square: what it returns must be distributed as the verifying model says,
-// however the draft model is wrong. Wrong rules are tried as well, so that the bound is seen to tell them apart.
+// Chi-square tests of the rule that verifies draft tokens: the result must have the distribution of the verifying model,
+// however wrong the draft model is. Wrong rules are tested as well, to show that the bound detects them.
 #include "llm/distribution.h"
 
 #include <algorithm>
@@ -27,8 +27,8 @@ std::map<Token, int> counts_of(const Rule& rule, const Distribution& wanted, con
   return counts;
 }
 
-// Pearson's statistic of the counts, divided by the value that one right sample in about 20,000 exceeds (Wilson, Hilferty
-// 1931): above 1 the counts are not of this distribution. A token that cannot come counts as infinitely wrong.
+// Pearson's statistic of the counts, divided by a value that one correct sample in about 20,000 exceeds (Wilson, Hilferty
+// 1931): above 1 the counts do not have this distribution. An impossible token counts as infinitely wrong.
 double misfit(const std::map<Token, int>& counts, const Distribution& expected) {
   int total = 0;
   for (const auto& [token, count] : counts) {
@@ -47,7 +47,7 @@ double misfit(const std::map<Token, int>& counts, const Distribution& expected) 
   return sum / (freedom * std::pow(1 - scale + kNormalQuantile * std::sqrt(scale), 3));
 }
 
-// Some tokens, each with a chance that no sample of this size could miss.
+// Random tokens, each with a chance that no sample of this size can miss.
 Distribution random_distribution(Random& random, Token tokens) {
   Distribution made;
   double total = 0;
@@ -109,7 +109,7 @@ TEST(VerifyDrafted, AcceptsAsOftenAsTheTwoOverlap) {
     const Token drafted = draw(kDraft, drafting);
     accepted += verify_drafted(kWanted, kDraft, drafted, verifying) == drafted ? 1 : 0;
   }
-  constexpr double kOverlap = 0.2 + 0.15 + 0.05;  // sum of min(wanted, draft)
+  constexpr double kOverlap = 0.2 + 0.15 + 0.05;  // The sum of min(wanted, draft).
   EXPECT_NEAR(accepted, kDraws * kOverlap, 4 * std::sqrt(kDraws * kOverlap * (1 - kOverlap)));
 }
 
@@ -135,7 +135,7 @@ std::vector<float> random_logits(Random& random, std::size_t count) {
   return logits;
 }
 
-// Parameters with every kind of cut, and bias and penalties.
+// Parameters with every kind of cut, and with bias and penalties.
 std::vector<SamplingParams> kinds_of_sampling() {
   std::vector<SamplingParams> made(7);
   for (SamplingParams& params : made) params.temperature = 0.8;
@@ -191,7 +191,7 @@ TEST(SamplerVerify, DrawsAsSampleDoesWhateverTheDraftModelSays) {
     Distribution expected;
     std::vector<float> copy = logits;
     sampler.distribution(copy, expected);
-    // A few dozen classes: single tokens would be too rare.
+    // A few dozen classes, because single tokens are too rare.
     const auto by_class = [](Token token) { return token % 25; };
     Distribution classes;
     for (Token c = 0; c < 25; ++c) {

@@ -15,11 +15,11 @@
 namespace uma::llm {
 namespace {
 
-// Of a vocabulary, for each token: its text in several tables, and the pairs it is merged from. Measured: 165 without pairs.
+// Memory of a vocabulary per token: its text in several tables, and its merges. Measured: 165 without merges.
 constexpr std::uint64_t kTokenBytes = 300;
 
-// Where the matrix units take weights from they lie in another order, and 8-bit ones with a sum beside each block: 38 bytes in
-// place of 34. Rows of tokens stay where tokens are looked up, and are there too if logits are made of them.
+// In the layout of the matrix units, 8-bit weights have a sum beside each block: 38 bytes instead of 34. The token embeddings
+// stay in the normal layout, and are also stored in this one if they compute the logits.
 std::uint64_t amx_bytes(const GgufHeader& header, bool makes_vectors) {
   const std::uint64_t sums = (header.weight_bytes - header.token_bytes) / 34 * 4;
   return sums + (header.has_output || makes_vectors ? 0 : header.token_bytes);
@@ -45,7 +45,7 @@ Estimated estimate_layout(const GgufHeader& header, const ContextOptions& option
   return layout;
 }
 
-// A context for the longest sequence of such a one.
+// A context for one sequence of the longest length.
 ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cells, bool is_unified) {
   options.sequences = 1;
   options.has_spare = false;
@@ -56,11 +56,11 @@ ContextOptions one_sequence_of(ContextOptions options, std::int32_t sequence_cel
 
 ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& options) {
   const auto [cells, sequences, is_unified] = estimate_layout(header, options);
-  // Keys and values of one token, in numbers; 34 bytes hold 32 of them as q8_0.
+  // Numbers in the keys and values of one token; q8_0 stores 32 numbers in 34 bytes.
   const std::int64_t numbers = header.head_count_kv_sum * (header.key_length + header.value_length);
   const std::int64_t cache = options.kv_type == KvType::q8_0 ? numbers * 34 / 32 : numbers * 2;
   const std::int64_t rows = options.ubatch_rows;
-  // A layer's tensors that live at the same time, and what each row may see.
+  // The simultaneous tensors of a layer, and the attention mask of each row.
   const std::int64_t wide = 8 * header.embedding_length + 3 * header.feed_forward_length;
   const std::int64_t seen = header.head_count_kv_sum == 0 ? 0 : is_unified ? cells : cells / sequences;
   const std::int64_t words = rows * wide + rows * seen / 2;
@@ -71,13 +71,13 @@ ContextBytes estimate_context(const GgufHeader& header, const ContextOptions& op
           .output = static_cast<std::uint64_t>(logits * kWord)};
 }
 
-// The library's own arithmetic.
+// Measured with the library's own arithmetic.
 Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, std::span<const ContextOptions> contexts) {
   init_llama();
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<Footprint> {
     llama_model_params params = llama_model_default_params();
     params.no_alloc = true;
-    params.load_mode = LLAMA_LOAD_MODE_NONE;  // with a mapped file it ends the process
+    params.load_mode = LLAMA_LOAD_MODE_NONE;  // Mapping the file would end the process.
     library_log().forget();
     const std::unique_ptr<llama_model, decltype(&llama_model_free)> model(llama_model_load_from_file(path.c_str(), params),
                                                                           llama_model_free);
@@ -103,7 +103,7 @@ Expected<Footprint> dry_run(const std::string& path, const GgufHeader& header, s
       footprint.one_sequence.push_back(part->bytes);
     }
     for (const ContextBytes& bytes : footprint.contexts) {
-      if (bytes.compute == 0) return fail(ErrorCode::model_load, "the library did not say what it computes with");
+      if (bytes.compute == 0) return fail(ErrorCode::model_load, "libllama reported no compute buffer");
     }
     return footprint;
   });
@@ -132,7 +132,7 @@ Expected<Footprint> measure_footprint(const std::string& path, std::span<const C
   if (!header) return std::unexpected(header.error());
   auto measured = dry_run(path, *header, contexts);
   if (measured) return measured;
-  log_debug("{}: its memory is estimated: {}", path, measured.error().message);
+  log_debug("{}: memory need estimated from the header, because it cannot be measured: {}", path, measured.error().message);
   return estimate_footprint(*header, contexts);
 }
 

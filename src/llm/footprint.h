@@ -1,4 +1,4 @@
-// What memory a model takes, known before it is loaded.
+// The memory need of a model, computed before it is loaded.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +12,44 @@
 
 namespace uma::llm {
 
-// Cells of a sequence by default: at most so many, and so many for a model that names no context length.
+// The default cells of a sequence: the model's context length up to this number, and this number for a model without one.
 inline constexpr std::int32_t kDefaultSequenceCells = 4096;
 
 struct ContextBytes {
-  std::uint64_t cache = 0;    // keys and values, or states
-  std::uint64_t compute = 0;  // the largest computation's tensors
-  std::uint64_t output = 0;   // logits
+  std::uint64_t cache = 0;    // Keys and values, or states.
+  std::uint64_t compute = 0;  // Tensors of the largest computation.
+  std::uint64_t output = 0;   // Logits.
 
   [[nodiscard]] std::uint64_t total() const { return cache + compute + output; }
   bool operator==(const ContextBytes&) const = default;
 };
 
 struct Footprint {
-  bool is_measured = false;    // by a dry run of the library; else estimated from the file's header
-  bool makes_vectors = false;  // its contexts are those of an embedding model or a reranker
+  bool is_measured = false;    // True: measured by a dry run of the library; false: estimated from the file's header.
+  bool makes_vectors = false;  // True: the contexts belong to an embedding model or a reranker.
   std::uint64_t weights = 0;
-  std::vector<ContextBytes> contexts;      // of each that was asked for
-  std::vector<ContextBytes> one_sequence;  // of one with room for a sequence of each of those; none where it makes vectors
+  std::vector<ContextBytes> contexts;  // One entry for each requested context.
+  // For each requested context, the same context for a single sequence; empty if makes_vectors.
+  std::vector<ContextBytes> one_sequence;
 
-  [[nodiscard]] std::uint64_t total() const;  // of weights and contexts
+  [[nodiscard]] std::uint64_t total() const;  // Weights and contexts.
 };
 
-// Of one copy of the weights and such contexts on it; for an embedding model or a reranker they are as llm::EmbeddingContext
-// has them. A dry run: the library reads the vocabulary and lays out everything,
-// without allocating it; 1 to 500 ms, by the vocabulary's size. Where that fails, the estimate. Any thread, beside other loads
-// and computations, which wait for some milliseconds as they do when a context is made. Errors: E_MODEL_002, the file is bad.
+// Measures one copy of the weights and the given contexts on it, by a dry run: the library reads the vocabulary and plans all
+// allocations without allocating, which takes 1 to 500 ms, depending on the vocabulary's size. If the dry run fails, the result
+// is an estimate. The contexts of an embedding model or a reranker are counted as llm::EmbeddingContext. Any thread. Loads and
+// computations on other threads wait for some milliseconds, as they do when a context is made. Errors: E_MODEL_002 for a bad
+// file.
 [[nodiscard]] Expected<Footprint> measure_footprint(const std::string& path, std::span<const ContextOptions> contexts);
 
-// How an embedding model's context is made where one of chat would be made so.
+// Converts the options of a chat context to those of an embedding context.
 [[nodiscard]] EmbeddingOptions embedding_options(const ContextOptions& options);
 
-// Beside weights and contexts: what the vocabulary takes in the library and here.
+// The memory of the vocabulary, in the library and here; not part of weights and contexts.
 [[nodiscard]] std::uint64_t table_bytes(const GgufHeader& header);
 
-// From the header alone. Weights and caches are near the truth (windows are counted as if they reached everywhere), computing
-// is a rule of thumb.
+// Estimates from the header alone. Weights and caches are close to the real values (window layers are counted as full layers);
+// the compute part is a rule of thumb.
 [[nodiscard]] Footprint estimate_footprint(const GgufHeader& header, std::span<const ContextOptions> contexts);
 
 }  // namespace uma::llm

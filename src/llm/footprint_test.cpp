@@ -53,7 +53,7 @@ TEST_P(FootprintOf, TheDryRunKnowsWhatTheModelWillTake) {
     const auto context = (*model)->new_context(contexts[i]);
     ASSERT_TRUE(context.has_value()) << context.error().message;
     const ContextShape& shape = (*context)->shape();
-    // The library's text has KiB.
+    // The library logs sizes in rounded KiB.
     constexpr double kRounding = 32'768;
     if (shape.checks_states) {
       const auto cache = static_cast<double>(shape.kv_bytes_per_token * static_cast<std::uint64_t>(shape.cells));
@@ -62,7 +62,7 @@ TEST_P(FootprintOf, TheDryRunKnowsWhatTheModelWillTake) {
     const auto vocabulary = static_cast<std::uint64_t>((*model)->vocab().size());
     EXPECT_EQ(bytes.output, static_cast<std::uint64_t>(shape.logits_rows_max) * vocabulary * sizeof(float));
     EXPECT_NEAR(static_cast<double>(shape.memory_bytes), static_cast<double>(bytes.total()), kRounding);
-    // The context for prompts that a lane has beside it.
+    // The context of the prefill lane.
     ContextOptions one = contexts[i];
     one.sequences = 1;
     one.cells = shape.sequence_cells_max;
@@ -84,7 +84,7 @@ TEST_P(FootprintOf, TheEstimateIsNotFarOff) {
   EXPECT_GE(measured->weights, estimated.weights);
   const auto ratio = static_cast<double>(estimated.total()) / static_cast<double>(measured->total());
   EXPECT_GT(ratio, 0.6);
-  EXPECT_LT(ratio, 3.0);  // windows are counted as if they reached everywhere
+  EXPECT_LT(ratio, 3.0);  // Window layers are counted as full layers.
 }
 
 TEST(Footprint, FollowsWhatIsAskedFor) {
@@ -129,7 +129,7 @@ TEST(Footprint, ABadFileIsAnErrorAndOneWithoutWeightsIsEstimated) {
   const auto absent = measure_footprint("/nonexistent/model.gguf", {});
   ASSERT_FALSE(absent.has_value());
   EXPECT_EQ(absent.error().code, ErrorCode::model_load);
-  // A header that is right, of a model that the library cannot lay out: it has no layers.
+  // A correct header of a model without layers, which the library cannot lay out.
   const std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / ("uma-foot-" + std::to_string(::getpid()));
   testing::GgufBytes::small_model().write(path);
   const auto estimated = measure_footprint(path.string(), std::vector{options_of(256, 1)});
@@ -167,7 +167,7 @@ TEST(Footprint, DisturbsNoLoadsAndNoComputations) {
     ASSERT_TRUE(footprint.has_value());
     EXPECT_TRUE(footprint->is_measured);
     EXPECT_EQ(footprint->contexts, expected->contexts);
-    // Why one load fails is not said of another.
+    // The reason of one failed load must not appear in the next.
     EXPECT_FALSE(load_llama_model("/nonexistent/model.gguf", {}).has_value());
   }
   is_over = true;

@@ -23,21 +23,21 @@
 namespace uma::llm {
 namespace {
 
-// Far above every model, far below what damaged bytes say.
+// Limits far above every model and far below the numbers in damaged files.
 constexpr std::uint64_t kPairsMax = 1u << 16;
 constexpr std::uint64_t kTensorsMax = 1u << 16;
 constexpr std::uint64_t kKeyBytesMax = 256;
-constexpr std::uint64_t kTensorNameBytesMax = 63;  // the library's own limit
-constexpr std::uint64_t kTextBytesMax = 256;       // of a value that is kept
-constexpr std::uint64_t kArrayKeptMax = 1024;      // numbers of an array that is kept: one for each layer
+constexpr std::uint64_t kTensorNameBytesMax = 63;  // The library's limit.
+constexpr std::uint64_t kTextBytesMax = 256;       // Bytes of a kept text.
+constexpr std::uint64_t kArrayKeptMax = 1024;      // Numbers of a kept array, which has one for each layer.
 constexpr std::uint64_t kAlignmentMax = 1u << 20;
-constexpr std::int64_t kLayersMax = 512;  // the library's own limits: it ends the process beyond them
+constexpr std::int64_t kLayersMax = 512;  // The library's limits; beyond them it ends the process.
 constexpr std::int64_t kExpertsMax = 512;
-constexpr std::int64_t kNumberMax = 1 << 24;  // of every other number of a shape
+constexpr std::int64_t kNumberMax = 1 << 24;  // Limit of every other number of a shape.
 constexpr std::uint64_t kDimensionsMax = 4;
 constexpr std::uint64_t kDefaultAlignment = 32;
 
-// How GGUF numbers the types of values.
+// The numbers of the value types in GGUF.
 enum class ValueType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
 
 std::uint64_t width_of(ValueType type) {
@@ -45,8 +45,8 @@ std::uint64_t width_of(ValueType type) {
   return kWidths[static_cast<std::size_t>(type)];
 }
 
-// Types of weights: how many numbers a block has and how many bytes it takes. Absent: those that the library has dropped, and
-// those that it only computes with, which end the process where weights are expected.
+// The types of weights, with numbers and bytes per block. Missing are types that the library has dropped, and types for
+// computation only, which end the process when used for weights.
 struct TensorType {
   std::uint32_t number;
   std::uint64_t block;
@@ -61,7 +61,7 @@ constexpr TensorType kTensorTypes[] = {
     {35, 256, 66},  {39, 32, 17},   {40, 64, 36},   {41, 128, 18},  {42, 64, 18},
 };
 
-// Tensors that the library multiplies or adds as they are: another type than f32 ends the process.
+// Tensors that the library multiplies or adds without conversion. A type other than f32 ends the process.
 bool must_be_f32(std::string_view name, std::span<const std::uint64_t> sizes) {
   const bool is_vector = std::ranges::all_of(sizes.subspan(1), [](std::uint64_t size) { return size == 1; });
   static constexpr std::string_view kStates[] = {".ssm_conv1d", ".ssm_a", ".ssm_d"};
@@ -69,7 +69,7 @@ bool must_be_f32(std::string_view name, std::span<const std::uint64_t> sizes) {
   return is_vector || name.contains("norm") || name == "token_types.weight" || std::ranges::any_of(kStates, is_part);
 }
 
-// Values of these keys are kept; a leading dot or line: of all keys that end like this.
+// Values of these keys are kept. A leading dot or underscore matches every key with this ending.
 constexpr std::string_view kKeptSuffixes[] = {
     "general.architecture",
     "general.name",
@@ -115,7 +115,7 @@ std::optional<std::uint64_t> multiply(std::uint64_t a, std::uint64_t b) {
 
 using Value = std::variant<std::int64_t, double, bool, std::string, std::vector<std::int64_t>>;
 
-// Reads forwards in pieces. The first problem stays; what is read after it is zeros.
+// Reads forwards in pieces. The first problem is kept; every later read returns zeros.
 class HeadReader {
  public:
   HeadReader(std::uint64_t file_bytes, const ReadAt& read)
@@ -138,7 +138,7 @@ class HeadReader {
   std::uint32_t u32() { return static_cast<std::uint32_t>(unsigned_number(4)); }
   std::uint64_t u64() { return unsigned_number(8); }
 
-  // A text of at most `bytes_max`; one that is longer is a problem.
+  // Reads a text of at most `bytes_max` bytes. A longer text is a problem.
   std::string text(std::uint64_t bytes_max, std::string_view what) {
     const std::uint64_t size = u64();
     if (is_ok() && size > bytes_max) refuse(std::format("{} of {} bytes", what, size));
@@ -153,11 +153,11 @@ class HeadReader {
   }
 
  private:
-  // Whether so many bytes are left; else it is the problem.
+  // Whether this many bytes are left. Records a problem if not.
   bool has(std::uint64_t bytes) {
     if (is_ok() && bytes > end_ - position_) {
-      refuse(end_ < file_bytes_ ? std::format("its metadata goes on beyond {} MiB", kGgufHeadBytesMax >> 20)
-                                : std::format("it ends in the middle of its metadata, after {} bytes", file_bytes_));
+      refuse(end_ < file_bytes_ ? std::format("its metadata is larger than {} MiB", kGgufHeadBytesMax >> 20)
+                                : std::format("the file is truncated in its metadata, after {} bytes", file_bytes_));
     }
     return is_ok();
   }
@@ -188,7 +188,7 @@ class HeadReader {
   std::uint64_t window_bytes_ = 0;
 };
 
-// Reads the pairs and the list of tensors, and keeps what is asked for.
+// Reads the key-value pairs and the list of tensors, and keeps the values of GgufHeader.
 class HeaderParser {
  public:
   HeaderParser(std::uint64_t file_bytes, const ReadAt& read) : reader_(file_bytes, read), file_bytes_(file_bytes) {}
@@ -205,10 +205,10 @@ class HeaderParser {
 
  private:
   void read_counts() {
-    if (reader_.u32() != 0x46554747) return reader_.refuse("it is no GGUF file: it does not begin with GGUF");
+    if (reader_.u32() != 0x46554747) return reader_.refuse("not a GGUF file: it does not begin with GGUF");
     header_.version = reader_.u32();
     if (header_.version == 0x02000000 || header_.version == 0x03000000) {
-      return reader_.refuse("it was written for machines of the other byte order");
+      return reader_.refuse("the file has the wrong byte order for this machine");
     }
     if (header_.version < 2 || header_.version > 3) {
       return reader_.refuse(std::format("its GGUF version is {}, not 2 or 3", header_.version));
@@ -223,7 +223,7 @@ class HeaderParser {
   std::optional<ValueType> read_type() {
     const std::uint32_t number = reader_.u32();
     if (number <= static_cast<std::uint32_t>(ValueType::f64)) return static_cast<ValueType>(number);
-    reader_.refuse(std::format("a value of the unknown type {}", number));
+    reader_.refuse(std::format("a value has the unknown type {}", number));
     return std::nullopt;
   }
 
@@ -235,7 +235,7 @@ class HeaderParser {
     if (!is_kept(key)) return skip_value(*type, key);
     auto value = read_value(*type);
     if (!reader_.is_ok()) return;
-    if (values_.contains(key)) return reader_.refuse(std::format("the key {} comes twice", key));
+    if (values_.contains(key)) return reader_.refuse(std::format("the key {} appears twice", key));
     if (value) values_.emplace(std::move(key), *std::move(value));
   }
 
@@ -250,16 +250,16 @@ class HeaderParser {
   }
 
   void skip_items(ValueType type, std::uint64_t count) {
-    if (type == ValueType::array) return reader_.refuse("an array of arrays");
+    if (type == ValueType::array) return reader_.refuse("an array contains arrays");
     if (type != ValueType::text) {
       const auto bytes = multiply(count, width_of(type));
-      return bytes ? reader_.skip(*bytes) : reader_.refuse(std::format("an array of {} values", count));
+      return bytes ? reader_.skip(*bytes) : reader_.refuse(std::format("an array claims {} values", count));
     }
-    // Every text takes eight bytes at least, so the file's end bounds the loop.
+    // Every text takes at least eight bytes, so the end of the file bounds the loop.
     for (std::uint64_t i = 0; i < count && reader_.is_ok(); ++i) reader_.skip(reader_.u64());
   }
 
-  // Nothing: a kind that is of no use here.
+  // Returns nothing for an unused type.
   std::optional<Value> read_value(ValueType type) {
     switch (type) {
       case ValueType::text:
@@ -286,7 +286,7 @@ class HeaderParser {
     return text;
   }
 
-  // What no 64-bit number with a sign holds becomes the largest that does, which no check lets pass.
+  // A number beyond int64 becomes the largest int64, which fails every check.
   std::int64_t read_integer(ValueType type) {
     const std::uint64_t width = width_of(type);
     const std::uint64_t value = reader_.unsigned_number(width);
@@ -326,7 +326,7 @@ class HeaderParser {
     return text == nullptr ? std::string() : *text;
   }
 
-  // A number of the model's shape, or one for each layer: the largest. 0 where there is none.
+  // A number of the model's shape; the maximum if the file has one for each layer; 0 if missing.
   std::int64_t number_of(std::string_view suffix, std::int64_t max) {
     const std::string key = header_.architecture + std::string(suffix);
     std::int64_t value = 0;
@@ -354,8 +354,8 @@ class HeaderParser {
     if (const auto* type = find<std::int64_t>("general.file_type")) header_.file_type = *type;
     read_split();
     if (header_.architecture.empty()) {
-      // Only the first file of a model in several has its metadata.
-      if (header_.split_index == 0) reader_.refuse("it does not say its architecture (general.architecture)");
+      // In a split model, only the first file has the metadata.
+      if (header_.split_index == 0) reader_.refuse("general.architecture is missing");
       return;
     }
     read_sizes();
@@ -370,34 +370,34 @@ class HeaderParser {
     }
   }
 
-  // Numbers that the library computes with unseen: some end the process, some its patience.
+  // Checks numbers that the library uses unchecked. Some would end the process, some take for ever.
   void check_numbers() {
     for (const auto& [key, value] : values_) {
       if (!key.ends_with("_epsilon")) continue;
       const auto* number = std::get_if<double>(&value);
       if (number == nullptr || !(*number >= 0 && *number < 1)) {
-        return reader_.refuse(std::format("{} is no number from 0 to 1", key));
+        return reader_.refuse(std::format("{} is not between 0 and 1", key));
       }
     }
     if (!values_.contains(header_.architecture + ".rope.dimension_count")) return;
     const std::int64_t turned = number_of(".rope.dimension_count", kNumberMax);
-    // Models with states may say that they turn nothing.
+    // Models with states may have no rotation.
     const bool may_be_none = header_.state_bytes > 0;
     if (turned % 2 != 0 || turned > header_.key_length || (turned == 0 && !may_be_none)) {
-      reader_.refuse(std::format("{}.rope.dimension_count is {}: it must be even, and no more than a head's {}",
+      reader_.refuse(std::format("{}.rope.dimension_count is {}: it must be even, and at most the head size {}",
                                  header_.architecture, turned, header_.key_length));
     }
   }
 
-  // What the library takes for granted of a kind of model, and of its vocabulary.
+  // Checks the library's assumptions about a kind of model and its vocabulary.
   void check_kind() {
     static constexpr std::string_view kMixtures[] = {"smallthinker", "llada-moe"};
     if (std::ranges::contains(kMixtures, header_.architecture) && header_.expert_count == 0) {
-      reader_.refuse(std::format("{}.expert_count is 0, and such a model has experts", header_.architecture));
+      reader_.refuse(std::format("{}.expert_count is 0, but this architecture has experts", header_.architecture));
     }
     const std::string tokenizer = text_of("tokenizer.ggml.model");
     if (tokenizer == "none" || tokenizer == "no_vocab") {
-      reader_.refuse(std::format("it has no vocabulary: tokenizer.ggml.model is {}", tokenizer));
+      reader_.refuse(std::format("the model has no vocabulary: tokenizer.ggml.model is {}", tokenizer));
     }
   }
 
@@ -406,7 +406,7 @@ class HeaderParser {
     if (const auto* count = find<std::int64_t>("split.count"); count != nullptr && *count > 1) header_.split_count = *count;
     if (const auto* index = find<std::int64_t>("split.no")) header_.split_index = *index;
     if (header_.split_count > kFilesMax || header_.split_index < 0 || header_.split_index >= header_.split_count) {
-      reader_.refuse(std::format("it says to be file {} of {}", header_.split_index, header_.split_count));
+      reader_.refuse(std::format("the metadata calls this file {} of {}", header_.split_index, header_.split_count));
     }
   }
 
@@ -422,7 +422,7 @@ class HeaderParser {
     if (header_.vocabulary_size == 0) header_.vocabulary_size = number_of(".vocab_size", kNumberMax);
     if (!reader_.is_ok() || header_.is_projector()) return;
     if (header_.vocabulary_size > kNumberMax) {
-      return reader_.refuse(std::format("a vocabulary of {} tokens", header_.vocabulary_size));
+      return reader_.refuse(std::format("the vocabulary has {} tokens", header_.vocabulary_size));
     }
     if (header_.block_count == 0 || header_.embedding_length == 0 || header_.context_length == 0) {
       return reader_.refuse(
@@ -430,7 +430,7 @@ class HeaderParser {
                       header_.architecture, header_.block_count, header_.embedding_length, header_.context_length));
     }
     if (header_.expert_used_count > header_.expert_count || (header_.expert_count > 0 && header_.expert_used_count == 0)) {
-      reader_.refuse(std::format("it has {} experts and uses {}", header_.expert_count, header_.expert_used_count));
+      reader_.refuse(std::format("the model has {} experts and uses {}", header_.expert_count, header_.expert_used_count));
     }
   }
 
@@ -453,7 +453,7 @@ class HeaderParser {
     }
   }
 
-  // As the library lays states out: for each layer a window of the convolution's inputs and the state itself, in f32.
+  // The library's layout of a state: for each layer a window of the convolution's inputs and the state itself, in f32.
   void read_states() {
     const std::int64_t kernel = number_of(".ssm.conv_kernel", kLayersMax);
     const std::int64_t inner = inner_size_ = number_of(".ssm.inner_size", kNumberMax);
@@ -470,13 +470,13 @@ class HeaderParser {
     if (reader_.is_ok() && (dimensions == 0 || dimensions > kDimensionsMax)) {
       reader_.refuse(std::format("tensor {} has {} dimensions", name, dimensions));
     }
-    if (reader_.is_ok() && !names_.insert(name).second) reader_.refuse(std::format("tensor {} comes twice", name));
+    if (reader_.is_ok() && !names_.insert(name).second) reader_.refuse(std::format("tensor {} appears twice", name));
     std::vector<std::uint64_t> sizes;
     std::uint64_t numbers = 1;
     for (std::uint32_t i = 0; i < dimensions && reader_.is_ok(); ++i) {
       sizes.push_back(reader_.u64());
       const auto product = multiply(numbers, sizes.back());
-      // The library counts bytes in 64 bits with a sign.
+      // The library counts bytes in signed 64-bit numbers.
       if (!product || *product == 0 || *product > std::numeric_limits<std::int64_t>::max() / 8) {
         return reader_.refuse(std::format("tensor {} has the size {} in dimension {}", name, sizes.back(), i));
       }
@@ -491,42 +491,42 @@ class HeaderParser {
     }
     if (sizes.front() % type->block != 0) {
       return reader_.refuse(
-          std::format("tensor {} has rows of {} numbers, its type blocks of {}", name, sizes.front(), type->block));
+          std::format("tensor {} has rows of {} numbers, but blocks of {}", name, sizes.front(), type->block));
     }
     if (!header_.is_projector()) check_tensor(name, sizes, number);
     add_tensor(name, offset, numbers, numbers / type->block * type->bytes);
   }
 
-  // What the library takes for granted of a model's tensors.
+  // Checks the library's assumptions about a model's tensors.
   void check_tensor(const std::string& name, std::span<const std::uint64_t> sizes, std::uint32_t type) {
     if (type != kF32 && must_be_f32(name, sizes)) {
-      return reader_.refuse(std::format("tensor {} has the type {}, and must be f32", name, type));
+      return reader_.refuse(std::format("tensor {} has the type {}, but must have f32", name, type));
     }
     if (type == kI32 && !name.contains("tid2eid")) {
-      return reader_.refuse(std::format("tensor {} holds integers, which are no weights", name));
+      return reader_.refuse(std::format("tensor {} has integers instead of weights", name));
     }
     check_row(name, "token_embd.weight", sizes.front(), header_.embedding_length, "embedding_length");
     check_row(name, ".ssm_out.weight", sizes.front(), inner_size_, "ssm.inner_size");
   }
   void check_row(const std::string& name, std::string_view checked, std::uint64_t row, std::int64_t expected,
                  std::string_view key) {
-    // Only the first file of a model in several has its metadata.
+    // In a split model, only the first file has the metadata.
     if (header_.architecture.empty() || !name.ends_with(checked)) return;
     if (name.size() > checked.size() && checked.front() != '.') return;
     if (row != static_cast<std::uint64_t>(expected)) {
       reader_.refuse(
-          std::format("tensor {} has rows of {} numbers, and {}.{} is {}", name, row, header_.architecture, key, expected));
+          std::format("tensor {} has rows of {} numbers, but {}.{} is {}", name, row, header_.architecture, key, expected));
     }
   }
 
-  // Tensors lie one behind the other, each at a multiple of the alignment.
+  // Tensors are stored one behind the other, each at a multiple of the alignment.
   void add_tensor(const std::string& name, std::uint64_t offset, std::uint64_t numbers, std::uint64_t bytes) {
     if (offset != aligned(data_end_)) {
       return reader_.refuse(
-          std::format("tensor {} begins at {}, not behind the one before, at {}", name, offset, aligned(data_end_)));
+          std::format("tensor {} begins at {}, not behind the previous tensor, at {}", name, offset, aligned(data_end_)));
     }
     if (bytes > file_bytes_ || offset > file_bytes_ - bytes) {
-      return reader_.refuse(std::format("it ends before its tensor {} does, which needs {} bytes", name, bytes));
+      return reader_.refuse(std::format("the file is truncated: tensor {} needs {} bytes", name, bytes));
     }
     data_end_ = offset + bytes;
     header_.parameters += numbers;
@@ -541,21 +541,22 @@ class HeaderParser {
     header_.data_offset = aligned(reader_.position());
     if (header_.data_offset > file_bytes_ || data_end_ > file_bytes_ - header_.data_offset) {
       if (data_end_ == 0) return;
-      reader_.refuse(std::format("it ends before its tensors do: they need {} bytes from byte {} on, the file has {}",
-                                 data_end_, header_.data_offset, file_bytes_));
+      reader_.refuse(std::format("the file is truncated: its tensors need {} bytes from byte {} on, the file has {}", data_end_,
+                                 header_.data_offset, file_bytes_));
     }
   }
 
   [[nodiscard]] std::uint64_t aligned(std::uint64_t bytes) const { return (bytes + alignment_ - 1) / alignment_ * alignment_; }
 
-  static constexpr std::uint64_t kTokensBound = std::uint64_t{1} << 40;  // refused later, with the number
+  // Larger numbers are refused later, with the number in the message.
+  static constexpr std::uint64_t kTokensBound = std::uint64_t{1} << 40;
 
   HeadReader reader_;
   const std::uint64_t file_bytes_;
   GgufHeader header_;
   std::uint64_t alignment_ = kDefaultAlignment;
-  std::int64_t inner_size_ = 0;  // of layers with states
-  std::uint64_t data_end_ = 0;   // of the tensors so far, from the first one's begin
+  std::int64_t inner_size_ = 0;  // Inner size of layers with states.
+  std::uint64_t data_end_ = 0;   // End of the tensors so far, from the beginning of the first.
   std::map<std::string, Value> values_;
   std::set<std::string> names_;
 };
@@ -574,7 +575,7 @@ Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& re
 }
 
 Expected<GgufHeader> read_gguf_header(const std::string& path) {
-  // Opening a pipe would wait for its other end.
+  // O_NONBLOCK, because opening a pipe would wait for its other end.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status{};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
@@ -614,18 +615,18 @@ Expected<GgufHeader> read_model_header(const std::string& path) {
   const auto split = parse_split_name(path);
   if (!split || split->count != header->split_count || split->index != header->split_index) {
     return fail(ErrorCode::model_load,
-                std::format("{}: it is file {} of {} of a model, and its name must end in -{:05}-of-{:05}.gguf", path,
+                std::format("{}: this is file {} of {} of a model, so its name must end in -{:05}-of-{:05}.gguf", path,
                             header->split_index + 1, header->split_count, header->split_index + 1, header->split_count));
   }
   if (split->index != 0) {
-    return fail(ErrorCode::model_load, std::format("{}: a model begins with its first file, {}", path, split->file(0)));
+    return fail(ErrorCode::model_load, std::format("{}: load the first file of the model instead, {}", path, split->file(0)));
   }
   for (std::int64_t i = 1; i < split->count; ++i) {
     const auto part = read_gguf_header(split->file(i));
     if (!part) return std::unexpected(part.error());
     if (part->split_count != split->count || part->split_index != i) {
-      return fail(ErrorCode::model_load,
-                  std::format("{}: it says to be file {} of {}", split->file(i), part->split_index + 1, part->split_count));
+      return fail(ErrorCode::model_load, std::format("{}: the metadata calls this file {} of {}", split->file(i),
+                                                     part->split_index + 1, part->split_count));
     }
     header->tensors_count += part->tensors_count;
     header->weight_bytes += part->weight_bytes;

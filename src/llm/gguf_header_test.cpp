@@ -23,7 +23,7 @@ namespace {
 
 using testing::GgufBytes;
 
-// Of a file that begins with `head` and is `file_bytes` long.
+// Reads a file of `file_bytes` bytes that begins with `head`.
 Expected<GgufHeader> read(std::string_view head, std::uint64_t file_bytes) {
   return read_gguf_header(file_bytes, [&](std::uint64_t offset, std::span<std::byte> into) -> std::size_t {
     if (offset >= head.size()) return 0;
@@ -35,7 +35,7 @@ Expected<GgufHeader> read(std::string_view head, std::uint64_t file_bytes) {
 Expected<GgufHeader> read(const GgufBytes& file) {
   return read(file.head(), file.file_bytes());
 }
-// The error of a file that must be refused.
+// The error message of a refused file.
 std::string refusal(const Expected<GgufHeader>& header) {
   EXPECT_FALSE(header.has_value());
   if (header) return "";
@@ -120,7 +120,7 @@ TEST(GgufHeader, TheLibraryReadsTheSame) {
 }
 
 TEST(GgufHeader, RefusesWhatIsNoGguf) {
-  EXPECT_TRUE(refusal(read("", 0)).contains("ends"));
+  EXPECT_TRUE(refusal(read("", 0)).contains("truncated"));
   EXPECT_TRUE(refusal(read("GGML\3\0\0\0", 8)).contains("does not begin with GGUF"));
   std::string head = GgufBytes::small_model().head();
   head[4] = 9;
@@ -128,7 +128,7 @@ TEST(GgufHeader, RefusesWhatIsNoGguf) {
   head.replace(4, 4, std::string_view("\0\0\0\3", 4));
   EXPECT_TRUE(refusal(read(head, head.size())).contains("byte order"));
   head = GgufBytes::small_model().head();
-  head[15] = 1;  // of 2^56 tensors
+  head[15] = 1;  // The tensor count becomes 2^56.
   EXPECT_TRUE(refusal(read(head, head.size())).contains("it claims"));
 }
 
@@ -136,7 +136,7 @@ TEST(GgufHeader, RefusesAHeadThatIsCutAnywhere) {
   const std::string head = GgufBytes::small_model().head();
   for (std::size_t size = 0; size < head.size(); ++size) {
     EXPECT_FALSE(read(std::string_view(head).substr(0, size), size).has_value()) << size;
-    // The file is longer, and cannot be read to its end.
+    // The file is longer than its readable part.
     EXPECT_FALSE(read(std::string_view(head).substr(0, size), 10'000).has_value()) << size;
   }
 }
@@ -144,7 +144,7 @@ TEST(GgufHeader, RefusesAHeadThatIsCutAnywhere) {
 TEST(GgufHeader, RefusesAModelWithoutAVocabulary) {
   for (const char* tokenizer : {"none", "no_vocab"}) {
     GgufBytes file = GgufBytes::small_model();
-    expect_refused(file.text("tokenizer.ggml.model", tokenizer), "it has no vocabulary");
+    expect_refused(file.text("tokenizer.ggml.model", tokenizer), "the model has no vocabulary");
   }
   GgufBytes file = GgufBytes::small_model();
   EXPECT_TRUE(read(file.text("tokenizer.ggml.model", "llama")).has_value());
@@ -176,13 +176,13 @@ TEST(GgufHeader, RefusesLengthsThatCannotBe) {
     GgufBytes file = GgufBytes::small_model();
     return file.array_of("tokenizer.ggml.scores", type, count);
   };
-  expect_refused(with_array(6, std::uint64_t{1} << 62), "array of");
-  expect_refused(with_array(6, 1 << 20), "ends in the middle");
-  expect_refused(with_array(8, ~std::uint64_t{0}), "ends in the middle");
-  expect_refused(with_array(9, 1), "array of arrays");
+  expect_refused(with_array(6, std::uint64_t{1} << 62), "array claims");
+  expect_refused(with_array(6, 1 << 20), "truncated in its metadata");
+  expect_refused(with_array(8, ~std::uint64_t{0}), "truncated in its metadata");
+  expect_refused(with_array(9, 1), "contains arrays");
   expect_refused(with_array(77, 1), "unknown type 77");
   std::string head = GgufBytes::small_model().head();
-  for (std::size_t i = 24; i < 32; ++i) head[i] = '\xff';  // the first key's length
+  for (std::size_t i = 24; i < 32; ++i) head[i] = '\xff';  // The length of the first key.
   EXPECT_TRUE(refusal(read(head, head.size())).contains("a key of"));
 }
 
@@ -207,18 +207,18 @@ TEST(GgufHeader, RefusesShapesThatTheLibraryDoesNotSurvive) {
   expect_refused(with("llama.context_length", 0xffff'ffff), "context_length is 4294967295");
   expect_refused(with("llama.expert_count", 4), "4 experts and uses 0");
   expect_refused(with("llama.rope.dimension_count", 7), "must be even");
-  expect_refused(with("llama.rope.dimension_count", 10), "no more than a head's 8");
+  expect_refused(with("llama.rope.dimension_count", 10), "at most the head size 8");
   expect_refused(with("llama.rope.dimension_count", 0), "must be even");
 
   GgufBytes file = GgufBytes::small_model();
-  expect_refused(file.f32("llama.attention.layer_norm_rms_epsilon", -1), "no number from 0 to 1");
+  expect_refused(file.f32("llama.attention.layer_norm_rms_epsilon", -1), "is not between 0 and 1");
   file = GgufBytes::small_model();
-  expect_refused(file.f32("llama.attention.layer_norm_epsilon", __builtin_nanf("")), "no number from 0 to 1");
+  expect_refused(file.f32("llama.attention.layer_norm_epsilon", __builtin_nanf("")), "is not between 0 and 1");
   file = GgufBytes::small_model();
   expect_refused(file.u32("general.alignment", 24), "not a power of two");
   file = GgufBytes::small_model();
-  expect_refused(file.u32("llama.block_count", 1), "comes twice");
-  expect_refused(GgufBytes().u32("llama.block_count", 1), "does not say its architecture");
+  expect_refused(file.u32("llama.block_count", 1), "appears twice");
+  expect_refused(GgufBytes().u32("llama.block_count", 1), "general.architecture is missing");
 }
 
 TEST(GgufHeader, RefusesTensorsThatTheLibraryDoesNotSurvive) {
@@ -232,20 +232,20 @@ TEST(GgufHeader, RefusesTensorsThatTheLibraryDoesNotSurvive) {
   expect_refused(with("a", {0}, 0), "size 0 in dimension 0");
   expect_refused(with("a", {std::uint64_t{1} << 40, std::uint64_t{1} << 40}, 0), "in dimension 1");
   expect_refused(with("a", {16, 2}, 99), "unknown type 99");
-  expect_refused(with("a", {16, 2}, 15), "unknown type 15");  // one that is only computed with
-  expect_refused(with("a", {16, 2}, 8), "its type blocks of 32");
-  expect_refused(with("blk.0.attn_norm.weight", {16}, 1), "must be f32");
-  expect_refused(with("blk.0.ssm_conv1d.weight", {4, 16}, 1), "must be f32");
-  expect_refused(with("blk.0.ffn_up.weight", {16, 2}, 26), "no weights");
-  expect_refused(with("token_embd.weight", {16, 4}, 0), "comes twice");
+  expect_refused(with("a", {16, 2}, 15), "unknown type 15");  // A type for computation only.
+  expect_refused(with("a", {16, 2}, 8), "but blocks of 32");
+  expect_refused(with("blk.0.attn_norm.weight", {16}, 1), "must have f32");
+  expect_refused(with("blk.0.ssm_conv1d.weight", {4, 16}, 1), "must have f32");
+  expect_refused(with("blk.0.ffn_up.weight", {16, 2}, 26), "integers instead of weights");
+  expect_refused(with("token_embd.weight", {16, 4}, 0), "appears twice");
   expect_refused(with(std::string(64, 'x'), {16}, 0), "a tensor's name of 64 bytes");
 
   GgufBytes file = GgufBytes::small_model();
-  expect_refused(file.tensor_at("a", {16}, 0, 64), "behind the one before");
+  expect_refused(file.tensor_at("a", {16}, 0, 64), "behind the previous tensor");
   file = GgufBytes::small_model();
-  expect_refused(file.tensor_at("a", {std::uint64_t{1} << 58}, 0, 320), "ends before its tensor");
+  expect_refused(file.tensor_at("a", {std::uint64_t{1} << 58}, 0, 320), "truncated: tensor");
   const GgufBytes whole = GgufBytes::small_model();
-  EXPECT_TRUE(refusal(read(whole.head(), whole.file_bytes() - 1)).contains("ends before its tensors do"));
+  EXPECT_TRUE(refusal(read(whole.head(), whole.file_bytes() - 1)).contains("truncated: its tensors"));
   GgufBytes wide;
   wide.text("general.architecture", "llama").u32("llama.block_count", 1).u32("llama.context_length", 8);
   wide.u32("llama.embedding_length", 16).tensor("token_embd.weight", {32, 4});
@@ -274,7 +274,7 @@ class GgufFiles : public ::testing::Test {
   ~GgufFiles() override { std::filesystem::remove_all(folder_); }
   [[nodiscard]] std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // File `index` of `count`.
+  // Writes file `index` of `count`.
   void write_part(const std::string& name, std::uint32_t index, std::uint32_t count) const {
     GgufBytes file = index == 0 ? GgufBytes::small_model() : GgufBytes();
     file.u32("split.count", count).u32("split.no", index);
@@ -302,9 +302,9 @@ TEST_F(GgufFiles, AModelOfSeveralFilesIsTheSumOfThem) {
   EXPECT_EQ(header->weight_bytes, (16u * 4 + 16 + 3 * 16 * 32) * 4);
   EXPECT_EQ(header->architecture, "llama");
 
-  EXPECT_TRUE(refusal(read_model_header(path("big-00002-of-00003.gguf"))).contains("begins with its first file"));
+  EXPECT_TRUE(refusal(read_model_header(path("big-00002-of-00003.gguf"))).contains("load the first file"));
   write_part("big-00003-of-00003.gguf", 1, 3);
-  EXPECT_TRUE(refusal(read_model_header(path("big-00001-of-00003.gguf"))).contains("says to be file 2 of 3"));
+  EXPECT_TRUE(refusal(read_model_header(path("big-00001-of-00003.gguf"))).contains("calls this file 2 of 3"));
   write_part("other.gguf", 0, 2);
   EXPECT_TRUE(refusal(read_model_header(path("other.gguf"))).contains("its name must end in -00001-of-00002.gguf"));
 }

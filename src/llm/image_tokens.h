@@ -1,5 +1,6 @@
-// What stands for the rows of an image in a chain: tokens that no vocabulary has, made from the image, from what encodes it and
-// from the row's number. So the same image at the same place is the same tokens, in every session and after every restart.
+// The tokens that represent the rows of an image in a chain. They are outside every vocabulary, and computed from the image,
+// its encoder and the number of the row. So the same image at the same place has the same tokens, in every session and after
+// every restart.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +10,13 @@
 
 namespace uma::llm {
 
-inline constexpr Token kImageTokensBegin = 1 << 30;  // larger than any vocabulary
+inline constexpr Token kImageTokensBegin = 1 << 30;  // Larger than any vocabulary.
 
 [[nodiscard]] constexpr bool is_image_token(Token token) {
   return token >= kImageTokensBegin;
 }
 
-// `image`: the hash of its file. `projector`: ProjectorFacts::identity.
+// `image` is the hash of the image's file, `projector` is ProjectorFacts::identity.
 [[nodiscard]] Token image_token(std::string_view image, std::string_view projector, std::int32_t row);
 
 }  // namespace uma::llm

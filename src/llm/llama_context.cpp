@@ -15,7 +15,7 @@ namespace uma::llm {
 namespace {
 
 constexpr std::uint32_t kBatchRows = 2048;
-constexpr std::uint32_t kDraftRows = 16;  // that may ask for logits beside one row of each sequence
+constexpr std::uint32_t kDraftRows = 16;  // Rows with logits, beside one row of each sequence.
 constexpr std::int32_t kSplitSequenceCellsMin = 2048;
 constexpr std::int32_t kLibrarySequencesMax = 256;
 
@@ -23,8 +23,8 @@ ggml_type cache_type(KvType type) {
   return type == KvType::q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
 }
 
-// Keys and values of all layers for one token, where every head is a part of the embedding's width and has them.
-std::uint64_t kv_bytes_foretold(const llama_model* model, KvType type) {
+// The keys and values of all layers for one token, if all heads have them and share the embedding's width.
+std::uint64_t kv_bytes_estimated(const llama_model* model, KvType type) {
   if (llama_model_is_recurrent(model)) return 0;
   const auto heads = static_cast<std::uint64_t>(std::max(1, llama_model_n_head(model)));
   const auto heads_kv = static_cast<std::uint64_t>(std::max(1, llama_model_n_head_kv(model)));
@@ -33,21 +33,21 @@ std::uint64_t kv_bytes_foretold(const llama_model* model, KvType type) {
   return numbers * ggml_type_size(cache_type(type)) / static_cast<std::uint64_t>(ggml_blck_size(cache_type(type)));
 }
 
-// The same where the whole cache takes `cache_bytes`, which the library tells in hundredths of a MiB. What heads of another
-// width take, or layers without keys and values, is in there; with states beside it, it is more than that.
-std::uint64_t kv_bytes_measured(std::uint64_t foretold, std::uint64_t cache_bytes, std::int32_t cells, bool has_states) {
+// The same, computed from the measured cache size, which the library reports in hundredths of a MiB. It includes heads of
+// another width and layers without keys and values; in models that also keep states, it is too large.
+std::uint64_t kv_bytes_measured(std::uint64_t estimated, std::uint64_t cache_bytes, std::int32_t cells, bool has_states) {
   constexpr std::uint64_t kRounding = (std::uint64_t{1} << 20) / 100;
   const auto count = static_cast<std::uint64_t>(cells);
   const std::uint64_t least = cache_bytes - std::min(cache_bytes, kRounding);
-  const bool is_as_foretold = foretold * count >= least && foretold * count <= cache_bytes + kRounding;
-  if (cache_bytes == 0 || is_as_foretold) return foretold;
+  const bool is_as_estimated = estimated * count >= least && estimated * count <= cache_bytes + kRounding;
+  if (cache_bytes == 0 || is_as_estimated) return estimated;
   const std::uint64_t measured = (cache_bytes + kRounding) / count;
-  return has_states ? std::min(foretold, measured) : measured;
+  return has_states ? std::min(estimated, measured) : measured;
 }
 
-// Cells and layout as asked, or chosen: each sequence gets what the model was trained for up to 4096 tokens, all together no
-// more than a quarter of the memory that is free. Split where that leaves each sequence a useful length of its own (faster on a
-// CPU, docs/decisions/0004), one shared pool where not.
+// Cells and layout, as requested or chosen. By default each sequence gets the training context up to 4096 tokens, and all
+// sequences together at most a quarter of the free memory. The layout is split if that gives each sequence enough cells (faster
+// on a CPU, docs/decisions/0004), else unified.
 struct Layout {
   std::uint32_t cells;
   bool unified;
@@ -60,7 +60,7 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
     const auto sequence_cells = static_cast<std::uint64_t>(std::min(train, kDefaultSequenceCells));
     cells = sequence_cells * static_cast<std::uint64_t>(options.sequences);
     const std::uint64_t affordable =
-        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_foretold(model, options.kv_type));
+        available_memory_bytes() / 4 / std::max<std::uint64_t>(1, kv_bytes_estimated(model, options.kv_type));
     if (affordable > 0) cells = std::max(sequence_cells, std::min(cells, affordable));
   }
   bool unified = options.layout == KvLayout::unified;
@@ -71,19 +71,19 @@ Layout choose_layout(const llama_model* model, const ContextOptions& options) {
   return {static_cast<std::uint32_t>(cells), unified};
 }
 
-// The library lays a graph's inputs, one of which has a word for each row with logits, one behind the other at multiples of 32
-// bytes. One that does not end at a cache line pushes every tensor behind it off the lines: with AVX-512 prompts then took 1.25
+// The library stores the inputs of a graph one behind the other at multiples of 32 bytes, and one input has a word for each row
+// with logits. If this input does not end at a cache line, every later tensor is misaligned: with AVX-512, prompts took 1.25
 // times as long (docs/BENCHMARKS.md, "Tensors on cache lines").
 std::uint32_t whole_cache_lines(std::uint32_t words) {
   constexpr std::uint32_t kWordsPerLine = 16;
   return (words + kWordsPerLine - 1) / kWordsPerLine * kWordsPerLine;
 }
 
-// A state begins with a magic number, the id of its sequence, the number of streams of its cache and then, stream by stream,
-// the number of cells, which is followed by the cells where it is not 0 (32-bit words; libllama 0.7.0). Each cell has its
-// position, the number of its sequences, which is 1, and the id of the sequence; their keys and values come after the last of
-// them. A sequence is in one stream, and it does not matter in which: here it is the last one, so that nothing comes behind its
-// values. Only for models whose one cache this is: others have a second one or a state behind it, or nothing but a state.
+// A state begins with a magic number, the id of its sequence and the number of streams of its cache. Then each stream has its
+// number of cells, followed by the cells unless the number is 0 (32-bit words; libllama 0.7.0). Each cell has its position, the
+// number of its sequences, which is 1, and the id of the sequence; the keys and values follow the last cell. A sequence is in
+// one stream, and any stream will do: here it is the last one, so that nothing follows its values. Only for models with a
+// single cache; other models have a second cache or a state behind it, or only a state.
 constexpr std::size_t kWord = sizeof(std::uint32_t);
 constexpr std::size_t kStreamsAt = 2 * kWord;
 constexpr std::size_t kCountsAt = 3 * kWord;
@@ -95,7 +95,7 @@ std::uint32_t word_at(std::span<const std::byte> bytes, std::size_t at) {
   return word;
 }
 
-// For a cache with another number of streams, empty ones are left out or added.
+// Adds or removes empty streams for a cache with another number of streams.
 std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
   if (bytes.size() < kCountsAt + kWord) return bytes;
   const std::uint32_t streams = word_at(bytes, kStreamsAt);
@@ -107,8 +107,8 @@ std::span<const std::byte> with_streams(Bytes& bytes, std::uint32_t wanted) {
   return std::span<const std::byte>(bytes).subspan(begin);
 }
 
-// Whether a state of one cache has the positions [begin, end) in its last stream, each once. The library would take any: what
-// it refuses later can leave cells behind, and some numbers end the process.
+// Whether a state of one cache has the positions [begin, end) in its last stream, each once. The library accepts any positions,
+// but a state that it refuses later can leave cells behind, and some numbers end the process.
 bool has_positions(std::span<const std::byte> state, std::int32_t begin, std::int32_t end) {
   if (state.size() < kCountsAt + kWord) return false;
   const std::size_t streams = word_at(state, kStreamsAt);
@@ -152,12 +152,12 @@ bool has_states(const llama_model* model) {
 
 namespace {
 
-// The library's parameters of a context as asked for.
+// The library's parameters for the requested context.
 Expected<llama_context_params> context_params(const Layout& layout, const ContextOptions& options) {
   const std::int32_t own = (layout.unified ? 1 : 0) + (options.has_spare ? 1 : 0);
   const std::int32_t sequences = options.sequences + own;
   if (options.sequences < 1 || sequences > kLibrarySequencesMax) {
-    return fail(ErrorCode::model_load, std::format("{} slots were asked for, a context can have 1 to {}", options.sequences,
+    return fail(ErrorCode::model_load, std::format("{} slots were requested, but a context can have 1 to {}", options.sequences,
                                                    kLibrarySequencesMax - own));
   }
   llama_context_params params = llama_context_default_params();
@@ -165,7 +165,7 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   params.n_batch = kBatchRows;
   params.n_ubatch = static_cast<std::uint32_t>(options.ubatch_rows);
   params.n_seq_max = static_cast<std::uint32_t>(sequences);
-  // Each row takes a vocabulary of floats. Fewer than n_seq_max aborts the process.
+  // Each row takes a vocabulary of floats. A value below n_seq_max aborts the process.
   params.n_outputs_max = std::min(kBatchRows, whole_cache_lines(static_cast<std::uint32_t>(sequences) + kDraftRows));
   params.n_threads = options.threads;
   params.n_threads_batch = options.threads_batch > 0 ? options.threads_batch : options.threads;
@@ -178,16 +178,16 @@ Expected<llama_context_params> context_params(const Layout& layout, const Contex
   return params;
 }
 
-// Of one sequence, which may not be longer than the model was trained for.
+// The cells of one sequence, at most the model's training context.
 std::int32_t sequence_cells_of(const llama_model* model, const llama_context* context, const Layout& layout) {
   const auto cells = static_cast<std::int32_t>(layout.unified ? llama_n_ctx(context) : llama_n_ctx_seq(context));
   const std::int32_t train = llama_model_n_ctx_train(model);
   return train > 0 ? std::min(cells, train) : cells;
 }
 
-// What the context takes that this thread made last.
+// The memory of the last context that this thread made.
 ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params) {
-  // The library takes room for logits as they are asked for, up to this many rows.
+  // The library allocates logits on demand, up to this number of rows.
   const std::uint64_t logits = std::uint64_t{params.n_outputs_max} *
                                static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model))) * sizeof(float);
   return {.cache = library_log().cache_bytes(), .compute = library_log().compute_bytes(), .output = logits};
@@ -207,18 +207,16 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     llama_context* context = llama_init_from_model(model.get(), params);
     if (context == nullptr && options.kv_type != KvType::f16) {
       return fail(ErrorCode::model_load,
-                  std::format("no context with quantized keys and values could be made ({}): use kv.type f16",
+                  std::format("cannot make a context with quantized keys and values ({}): use kv.type f16",
                               library_log().last_error()));
     }
     if (context == nullptr) {
       return fail(ErrorCode::model_load,
-                  std::format("no context of {} KV cells could be made: the memory for it is missing; try a smaller --n-ctx",
-                              layout.cells));
+                  std::format("not enough memory for a context of {} KV cells: try a smaller --n-ctx", layout.cells));
     }
     if (llama_get_memory(context) == nullptr) {
       llama_free(context);
-      return fail(ErrorCode::model_load,
-                  "this model keeps nothing of the tokens that it has read, so it cannot continue a text");
+      return fail(ErrorCode::model_load, "this model has no KV cache or state, so it cannot generate text");
     }
     ContextShape shape;
     const auto cells = static_cast<std::int32_t>(llama_n_ctx(context));
@@ -233,19 +231,19 @@ Expected<std::unique_ptr<Context>> LlamaContext::create(std::shared_ptr<llama_mo
     shape.image_rows_max = std::min(shape.batch_rows_max, shape.ubatch_rows_max);
     shape.layers = std::max(1, llama_model_n_layer(model.get()));
     shape.is_unified = layout.unified;
-    // A window as long as the context never leaves anything out.
+    // A window as long as the context never drops a token.
     shape.can_truncate = !has_states(model.get()) &&
                          (llama_model_n_swa(model.get()) == 0 || llama_model_n_swa(model.get()) >= shape.sequence_cells_max);
     shape.checks_states = !has_states(model.get()) && llama_model_n_swa(model.get()) == 0;
-    // The library also says so of states, which cannot forget a part.
+    // The library also reports true for states, which cannot drop a part.
     shape.can_shift = shape.can_truncate && llama_memory_can_shift(llama_get_memory(context));
-    // The library turns it on by itself for quantized values.
+    // The library enables it by itself for quantized values.
     shape.has_flash_attention = options.flash_attention == FlashAttention::on || options.kv_type != KvType::f16 ||
                                 (options.flash_attention == FlashAttention::automatic && library_log().chose_flash_attention());
     const ContextBytes bytes = bytes_of_last(model.get(), params);
     shape.memory_bytes = bytes.total();
     shape.kv_bytes_per_token =
-        kv_bytes_measured(kv_bytes_foretold(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
+        kv_bytes_measured(kv_bytes_estimated(model.get(), options.kv_type), bytes.cache, cells, has_states(model.get()));
     shape.sequence_bytes_max = bytes.cache / (layout.unified ? 1 : static_cast<std::uint64_t>(sequences));
     std::string identity = std::format("{}|{}|cells {}|{} {}|flash {}|{}", model_identity, llama_version(),
                                        shape.sequence_cells_max, ggml_type_name(params.type_k), ggml_type_name(params.type_v),
@@ -263,7 +261,7 @@ Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptio
     library_log().forget();
     const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, *params), llama_free);
     if (context == nullptr) {
-      return fail(ErrorCode::model_load, std::format("no context could be tried: {}", library_log().last_error()));
+      return fail(ErrorCode::model_load, std::format("the context cannot be measured: {}", library_log().last_error()));
     }
     return ContextMeasured{.bytes = bytes_of_last(model, *params),
                            .sequence_cells = sequence_cells_of(model, context.get(), layout),
@@ -308,7 +306,8 @@ Expected<DecodeStatus> LlamaContext::decode(std::span<const BatchRow> rows, Call
 }
 
 Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead) {
-  // The library asks the monitor while it turns keys too, but does not notice an end there, which leaves some of them unturned.
+  // The library also asks the monitor while it rotates keys, but ignores an interruption there, which would leave some keys
+  // unrotated.
   monitor_.store(is_shifted_ ? nullptr : monitor, std::memory_order_release);
   if (sees_ahead) llama_set_causal_attn(context_, false);
   auto status = guarded(ErrorCode::runtime_decode, "decoding", [&]() -> Expected<DecodeStatus> {
@@ -317,7 +316,7 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
       case 0:
         return DecodeStatus::done;
       case 1:
-        return DecodeStatus::no_room;
+        return DecodeStatus::out_of_cells;
       case 2:
         return DecodeStatus::interrupted;
       default:
@@ -328,7 +327,7 @@ Expected<DecodeStatus> LlamaContext::run(const llama_batch& batch, CallMonitor* 
   if (sees_ahead) llama_set_causal_attn(context_, true);
   monitor_.store(nullptr, std::memory_order_release);
   if (status) is_shifted_ = false;
-  // A computation that ended early leaves states half changed, and the library takes their sequences for longer than they are.
+  // After an interruption, states are partly changed, and the library reports too long sequences.
   if (has_states_ && (!status || *status == DecodeStatus::interrupted)) {
     for (std::int32_t i = 0; i < batch.n_tokens; ++i) llama_memory_seq_rm(memory(), batch.seq_id[i][0], -1, -1);
   }
@@ -340,7 +339,7 @@ Expected<DecodeStatus> LlamaContext::decode_image(const ImageRows& rows, CallMon
   const auto width = static_cast<std::size_t>(llama_model_n_embd_inp(model_.get()));
   UMA_CHECK(count > 0 && count <= static_cast<std::size_t>(shape_.image_rows_max) && rows.values.size() == count * width);
   UMA_CHECK(rows.sequence >= 0 && rows.sequence < shape_.sequences);
-  // The arrays of batch_, which has tokens; one of both kinds is refused by the library.
+  // The arrays of batch_ have tokens; the library refuses a batch with both tokens and embeddings.
   llama_batch batch = batch_;
   batch.n_tokens = static_cast<std::int32_t>(count);
   batch.token = nullptr;
@@ -367,8 +366,8 @@ std::int32_t LlamaContext::sequence_length(std::int32_t sequence) {
 bool LlamaContext::can_truncate(std::int32_t sequence, std::int32_t begin) {
   if (begin == 0 || begin >= sequence_length(sequence)) return true;
   if (has_states_) return false;
-  // A saved sequence has only those tokens in its windows that its end sees. The library would remove what comes after `begin`
-  // whether or not the window before it is there.
+  // A saved sequence has only the window at its end. The library would truncate at `begin` even if the window before it is
+  // missing.
   return window_ == 0 || llama_memory_seq_pos_min(memory(), sequence) <= std::max(0, begin + 1 - window_);
 }
 
@@ -385,7 +384,7 @@ void LlamaContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t
 
 void LlamaContext::share(std::int32_t from, std::int32_t to, std::int32_t count) {
   UMA_CHECK(shape_.is_unified && can_truncate(from, count) && sequence_length(to) == 0);
-  // A model that keeps states knows no parts of a sequence.
+  // A model with states cannot copy a part of a sequence.
   llama_memory_seq_cp(memory(), from, to, -1, count >= sequence_length(from) ? -1 : count);
 }
 
@@ -406,12 +405,12 @@ Expected<Unit> LlamaContext::save_state(std::int32_t sequence, std::int32_t begi
   const std::int32_t length = sequence_length(sequence);
   UMA_CHECK(0 <= begin && begin < end && end <= length);
   const bool is_whole = begin == 0 && end == length;
-  UMA_CHECK(is_whole || shape_.knows_pieces());  // a partial copy in a split context aborts the process
+  UMA_CHECK(is_whole || shape_.knows_pieces());  // A partial copy in a split context aborts the process.
   return guarded(ErrorCode::runtime_decode, "saving a sequence", [&]() -> Expected<Unit> {
     const std::int32_t source = is_whole ? sequence : scratch_;
     if (!is_whole) llama_memory_seq_cp(memory(), sequence, scratch_, begin, end);
     const std::size_t size = llama_state_seq_get_size(context_, source);
-    // The empty streams that the library writes behind the cells are to come before them.
+    // The empty streams that the library writes behind the cells must come before them.
     const std::size_t streams_behind =
         has_one_cache() && !shape_.is_unified ? streams_ - 1 - static_cast<std::size_t>(sequence) : 0;
     const std::size_t offset = streams_behind * kWord;
@@ -440,10 +439,10 @@ Expected<Unit> LlamaContext::load_state(std::int32_t sequence, std::int32_t begi
   UMA_CHECK(0 <= begin && begin < end && sequence_length(sequence) == begin);
   auto loaded = guarded(ErrorCode::runtime_decode, "restoring a sequence", [&]() -> Expected<Unit> {
     if (begin != 0 && !shape_.knows_pieces()) {
-      return fail(ErrorCode::runtime_decode, "the stored state is in pieces, which this context does not know");
+      return fail(ErrorCode::runtime_decode, "the stored state is in pieces, but this context takes whole states only");
     }
     if (has_one_cache() && !has_positions(state, begin, end)) {
-      return fail(ErrorCode::runtime_decode, "the stored state has other positions");
+      return fail(ErrorCode::runtime_decode, "the stored state has unexpected positions");
     }
     const std::int32_t target = begin == 0 ? sequence : scratch_;
     const std::size_t read =

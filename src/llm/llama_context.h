@@ -1,4 +1,4 @@
-// Context on libllama. Internal to llm: includes the library's header.
+// Context on libllama. Internal to llm, because it includes the library's header.
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@
 
 namespace uma::llm {
 
-// Whether layers keep, instead of tokens, a state that each token changes. Known of a model loaded for its vocabulary only,
-// too.
+// Whether some layers keep a state that each token changes, instead of the tokens' keys and values. Also works for a model
+// loaded without weights.
 [[nodiscard]] bool has_states(const llama_model* model);
 
-// The layout where the choice is ours: one pool where parts would leave a sequence too little.
+// The default layout: unified if a split layout would give each sequence too few cells.
 [[nodiscard]] bool chooses_unified(std::int64_t cells, std::int32_t sequences, std::int64_t train_tokens);
 
-// What a context of a model that was loaded without its weights (no_alloc) would take and be. Some milliseconds.
+// The size and shape of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
 struct ContextMeasured {
   ContextBytes bytes;
   std::int32_t sequence_cells = 0;
@@ -27,12 +27,12 @@ struct ContextMeasured {
 };
 [[nodiscard]] Expected<ContextMeasured> measure_context(llama_model* model, const ContextOptions& options);
 
-// The library's abort callback; `data` is an atomic pointer to the CallMonitor to ask, null: nobody.
+// The library's abort callback. `data` points to an atomic pointer to the CallMonitor; null: no monitor.
 [[nodiscard]] bool ask_monitor(void* data);
 
 class LlamaContext final : public Context {
  public:
-  // `model` keeps the weights alive for as long as the context lives.
+  // `model` keeps the weights alive while the context exists.
   static Expected<std::unique_ptr<Context>> create(std::shared_ptr<llama_model> model, const std::string& model_identity,
                                                    const ContextOptions& options);
   ~LlamaContext() override;
@@ -57,10 +57,10 @@ class LlamaContext final : public Context {
 
  private:
   LlamaContext(std::shared_ptr<llama_model> model, llama_context* context, ContextShape shape, std::string identity);
-  // `sees_ahead`: every row sees all of the batch.
+  // `sees_ahead`: every row attends to the whole batch.
   [[nodiscard]] Expected<DecodeStatus> run(const llama_batch& batch, CallMonitor* monitor, bool sees_ahead);
   [[nodiscard]] llama_memory_t memory() const { return llama_get_memory(context_); }
-  // Of all layers, for keys and values: what is in its states can be told.
+  // Whether all layers have keys and values in one cache, so that the content of a state can be checked.
   [[nodiscard]] bool has_one_cache() const { return shape_.checks_states; }
 
   std::shared_ptr<llama_model> model_;
@@ -68,14 +68,14 @@ class LlamaContext final : public Context {
   ContextShape shape_;
   std::string identity_;
   std::int32_t vocabulary_;
-  bool has_states_;          // of the past, in some layers at least, instead of tokens
-  std::int32_t window_;      // tokens that some layers see, the last one included; 0: all
-  std::int32_t sequences_;   // that rows may be of
-  std::uint32_t streams_;    // parts of the cache that each have cells of their own: one per sequence, or one in all
-  std::int32_t scratch_;     // a sequence of our own in a unified context, through which pieces of state pass
-  bool is_shifted_ = false;  // keys are to be turned by the next decode
+  bool has_states_;          // Some layers keep a state of the past instead of tokens.
+  std::int32_t window_;      // Length of the attention window, including the current token; 0: no window.
+  std::int32_t sequences_;   // Number of sequences in a batch.
+  std::uint32_t streams_;    // Parts of the cache with cells of their own: one per sequence in a split context, else one.
+  std::int32_t scratch_;     // An internal sequence of a unified context, used to load states in pieces.
+  bool is_shifted_ = false;  // The next decode must rotate the keys.
   llama_batch batch_;
-  std::atomic<CallMonitor*> monitor_{nullptr};  // of the decode that runs; read by the library's threads
+  std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running decode; read by the library's threads.
 };
 
 }  // namespace uma::llm

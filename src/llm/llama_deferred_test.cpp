@@ -1,5 +1,5 @@
-// What the library does later than it says (docs/LIBLLAMA.md): our code relies on these rules, and if a version changes them we
-// want to know. On the library itself, with the random-weight models that the build makes.
+// Tests of operations that the library defers (docs/LIBLLAMA.md). Our code relies on these rules, so these tests fail if a new
+// version changes them. They use the library directly, with the random-weight models of the build.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -18,10 +18,10 @@
 namespace uma::llm {
 namespace {
 
-constexpr double kSame = 0.05;  // rounding: at most 0.02 was seen
-constexpr double kOther = 1.0;  // of another text: at least 2.5 was seen
+constexpr double kSame = 0.05;  // Rounding differences; the maximum seen was 0.02.
+constexpr double kOther = 1.0;  // Differences from another text; the minimum seen was 2.5.
 
-using Kind = std::tuple<const char*, bool>;  // model; whether all sequences share one pool of cells
+using Kind = std::tuple<const char*, bool>;  // The model, and whether all sequences share one pool of cells.
 
 class Deferred : public ::testing::TestWithParam<Kind> {
  protected:
@@ -58,7 +58,7 @@ class Deferred : public ::testing::TestWithParam<Kind> {
     feed(0, text_);
   }
 
-  // A new context, empty.
+  // Makes a new, empty context.
   void begin() {
     llama_context_params params = llama_context_default_params();
     params.n_ctx = 2048;
@@ -72,7 +72,7 @@ class Deferred : public ::testing::TestWithParam<Kind> {
     llama_set_abort_callback(context_.get(), [](void* stops) { return *static_cast<const bool*>(stops); }, &stops_);
   }
 
-  // The logits of the last token; none where the call was aborted.
+  // Returns the logits of the last token; empty if the call was aborted.
   Logits feed(llama_seq_id sequence, const std::vector<Token>& tokens) {
     const auto count = static_cast<std::int32_t>(tokens.size());
     const llama_pos first = llama_memory_seq_pos_max(memory_, sequence) + 1;
@@ -109,9 +109,9 @@ class Deferred : public ::testing::TestWithParam<Kind> {
 
   [[nodiscard]] static bool is_unified() { return std::get<1>(GetParam()); }
   [[nodiscard]] static bool is(std::string_view model) { return std::get<0>(GetParam()) == model; }
-  // Of the cache there is none where all layers keep states.
+  // Deferred copies need a cache, so not all layers may keep states.
   [[nodiscard]] static bool copies_wait() { return !is_unified() && !is("tiny-recurrent"); }
-  // The tests' mixed model has no positions in its attention, so its keys are not turned.
+  // The tests' hybrid model has no positions in its attention, so its keys are not rotated.
   [[nodiscard]] static bool shifts_wait() { return is("tiny") || is("tiny-swa"); }
 
   static void expect_same(const Logits& logits, const Logits& expected) { expect(logits, expected, true); }
@@ -130,9 +130,9 @@ class Deferred : public ::testing::TestWithParam<Kind> {
   std::unique_ptr<llama_model, ModelFree> model_;
   std::unique_ptr<llama_context, ContextFree> context_;
   llama_memory_t memory_ = nullptr;
-  std::vector<Token> text_;  // in sequence 0
+  std::vector<Token> text_;  // The tokens of sequence 0.
   std::vector<Token> other_text_;
-  Logits expected_;  // of the token after the text
+  Logits expected_;  // The logits behind the text.
   Logits other_expected_;
   State other_state_;
 };
@@ -153,7 +153,7 @@ TEST_P(Deferred, ACopyIsRightOnceADecodeHasRun) {
   expect_same(feed(2, {55}), expected_);
 }
 
-// Why a sequence of a split context is copied as a state.
+// This is the reason why a sequence of a split context is copied as a state.
 TEST_P(Deferred, ACopyBetweenPartsIsMadeByTheNextDecode) {
   copy();
   EXPECT_EQ(llama_memory_seq_pos_max(memory_, 1), 119) << "it looks as if it were there";
@@ -184,7 +184,7 @@ TEST_P(Deferred, ACopyOutlivesADecodeThatIsAborted) {
   expect_same(feed(1, {55}), expected_);
 }
 
-// Why cells that were moved up are not saved, and why the decode after a shift is not interrupted.
+// This is the reason why moved cells are not saved, and why the decode after a shift is not interrupted.
 TEST_P(Deferred, KeysAreTurnedByTheNextDecode) {
   shift();
   const Logits expected = feed(0, {55});
@@ -211,7 +211,7 @@ TEST_P(Deferred, KeysAreTurnedByTheNextDecode) {
   expect(feed(0, {55}), expected, !shifts_wait());
 }
 
-// A turn that waits goes with the cells that it is for.
+// A deferred rotation is dropped with its cells.
 TEST_P(Deferred, ARemovalIsDoneAtOnce) {
   shift();
   remove(0);

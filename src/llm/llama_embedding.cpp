@@ -15,8 +15,8 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::int32_t kRows = 512;            // of a call, where texts need no more
-constexpr std::int32_t kTextTokensMax = 2048;  // unless more are asked for
+constexpr std::int32_t kRows = 512;            // Rows of a call, unless the texts need more.
+constexpr std::int32_t kTextTokensMax = 2048;  // Unless the options ask for more.
 constexpr std::int32_t kTextsMax = 128;
 
 std::string meta_text(const llama_model* model, const std::string& key) {
@@ -66,7 +66,8 @@ TextFrame text_frame_of(const llama_vocab* vocab) {
   const llama_token bos = llama_vocab_bos(vocab);
   const llama_token eos = llama_vocab_eos(vocab);
   const llama_token sep = llama_vocab_sep(vocab);
-  const bool is_word_piece = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;  // always [CLS] text [SEP]
+  // Such a tokenizer always writes [CLS] text [SEP].
+  const bool is_word_piece = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
   TextFrame frame;
   if (is_word_piece || llama_vocab_get_add_bos(vocab)) append_unless_none(frame.before, bos);
   if (is_word_piece) {
@@ -96,14 +97,14 @@ Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& opt
   Wanted wanted{.params = llama_context_default_params(), .pooling = *pooling};
   wanted.dimensions =
       pooling == Pooling::rank ? static_cast<std::int32_t>(llama_model_n_cls_out(model)) : llama_model_n_embd_out(model);
-  if (wanted.dimensions < 1) return fail(ErrorCode::model_load, "the model states no size of its vectors");
+  if (wanted.dimensions < 1) return fail(ErrorCode::model_load, "the model has no embedding length");
   const std::int32_t train = llama_model_n_ctx_train(model);
   wanted.text_tokens = options.text_tokens_max > 0 ? options.text_tokens_max : kTextTokensMax;
-  // Positions that a model was not trained for can be beyond its table of them, which ends the process.
+  // Positions beyond the training context may exceed the model's table, which ends the process.
   if (train > 0) wanted.text_tokens = std::min(wanted.text_tokens, train);
   const auto rows = static_cast<std::uint32_t>(std::max(wanted.text_tokens, kRows));
-  // A text whose vector comes from its last token, and whose tokens see only what is before, can be computed in parts. Each
-  // row of a part costs memory for a vocabulary of floats in such models.
+  // A text can be computed in parts if its vector comes from its last token and its tokens attend backwards only. In such
+  // models each row of a part takes memory for a vocabulary of floats.
   wanted.has_parts = (pooling == Pooling::last || pooling == Pooling::rank) && !sees_both_directions(model);
 
   llama_context_params& params = wanted.params;
@@ -120,9 +121,9 @@ Expected<Wanted> wanted_of(const llama_model* model, const EmbeddingOptions& opt
   return wanted;
 }
 
-// What the context takes that this thread made last.
+// The memory of the last context that this thread made.
 ContextBytes bytes_of_last(const llama_model* model, const llama_context_params& params, bool has_parts) {
-  // Each row has its numbers; beside them the library has room for logits, of each text or of each row of a part.
+  // Each row has its output. The library also allocates logits for each text, or for each row of a part.
   const auto width = static_cast<std::uint64_t>(llama_model_n_embd_out(model));
   const auto vocabulary = static_cast<std::uint64_t>(llama_vocab_n_tokens(llama_model_get_vocab(model)));
   const std::uint64_t logits = vocabulary * (has_parts ? params.n_ubatch : params.n_seq_max);
@@ -141,7 +142,7 @@ Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOption
     const std::unique_ptr<llama_context, decltype(&llama_free)> context(llama_init_from_model(model, wanted->params),
                                                                         llama_free);
     if (context == nullptr) {
-      return fail(ErrorCode::model_load, std::format("no context could be tried: {}", library_log().last_error()));
+      return fail(ErrorCode::model_load, std::format("the context cannot be measured: {}", library_log().last_error()));
     }
     return bytes_of_last(model, wanted->params, wanted->has_parts);
   });
@@ -156,9 +157,8 @@ Expected<std::unique_ptr<EmbeddingContext>> LlamaEmbedding::create(std::shared_p
     library_log().forget();
     llama_context* context = llama_init_from_model(model.get(), wanted->params);
     if (context == nullptr) {
-      return fail(ErrorCode::model_load,
-                  std::format("no context for texts of {} tokens could be made ({}): try a smaller --n-ctx",
-                              wanted->text_tokens, library_log().last_error()));
+      return fail(ErrorCode::model_load, std::format("cannot make a context for texts of {} tokens ({}): try a smaller --n-ctx",
+                                                     wanted->text_tokens, library_log().last_error()));
     }
     EmbeddingShape shape;
     shape.batch_rows_max = static_cast<std::int32_t>(llama_n_batch(context));
@@ -224,7 +224,7 @@ Expected<bool> LlamaEmbedding::compute(std::span<const std::span<const Token>> t
     out.clear();
     for (std::size_t text = 0; text < texts.size(); ++text) {
       const float* values = llama_get_embeddings_seq(context_, static_cast<llama_seq_id>(text));
-      if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama has no vector of a text that it has computed");
+      if (values == nullptr) return fail(ErrorCode::runtime_decode, "libllama returned no vector for a computed text");
       out.insert(out.end(), values, values + shape_.dimensions);
     }
     return true;

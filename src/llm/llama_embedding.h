@@ -1,4 +1,4 @@
-// EmbeddingContext on libllama. Internal to llm: includes the library's header.
+// EmbeddingContext on libllama. Internal to llm, because it includes the library's header.
 #pragma once
 
 #include <atomic>
@@ -14,20 +14,20 @@
 
 namespace uma::llm {
 
-// How the model's vectors are made; nothing: it is a model for text. Where the file names no way (or `none`), a model that
-// sees a text in both directions is taken for one of mean vectors.
+// The pooling of an embedding model; nothing for a chat model. If the file names no pooling (or `none`), a model with attention
+// in both directions gets mean pooling.
 [[nodiscard]] std::optional<Pooling> pooling_of(const llama_model* model);
 
-// What a context of a model that was loaded without its weights (no_alloc) would take. Some milliseconds. REQUIRES:
-// pooling_of(model).
+// The memory of a context, measured on a model that was loaded without its weights (no_alloc). Takes some milliseconds.
+// REQUIRES: pooling_of(model).
 [[nodiscard]] Expected<ContextBytes> embedding_bytes(llama_model* model, const EmbeddingOptions& options);
 
-// The model's own tokens around what is computed.
+// The model's special tokens around a text.
 [[nodiscard]] TextFrame text_frame_of(const llama_vocab* vocab);
 
 class LlamaEmbedding final : public EmbeddingContext {
  public:
-  // `model` keeps the weights alive for as long as the context lives. REQUIRES: pooling_of(model).
+  // `model` keeps the weights alive while the context exists. REQUIRES: pooling_of(model).
   static Expected<std::unique_ptr<EmbeddingContext>> create(std::shared_ptr<llama_model> model,
                                                             const EmbeddingOptions& options);
   ~LlamaEmbedding() override;
@@ -45,7 +45,7 @@ class LlamaEmbedding final : public EmbeddingContext {
   EmbeddingShape shape_;
   std::int32_t vocabulary_;
   llama_batch batch_;
-  std::atomic<CallMonitor*> monitor_{nullptr};  // of the call that runs; read by the library's threads
+  std::atomic<CallMonitor*> monitor_{nullptr};  // Monitor of the running call; read by the library's threads.
 };
 
 }  // namespace uma::llm

@@ -1,4 +1,4 @@
-// The real library on the small models that the build makes beside UMA_TEST_MODEL.
+// Tests on libllama, with the small models that the build makes beside UMA_TEST_MODEL.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -34,7 +34,7 @@ std::vector<float> compute(EmbeddingContext& context, const std::vector<std::vec
   return out;
 }
 
-TEST(LlamaEmbedding, ModelsSayWhatTheyAreFor) {
+TEST(LlamaEmbedding, ModelsReportTheirCapability) {
   EXPECT_EQ(load("tiny")->facts().capability, Capability::chat);
   EXPECT_EQ(load("tiny")->new_embedding({}).error().code, ErrorCode::model_capability);
   const auto embed = load("tiny-embed");
@@ -66,7 +66,7 @@ TEST(LlamaEmbedding, ATextHasTheSameVectorInAnyCompany) {
   }
 }
 
-// A model that continues texts: its context has a cache, and long texts are computed in parts.
+// A generative model: its context has a cache, and long texts are computed in parts.
 TEST(LlamaEmbedding, TheLastTokenStandsForAText) {
   const auto model = load("tiny-embed-last");
   EXPECT_EQ(model->facts().capability, Capability::text_embedding);
@@ -74,7 +74,7 @@ TEST(LlamaEmbedding, TheLastTokenStandsForAText) {
   EXPECT_EQ(context->shape().pooling, Pooling::last);
   EXPECT_EQ(context->shape().text_tokens_max, 2048);
   const std::vector<std::vector<Token>> texts{text_of(700, 1), text_of(3, 2), text_of(1000, 3), text_of(40, 1)};
-  for (int round = 0; round < 2; ++round) {  // nothing of the first is left in the second
+  for (int round = 0; round < 2; ++round) {  // The second round must not depend on the first.
     const std::vector<float> together = compute(*context, texts);
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const std::vector<float> alone = compute(*context, {texts[i]});
@@ -89,7 +89,7 @@ TEST(LlamaEmbedding, TheLastTokenStandsForAText) {
   }
 }
 
-TEST(LlamaEmbedding, TakesCallsAsLargeAsItSays) {
+TEST(LlamaEmbedding, TakesCallsUpToItsLimits) {
   const auto model = load("tiny-embed");
   const auto context = model->new_embedding({.threads = 2}).value();
   const auto longest = static_cast<std::size_t>(context->shape().text_tokens_max);
@@ -119,7 +119,7 @@ TEST(LlamaEmbedding, ACallCanBeEnded) {
   const std::span<const Token> view = text;
   std::vector<float> out;
   EXPECT_FALSE(context->compute({&view, 1}, &now, out).value());
-  EXPECT_EQ(compute(*context, {text}).size(), 64u);  // and the next one is whole
+  EXPECT_EQ(compute(*context, {text}).size(), 64u);  // The next computation is complete.
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The edge of libllama: its C functions can throw C++ exceptions (a vocabulary without byte tokens, a damaged state), which end
-// here, and not all of them may run at the same time.
+// Guards calls of libllama. Its C functions can throw C++ exceptions (for a vocabulary without byte tokens, or a damaged
+// state), which are caught here. Some functions must not run at the same time.
 #pragma once
 
 #include <exception>
@@ -12,11 +12,11 @@
 
 namespace uma::llm {
 
-// Contexts are made and freed one at a time. Those of a model are made before any of it computes and freed after the last one
-// has, so making one holds up nobody's computation (docs/decisions/0027).
+// Held while a context is made or freed, so that only one thread does so at a time. The contexts of a model are made before any
+// of them computes and freed after the last computation, so making one blocks no computation (docs/decisions/0027).
 std::mutex& making_mutex();
 
-// Runs `call`, which returns an Expected; an exception becomes an error with `code` that says what was being done.
+// Runs `call`, which returns an Expected. An exception becomes an error with `code` and the text `doing`.
 template <class Call>
 auto guarded(ErrorCode code, const char* doing, Call&& call) -> decltype(call()) {
   try {
@@ -26,7 +26,7 @@ auto guarded(ErrorCode code, const char* doing, Call&& call) -> decltype(call())
   } catch (const std::exception& error) {
     return fail(code, std::format("{}: {}", doing, error.what()));
   } catch (...) {
-    return fail(code, std::format("{}: the engine threw something unknown", doing));
+    return fail(code, std::format("{}: libllama threw an unknown exception", doing));
   }
 }
 

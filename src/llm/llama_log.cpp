@@ -8,7 +8,7 @@
 namespace uma::llm {
 namespace {
 
-// Of "sched_reserve:        CPU compute buffer size =     2.15 MiB", what comes after `label`.
+// The number behind `label` in a line such as "sched_reserve: CPU compute buffer size = 2.15 MiB".
 std::optional<std::uint64_t> bytes_after(std::string_view text, std::string_view label) {
   const std::size_t at = text.find(label);
   if (at == std::string_view::npos) return std::nullopt;
@@ -31,7 +31,7 @@ void LibraryLog::add(ggml_log_level level, std::string_view text) {
   if (const auto bytes = bytes_after(text, " model buffer size = ")) {
     (text.contains("_Mapped") ? mapped_bytes_ : weight_bytes_) += *bytes;
   }
-  // "llama_kv_cache: size = …", "llama_memory_recurrent: size = …": one line for each cache a model has.
+  // "llama_kv_cache: size = …", "llama_memory_recurrent: size = …": one line for each cache of a model.
   if (text.starts_with("llama_kv_cache") || text.starts_with("llama_memory_")) {
     if (const auto bytes = bytes_after(text, ": size = ")) cache_bytes_ += *bytes;
   }

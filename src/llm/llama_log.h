@@ -1,6 +1,6 @@
-// What the library says of itself: its log is the only place where it tells why something failed, what it chose and what its
-// parts take. It speaks in the thread that called it, so each thread has a log of its own, and loads side by side do not mix.
-// Internal to llm: includes the library's header.
+// Parses the library's log, which is the only source for the reason of a failure, the choices of the library and the memory of
+// its parts. The library logs on the calling thread, so each thread has its own LibraryLog, and simultaneous loads do not mix.
+// Internal to llm, because it includes the library's header.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ namespace uma::llm {
 
 class LibraryLog {
  public:
-  // Takes one piece of the library's log; errors and warnings also go to ours, at debug level.
+  // Takes one piece of the library's log. Errors and warnings are also written to our log, at debug level.
   void add(ggml_log_level level, std::string_view text);
-  // Forgets what was said: called before an action whose reasons are asked for afterwards.
+  // Clears the log. Called before an action whose log is needed afterwards.
   void forget() { *this = LibraryLog(); }
   [[nodiscard]] const std::string& last_error() const { return last_error_; }
-  // The library has turned flash attention on where the choice was left to it.
+  // Whether the library enabled flash attention when the choice was left to it.
   [[nodiscard]] bool chose_flash_attention() const { return chose_flash_attention_; }
-  // What the weights of a model that was loaded take: in memory of their own, and of the mapped file.
+  // The memory of the weights of a loaded model: in allocated memory, and in the mapped file.
   [[nodiscard]] std::uint64_t weight_bytes() const { return weight_bytes_; }
   [[nodiscard]] std::uint64_t mapped_bytes() const { return mapped_bytes_; }
-  // What a context that was made takes, to some KiB: caches and states, and computing.
+  // The memory of the last context to within some KiB: caches and states, and computation.
   [[nodiscard]] std::uint64_t cache_bytes() const { return cache_bytes_; }
   [[nodiscard]] std::uint64_t compute_bytes() const { return compute_bytes_; }
 
@@ -36,7 +36,7 @@ class LibraryLog {
   std::uint64_t compute_bytes_ = 0;
 };
 
-// This thread's; init_llama() connects them.
+// The log of this thread. init_llama() connects it to the library.
 LibraryLog& library_log();
 
 }  // namespace uma::llm

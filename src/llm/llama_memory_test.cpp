@@ -1,6 +1,7 @@
-// What the three kinds of memory that cannot be cut at any token do: a window (tiny-swa), a state (tiny-recurrent), both a
-// cache and a state (tiny-hybrid), beside a plain cache (tiny). The first part asks our Context, the second the library itself,
-// so that a new version that behaves otherwise is noticed (docs/decisions/0016). Random models, made by the build.
+// Tests of the three kinds of memory that cannot be truncated at any token: a window (tiny-swa), a state (tiny-recurrent), both
+// a cache and a state (tiny-hybrid), compared with a plain cache (tiny). The first part tests our Context. The second part
+// tests the library itself, to notice a new version that behaves differently (docs/decisions/0016). The models are random, made
+// by the build.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -19,10 +20,10 @@
 namespace uma::llm {
 namespace {
 
-constexpr std::int32_t kLength = 200;  // of the sequences here
-constexpr std::int32_t kWindow = 32;   // of tiny-swa
-// Other batch shapes sum in another order: logits are less than this apart (logits_distance(): at most 0.0033 on seven of
-// ggml's CPU variants), and more than that where the memory is wrong (0.044 and more).
+constexpr std::int32_t kLength = 200;  // Length of the sequences.
+constexpr std::int32_t kWindow = 32;   // The window of tiny-swa.
+// Other batch shapes sum in another order: logits then differ by less than this (logits_distance(): at most 0.0033 on seven of
+// ggml's CPU variants), and by more if the memory is wrong (0.044 and more).
 constexpr double kClose = 0.012;
 constexpr double kFar = 0.024;
 
@@ -79,7 +80,7 @@ class Memory : public ::testing::TestWithParam<Case> {
         .value();
   }
 
-  // Appends `tokens`; the logits of the last.
+  // Appends `tokens` and returns the logits of the last one.
   static std::vector<float> feed(Context& target, std::int32_t sequence, const std::vector<Token>& tokens) {
     std::vector<BatchRow> rows;
     const std::int32_t begin = target.sequence_length(sequence);
@@ -102,7 +103,7 @@ class Memory : public ::testing::TestWithParam<Case> {
   const std::vector<Token> next_ = random_tokens(2, 5);
 };
 
-TEST_P(Memory, TheShapeSaysWhatCanBeForgotten) {
+TEST_P(Memory, TheShapeReportsWhichTruncationsWork) {
   const auto target = context();
   EXPECT_EQ(target->shape().can_truncate, kind() == "tiny");
   EXPECT_EQ(target->shape().can_shift, kind() == "tiny");
@@ -114,7 +115,7 @@ TEST_P(Memory, WhatIsForgottenMatters) {
   EXPECT_GT(distance(whole, fresh(joined(random_tokens(7, 180), part(tokens_, 180)), next_)), kFar);
 }
 
-// Whatever truncate() says, what comes after it is right.
+// After any successful truncation, later results are right.
 TEST_P(Memory, ATruncationThatSucceedsForgetsExactlyThat) {
   const std::vector<float> expected = fresh(tokens_, next_);
   for (const bool is_restored : {false, true}) {
@@ -135,7 +136,7 @@ TEST_P(Memory, ATruncationThatSucceedsForgetsExactlyThat) {
       if (has_state()) {
         EXPECT_EQ(did_forget, cut == 0 || cut == kLength) << cut;
       } else {
-        // A saved window has the tokens that the next one sees, and one before.
+        // A saved window has one token more than the next token needs.
         EXPECT_EQ(did_forget, kind() == "tiny" || !is_restored || cut < 2 || cut == kLength) << cut;
       }
     }
@@ -169,29 +170,29 @@ TEST_P(Memory, ASavedSequenceGoesOnWithTheSameBits) {
   ASSERT_TRUE(from->save_state(1, 0, kLength, saved));
   const std::vector<float> stayed = feed(*from, 1, next_);
   for (const std::int32_t sequences : {1, 2, 4, 6}) {
-    for (const std::int32_t home : {0, sequences - 1}) {
+    for (const std::int32_t target : {0, sequences - 1}) {
       const auto to = context(sequences);
       EXPECT_EQ(to->state_identity(), from->state_identity());
       Bytes state = saved;
-      const bool is_loaded = to->load_state(home, 0, kLength, to->fit_state(state)).has_value();
-      // Several caches: the library refuses a split state of a context with another number of sequences.
+      const bool is_loaded = to->load_state(target, 0, kLength, to->fit_state(state)).has_value();
+      // With several caches, the library refuses a split state of a context with another number of sequences.
       const bool has_several = kind() == "tiny-swa" || kind() == "tiny-hybrid";
-      EXPECT_EQ(is_loaded, is_unified() || sequences == 4 || !has_several) << sequences << " " << home;
-      EXPECT_EQ(to->sequence_length(home), is_loaded ? kLength : 0);
+      EXPECT_EQ(is_loaded, is_unified() || sequences == 4 || !has_several) << sequences << " " << target;
+      EXPECT_EQ(to->sequence_length(target), is_loaded ? kLength : 0);
       if (is_loaded) {
-        EXPECT_EQ(feed(*to, home, next_), stayed) << sequences << " " << home;
+        EXPECT_EQ(feed(*to, target, next_), stayed) << sequences << " " << target;
       }
     }
   }
 }
 
-// Its states are taken from elsewhere (ContextShape::checks_states).
+// Models that accept states from other sources (ContextShape::checks_states).
 class OneCache : public Memory {};
 
-// Files come from elsewhere with checksums that are right: the words that say what is in a state may be any.
+// States may come from files with a valid checksum and any content.
 TEST_P(OneCache, RefusesForgedStatesAndKeepsNothingOfThem) {
   constexpr std::int32_t kCells = 6;
-  constexpr std::size_t kWords = 36;  // the head, the cells and what the layers begin with
+  constexpr std::size_t kWords = 36;  // The head, the cells and the beginning of the layers.
   const std::vector<Token> tokens = part(tokens_, 0, kCells);
   const auto target = context();
   feed(*target, 1, tokens);
@@ -240,17 +241,17 @@ TEST_P(OneCache, RefusesForgedPiecesAndKeepsNothingOfThem) {
   EXPECT_LT(distance(feed(*target, 2, next_), expected), kClose);
 }
 
-// In the library's own format, however it keeps keys and values.
+// In the library's format, for every type of keys and values.
 TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
   constexpr std::int32_t kCells = 6;
-  constexpr std::size_t kHeadBytes = 256;                                     // at most, before the first key
-  const auto model = load_llama_model(path_of("tiny-register"), {}).value();  // whose heads can be quantized
-  struct Kind {
+  constexpr std::size_t kHeadBytes = 256;  // The upper bound of the bytes before the first key.
+  const auto model = load_llama_model(path_of("tiny-register"), {}).value();  // A model whose heads can be quantized.
+  struct Storage {
     KvType type;
     FlashAttention flash;
   };
-  for (const Kind kind : {Kind{KvType::f16, FlashAttention::on}, Kind{KvType::f16, FlashAttention::off},
-                          Kind{KvType::q8_0, FlashAttention::on}}) {
+  for (const Storage kind : {Storage{KvType::f16, FlashAttention::on}, Storage{KvType::f16, FlashAttention::off},
+                             Storage{KvType::q8_0, FlashAttention::on}}) {
     const auto target = model
                             ->new_context({.cells = 2048,
                                            .sequences = 4,
@@ -276,7 +277,7 @@ TEST_P(OneCache, FindsEveryNumberThatIsNotFinite) {
       state[at] = state[at + 1] = std::byte{0xff};
       found += model->check_state(state) ? 0 : 1;
     }
-    // Quantized: a block of 34 bytes has one scale, and its other bytes are any.
+    // Quantized: a block of 34 bytes has one scale, and its other bytes may have any value.
     EXPECT_GE(found, kind.type == KvType::f16 ? tried : tried / 17 - 8);
   }
 }
@@ -319,14 +320,14 @@ TEST_P(Memory, ACopyAndItsOriginalGoTheirOwnWays) {
   EXPECT_LT(distance(of_copy, fresh(tokens_, other)), kClose);
 }
 
-// What was moved up is turned to its new positions: in one step or two, and not at the price of an interruption.
+// Moved tokens are rotated to their new positions, in one step or two, and no interruption prevents it.
 TEST_P(Memory, AShiftForgetsTheMiddleAndMovesTheRest) {
   class EndsAtOnce final : public CallMonitor {
    public:
     bool wants_end() override { return true; }
   };
   const auto target = context();
-  if (!target->shape().can_shift) return;  // which do is asserted above
+  if (!target->shape().can_shift) return;  // Asserted above.
   feed(*target, 0, random_tokens(4, 60));
   feed(*target, 1, tokens_);
   target->shift(1, 10, 60);
@@ -356,7 +357,7 @@ TEST_P(Memory, AShiftForgetsTheMiddleAndMovesTheRest) {
 
   EXPECT_GT(distance(at_once, fresh(tokens_, next_)), kFar) << "it has forgotten";
   EXPECT_LT(distance(feed(*target, 0, next_), fresh(random_tokens(4, 60), next_)), kClose) << "others do not notice";
-  // Back to what was not moved it is as good as new.
+  // Truncated before the moved tokens, the sequence is as good as new.
   ASSERT_TRUE(target->truncate(1, 10));
   EXPECT_LT(distance(feed(*target, 1, next_), fresh(part(tokens_, 0, 10), next_)), kClose);
 }
@@ -469,13 +470,13 @@ class LibraryMemory : public ::testing::TestWithParam<const char*> {
   const std::vector<Token> next_ = random_tokens(2, 5);
 };
 
-TEST_P(LibraryMemory, SaysWhatKindItIs) {
+TEST_P(LibraryMemory, ReportsItsKind) {
   EXPECT_EQ(llama_model_is_recurrent(model_.get()), kind() == "tiny-recurrent");
   EXPECT_EQ(llama_model_is_hybrid(model_.get()), kind() == "tiny-hybrid");
   EXPECT_EQ(llama_model_n_swa(model_.get()), kind() == "tiny-swa" ? kWindow : 0);
 }
 
-// A checkpoint of PARTIAL_ONLY brings a sequence back to where it was taken, as long as the tokens before are still cached.
+// A PARTIAL_ONLY checkpoint restores a sequence as long as the earlier tokens are still cached.
 TEST_P(LibraryMemory, APartialStateIsACheckpoint) {
   const std::vector<Token> other = random_tokens(9, 50);
   const std::vector<float> expected = fresh(joined(part(tokens_, 0, 100), other), next_);
@@ -517,7 +518,7 @@ TEST_P(LibraryMemory, ShiftingIsOfferedWhereItDoesNotForget) {
 
 class LibraryWindow : public LibraryMemory {};
 
-// Why truncate() looks for itself.
+// This is the reason for the check in truncate().
 TEST_P(LibraryWindow, ThatIsGoneIsNotNoticed) {
   const std::vector<float> expected = fresh(tokens_, next_);
   const RawContext target = context();
@@ -527,11 +528,11 @@ TEST_P(LibraryWindow, ThatIsGoneIsNotNoticed) {
   EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, -1, -1));
   EXPECT_EQ(llama_state_seq_set_data(target.get(), state.data(), state.size(), 0), state.size());
   EXPECT_EQ(llama_memory_seq_pos_min(memory(target), 0), kLength - kWindow);
-  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, 150, -1)) << "says yes";
+  EXPECT_TRUE(llama_memory_seq_rm(memory(target), 0, 150, -1)) << "it returns true";
   EXPECT_GT(distance(feed(target, joined(part(tokens_, 150), next_)), expected), kFar) << "and is wrong";
 }
 
-// swa_full = false: the window's cache is smaller than the others, so what is before the window goes as the sequence grows.
+// With swa_full = false the window's cache is smaller than the others, so older tokens are dropped as the sequence grows.
 TEST_P(LibraryWindow, InASmallCacheForgetsAsItGrowsAndCannotShift) {
   const RawContext target = context(false);
   EXPECT_FALSE(llama_memory_can_shift(memory(target)));

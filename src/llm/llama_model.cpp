@@ -55,7 +55,7 @@ bool offers_amx() {
 
 namespace {
 
-// Reads the vocabulary, for want of less.
+// Loads the vocabulary only, the cheapest way to find out.
 bool file_has_states(const std::string& path) {
   llama_model_params params = llama_model_default_params();
   params.vocab_only = true;
@@ -64,17 +64,17 @@ bool file_has_states(const std::string& path) {
   return model != nullptr && has_states(model.get());
 }
 
-// As the vocabulary spells it; empty for none.
+// The text of a token in the vocabulary; empty for no token.
 std::string token_text(const llama_model* model, llama_token token) {
   return token == LLAMA_TOKEN_NULL ? "" : llama_vocab_get_text(llama_model_get_vocab(model), token);
 }
 
-// "llama, 134.1 M parameters, Q8_0".
+// For example "llama, 134.1 M parameters, Q8_0".
 std::string describe(const llama_model* model) {
   const auto millions = static_cast<double>(llama_model_n_params(model)) / 1e6;
   const std::string size = millions < 1000 ? std::format("{:.3g} M", millions) : std::format("{:.3g} B", millions / 1000);
   std::string type = llama_ftype_name(llama_model_ftype(model));
-  // The library marks a type that the file does not state.
+  // The library adds a mark to a type that the file does not state.
   if (const std::size_t mark = type.find("(guessed)"); mark != std::string::npos) type.erase(mark, sizeof "(guessed)");
   return std::format("{}, {} parameters, {}", meta_text(model, "general.architecture"), size, type);
 }
@@ -135,7 +135,7 @@ class LlamaModel final : public Model {
   Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages, bool add_generation_prompt) const override;
 
  private:
-  std::shared_ptr<llama_model> model_;  // shared: contexts may outlive this object while a worker shuts down
+  std::shared_ptr<llama_model> model_;  // Shared, because contexts may outlive this object while a worker shuts down.
   std::unique_ptr<LlamaVocab> vocab_;
   ModelFacts facts_;
 };
@@ -161,7 +161,7 @@ Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessag
     }
     if (length < 0) {
       return fail(ErrorCode::model_capability,
-                  "this model's chat template is none of those libllama knows: use \"prompt\" with the formatted text instead");
+                  "libllama does not know this model's chat template: send the formatted text as \"prompt\" instead");
     }
     text.resize(static_cast<std::size_t>(length));
     return text;
@@ -173,7 +173,7 @@ Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessag
 void init_llama() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // Without this an abort inside ggml starts a debugger, which takes seconds.
+    // Without this, an abort inside ggml starts a debugger, which takes seconds.
     ::setenv("GGML_NO_BACKTRACE", "1", 0);
     llama_log_set([](ggml_log_level level, const char* text, void*) { library_log().add(level, text); }, nullptr);
     ggml_backend_load_all();
@@ -196,8 +196,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
   return guarded(ErrorCode::model_load, path.c_str(), [&]() -> Expected<std::shared_ptr<const Model>> {
     llama_model_params params = llama_model_default_params();
     if (!options.shares_file) params.load_mode = LLAMA_LOAD_MODE_NONE;
-    // ggml 0.27 multiplies with its matrix units (AMX) only the first sequence of a call where a model treats them apart, as
-    // all with states do: the others get what was in memory (docs/decisions/0016).
+    // In models that compute sequences separately, which includes all models with states, the matrix units (AMX) of ggml 0.27
+    // multiply only the first sequence of a call; the others get uninitialised memory (docs/decisions/0016).
     if (options.reads_weights && offers_amx() && file_has_states(path)) params.use_extra_bufts = false;
     ggml_backend_dev_t no_devices[] = {nullptr};
     if (!options.reads_weights) {
@@ -210,8 +210,8 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
       const auto& load = *static_cast<const LoadOptions*>(data);
       return !load.on_progress || load.on_progress(static_cast<double>(progress));
     };
-    // Deltas are tokenized as continuations, so the tokenizer must not put a space in front of each; what the file asks for is
-    // read below and done by us, at position 0 only.
+    // Deltas are tokenized as continuations, so the tokenizer must not insert a space before each. The file's setting is read
+    // below and applied here, at position 0 only.
     std::array<llama_model_kv_override, 2> overrides{};
     overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_BOOL;
     std::memcpy(overrides[0].key, kSpacePrefixKey, sizeof kSpacePrefixKey);
@@ -225,12 +225,12 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     const std::uint64_t mapped_bytes = library_log().mapped_bytes();
     if (model == nullptr) {
       const std::string reason = library_log().last_error();
-      return fail(ErrorCode::model_load, std::format("{}: could not be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
+      return fail(ErrorCode::model_load,
+                  std::format("{}: the model cannot be loaded{}{}", path, reason.empty() ? "" : ": ", reason));
     }
     if (!llama_model_has_decoder(model.get()) || llama_model_has_encoder(model.get()) ||
         llama_model_is_diffusion(model.get())) {
-      return fail(ErrorCode::model_load,
-                  std::format("{}: this model neither continues texts token by token nor makes vectors of them", path));
+      return fail(ErrorCode::model_load, std::format("{}: this model supports neither text generation nor embeddings", path));
     }
     const bool is_spm = llama_vocab_type(llama_model_get_vocab(model.get())) == LLAMA_VOCAB_TYPE_SPM;
     const std::string prefix = meta_text(model.get(), kSpacePrefixKey);
@@ -242,7 +242,7 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     facts.description = describe(model.get());
     facts.identity = *identity;
     facts.bytes = llama_model_size(model.get());
-    // What was mapped may reach over weights that were copied.
+    // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
     if (header->expert_count > 0) {
       facts.experts_count = static_cast<std::int32_t>(header->expert_count);

@@ -1,4 +1,4 @@
-// The real library on the tiny random-weight model that the build makes (UMA_TEST_MODEL).
+// Tests on libllama, with the tiny random-weight model that the build makes (UMA_TEST_MODEL).
 #include "llm/llama_model.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::vector<Token> tokens_of(std::string_view text) {
   return model()->vocab().tokenize(text, false).value();
 }
 
-// Feeds `tokens` to a sequence; the logits of the last one are readable afterwards.
+// Appends `tokens` to a sequence; the logits of the last one are then readable.
 void feed(Context& target, std::int32_t sequence, std::span<const Token> tokens) {
   std::vector<BatchRow> rows;
   const std::int32_t begin = target.sequence_length(sequence);
@@ -130,7 +130,7 @@ TEST(LlamaContext, RowsOfLogitsFillCacheLinesSoThatTensorsAreOnThem) {
   }
 }
 
-TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
+TEST(LlamaContext, StateIdentityIncludesTheActualFlashAttention) {
   const auto with = [](FlashAttention flash_attention) {
     return model()->new_context({.cells = 1024, .sequences = 2, .flash_attention = flash_attention}).value();
   };
@@ -142,7 +142,7 @@ TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
   EXPECT_NE(on->state_identity(), off->state_identity());
   EXPECT_EQ(chosen->state_identity(), chosen->shape().has_flash_attention ? on->state_identity() : off->state_identity());
 
-  // What the identity tells apart, the library refuses too; what it does not, it takes.
+  // The library accepts a state exactly if the identity is equal.
   const std::vector<Token> tokens = tokens_of("the quick brown fox");
   const auto length = static_cast<std::int32_t>(tokens.size());
   feed(*chosen, 0, tokens);
@@ -154,7 +154,7 @@ TEST(LlamaContext, StateIdentityTellsFlashAttentionAsItTurnedOut) {
 }
 
 TEST(LlamaContext, QuantizedKeysAndValuesAreSmallerAndHaveAnIdentityOfTheirOwn) {
-  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();  // its heads are 32 wide, a block of q8_0
+  const auto loaded = load_llama_model(UMA_SHIPPED_MODEL, {}).value();  // A model whose heads are 32 wide, one block of q8_0.
   const auto with = [&](KvType type) { return loaded->new_context({.cells = 1024, .sequences = 2, .kv_type = type}).value(); };
   const auto plain = with(KvType::f16);
   const auto quantized = with(KvType::q8_0);
@@ -181,7 +181,7 @@ TEST(LlamaModel, ACopyWithoutTheFileComputesTheSame) {
   EXPECT_EQ(last_logits(*a, tokens.size()), last_logits(*b, tokens.size()));
 }
 
-// The one way a sequence changes place: the next logits are those of the sequence that never moved.
+// A moved sequence continues with the logits of the original.
 TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
   const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog and runs away");
   const std::vector<Token> next = tokens_of("!");
@@ -209,30 +209,30 @@ TEST(LlamaContext, StateMovesBetweenContextsWithEqualLogits) {
   }
 }
 
-// A context of one sequence on the side computes prompts for one of many.
+// A prefill context of one sequence computes prompts for a context of several sequences.
 TEST(LlamaContext, SplitStateMovesBetweenContextsWithOtherNumbersOfSequences) {
   const std::vector<Token> tokens = tokens_of("the quick brown fox jumps over the lazy dog");
   const std::vector<Token> next = tokens_of("!");
   const auto length = static_cast<std::int32_t>(tokens.size());
   const auto of_four = context(KvLayout::split, 2048, 4);
   for (const std::int32_t sequences : {1, 2, 3, 6}) {
-    for (const std::int32_t home : {0, 2, 3}) {
+    for (const std::int32_t source : {0, 2, 3}) {
       const auto other = context(KvLayout::split, 512 * sequences, sequences);
       EXPECT_EQ(of_four->state_identity(), other->state_identity());
-      feed(*of_four, home, tokens);
+      feed(*of_four, source, tokens);
       Bytes state;
-      ASSERT_TRUE(of_four->save_state(home, 0, length, state));
-      ASSERT_TRUE(other->load_state(sequences - 1, 0, length, other->fit_state(state))) << sequences << " " << home;
+      ASSERT_TRUE(of_four->save_state(source, 0, length, state));
+      ASSERT_TRUE(other->load_state(sequences - 1, 0, length, other->fit_state(state))) << sequences << " " << source;
       ASSERT_TRUE(other->save_state(sequences - 1, 0, length, state));
-      const std::int32_t away = home == 1 ? 2 : 1;
-      ASSERT_TRUE(of_four->load_state(away, 0, length, of_four->fit_state(state))) << sequences << " " << home;
-      feed(*of_four, home, next);
+      const std::int32_t target = source == 1 ? 2 : 1;
+      ASSERT_TRUE(of_four->load_state(target, 0, length, of_four->fit_state(state))) << sequences << " " << source;
+      feed(*of_four, source, next);
       const std::vector<float> stayed = last_logits(*of_four, next.size());
-      feed(*of_four, away, next);
+      feed(*of_four, target, next);
       EXPECT_EQ(stayed, last_logits(*of_four, next.size()));
       feed(*other, sequences - 1, next);
       EXPECT_EQ(stayed, last_logits(*other, next.size()));
-      ASSERT_TRUE(of_four->truncate(home, 0) && of_four->truncate(away, 0));
+      ASSERT_TRUE(of_four->truncate(source, 0) && of_four->truncate(target, 0));
     }
   }
 }
@@ -264,17 +264,17 @@ TEST(LlamaContext, SharedCellsContinueLikeTheOriginal) {
   EXPECT_EQ(target->sequence_length(0), length);
 }
 
-TEST(LlamaContext, NoRoomIsAStatusAndKeepsNothing) {
+TEST(LlamaContext, RunningOutOfCellsKeepsNothing) {
   const auto target = context(KvLayout::unified, 256, 2);
   const std::vector<Token> fill(200, 5);
   feed(*target, 0, fill);
   std::vector<BatchRow> rows;
   for (std::int32_t i = 0; i < 100; ++i) rows.push_back({5, i, 1, i == 99});
-  EXPECT_EQ(target->decode(rows, nullptr).value(), DecodeStatus::no_room);
+  EXPECT_EQ(target->decode(rows, nullptr).value(), DecodeStatus::out_of_cells);
   EXPECT_EQ(target->sequence_length(1), 0);
 }
 
-TEST(LlamaContext, AnInterruptedDecodeSaysSo) {
+TEST(LlamaContext, AnInterruptedDecodeReportsIt) {
   const auto target = context(KvLayout::split);
   class : public CallMonitor {
    public:

@@ -40,10 +40,10 @@ class LlamaProjector final : public Projector {
   Expected<std::vector<float>> encode(std::span<const std::byte> image) override;
 
  private:
-  // Decodes the image and brings it into the form that the encoder takes.
+  // Decodes the image and converts it to the encoder's input.
   [[nodiscard]] Expected<ChunksPtr> cut(std::span<const std::byte> image) const;
 
-  std::shared_ptr<llama_model> model_;  // shared: the projector may outlive the model's other users
+  std::shared_ptr<llama_model> model_;  // Shared, because the projector may outlive the model's other users.
   ContextPtr context_;
   ProjectorFacts facts_;
 };
@@ -53,14 +53,14 @@ Expected<ChunksPtr> LlamaProjector::cut(std::span<const std::byte> image) const 
                                                           image.size(), false, mtmd_helper_init_opt_default())
                              .bitmap);
   if (bitmap == nullptr || mtmd_bitmap_is_audio(bitmap.get())) {
-    return fail(ErrorCode::proto_field, "the image cannot be decoded: it is damaged, or of a kind that is not read here");
+    return fail(ErrorCode::proto_field, "the image cannot be decoded: it is damaged or has an unsupported format");
   }
-  // As a part of its own: no text is searched for a marker.
+  // The image is a part of its own, so no text is searched for a marker.
   const mtmd_input_part part{.text = nullptr, .bitmap = bitmap.get()};
   const mtmd_input_part* const parts[] = {&part};
   ChunksPtr chunks(mtmd_input_chunks_init());
   if (mtmd_tokenize_from_parts(context_.get(), chunks.get(), parts, 1, false) != 0) {
-    return fail(ErrorCode::proto_field, "the image cannot be brought into the form that the model takes");
+    return fail(ErrorCode::proto_field, "the image cannot be converted to the input of the model");
   }
   return chunks;
 }
@@ -80,12 +80,12 @@ Expected<ImageLayout> LlamaProjector::layout(std::span<const std::byte> image) c
       }
       const std::size_t rows = mtmd_input_chunk_get_n_tokens(chunk);
       if (static_cast<std::size_t>(mtmd_input_chunk_get_n_pos(chunk)) != rows) {
-        return fail(ErrorCode::model_capability, "the rows of the image have positions that are not served");
+        return fail(ErrorCode::model_capability, "the image needs positions of several dimensions, which are not supported");
       }
       layout.tokens.insert(layout.tokens.end(), rows, kNoToken);
       layout.pieces.push_back(static_cast<std::int32_t>(rows));
     }
-    if (layout.rows_count() == 0) return fail(ErrorCode::runtime_decode, "the projector makes nothing of the image");
+    if (layout.rows_count() == 0) return fail(ErrorCode::runtime_decode, "the projector computed no rows for the image");
     return layout;
   });
 }
@@ -136,12 +136,12 @@ Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& pat
     if (context == nullptr) {
       const std::string reason = library_log().last_error();
       return fail(ErrorCode::model_load,
-                  std::format("{}: no projector that fits the model{}{}", path, reason.empty() ? "" : ": ", reason));
+                  std::format("{}: not a projector for this model{}{}", path, reason.empty() ? "" : ": ", reason));
     }
-    if (!mtmd_support_vision(context.get())) return fail(ErrorCode::model_load, path + ": this projector reads no images");
+    if (!mtmd_support_vision(context.get())) return fail(ErrorCode::model_load, path + ": this projector has no image encoder");
     if (mtmd_decode_use_mrope(context.get())) {
       return fail(ErrorCode::model_load,
-                  path + ": images of this model have positions of several dimensions (M-RoPE), which are not served");
+                  path + ": images of this model need positions of several dimensions (M-RoPE), which are not supported");
     }
     ProjectorFacts facts{.identity = std::format("{}|{}", *identity, llama_version()),
                          .row_width = llama_model_n_embd_inp(model.get()),

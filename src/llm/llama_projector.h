@@ -1,4 +1,4 @@
-// Projector on libmtmd. Internal to llm: includes the library's header.
+// Projector on libmtmd. Internal to llm, because it includes the library's header.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace uma::llm {
 
-// Loads the file beside `model`, whose weights the projector keeps alive. Errors: E_MODEL_002 for a file that is none, that
-// does not fit the model, or whose images need positions of more than one dimension (M-RoPE).
+// Loads the file for `model`; the projector keeps the model's weights alive. Errors: E_MODEL_002 for a file that is not a
+// projector, that does not fit the model, or whose images need positions of several dimensions (M-RoPE).
 [[nodiscard]] Expected<std::unique_ptr<Projector>> load_llama_projector(const std::string& path,
                                                                         std::shared_ptr<llama_model> model,
                                                                         std::int32_t threads);

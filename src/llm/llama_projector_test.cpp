@@ -24,8 +24,8 @@ Bytes picture(const std::function<std::array<int, 3>(int x, int y)>& pixel) {
   };
   put('B' | 'M' << 8, 2);
   for (const int value : {kHeaderBytes + kPixelBytes, 0, kHeaderBytes, 40, kSide, kSide}) put(value, 4);
-  put(1, 2);   // planes
-  put(24, 2);  // bits of a pixel
+  put(1, 2);   // Planes.
+  put(24, 2);  // Bits per pixel.
   for (const int value : {0, kPixelBytes, 0, 0, 0, 0}) put(value, 4);
   for (int y = 0; y < kSide; ++y) {
     for (int x = 0; x < kSide; ++x) {
@@ -35,7 +35,7 @@ Bytes picture(const std::function<std::array<int, 3>(int x, int y)>& pixel) {
   return file;
 }
 
-// The projector that the build makes, and the model that it fits.
+// Uses the projector and the matching model of the build.
 class ProjectorTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -93,9 +93,9 @@ TEST_F(ProjectorTest, IsRefusedWhereItIsNone) {
   EXPECT_FALSE(model_->load_projector((folder_ / "absent.gguf").string(), 1));
 }
 
-// The rows of an image that sees ahead go in as one, and what follows depends on them.
+// The rows of an image without causal attention go into one call, and later tokens depend on them.
 TEST_F(ProjectorTest, RowsAreComputedInAContext) {
-  const auto said = [&](const Bytes& image, const char* name) {
+  const auto logits_for = [&](const Bytes& image, const char* name) {
     auto context = model_->new_context({.cells = 1024, .sequences = 2, .layout = KvLayout::split});
     EXPECT_TRUE(context);
     const auto rows = *projector_->encode(image);
@@ -112,10 +112,10 @@ TEST_F(ProjectorTest, RowsAreComputedInAContext) {
     const auto logits = (*context)->logits(0);
     return std::vector<float>(logits.begin(), logits.end());
   };
-  const std::vector<float> grad = said(gradient_, "gradient");
+  const std::vector<float> grad = logits_for(gradient_, "gradient");
   EXPECT_FALSE(grad.empty());
-  EXPECT_EQ(grad, said(gradient_, "gradient"));
-  EXPECT_NE(grad, said(red_, "red"));
+  EXPECT_EQ(grad, logits_for(gradient_, "gradient"));
+  EXPECT_NE(grad, logits_for(red_, "red"));
 }
 
 }  // namespace

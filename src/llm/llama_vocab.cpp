@@ -34,9 +34,9 @@ Expected<std::unique_ptr<LlamaVocab>> LlamaVocab::create(const llama_vocab* voca
 Expected<std::vector<Token>> LlamaVocab::tokenize(std::string_view text, bool parse_special) const {
   if (text.empty()) return std::vector<Token>();
   if (text.size() > std::numeric_limits<std::int32_t>::max() / 2)
-    return fail(ErrorCode::limit_prompt, "the text is over 1 GiB long");
+    return fail(ErrorCode::limit_prompt, "the text is longer than 1 GiB");
   return guarded(ErrorCode::runtime_decode, "tokenizing", [&]() -> Expected<std::vector<Token>> {
-    // A token is at least one byte of text, so this is always enough room but for normalizing tokenizers.
+    // A token has at least one byte of text, so this is enough except for normalizing tokenizers.
     std::vector<Token> tokens(text.size() + 8);
     const auto run = [&] {
       return llama_tokenize(vocab_, text.data(), static_cast<std::int32_t>(text.size()), tokens.data(),

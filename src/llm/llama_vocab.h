@@ -1,4 +1,4 @@
-// Vocab on libllama. Internal to llm: includes the library's header.
+// Vocab on libllama. Internal to llm, because it includes the library's header.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace uma::llm {
 
 class LlamaVocab final : public Vocab {
  public:
-  // Reads every piece once; `adds_space_prefix` is what the file says, since the model is loaded with the prefix switched off.
+  // Reads every piece once. `adds_space_prefix` is the file's setting, because the model is loaded with the prefix disabled.
   static Expected<std::unique_ptr<LlamaVocab>> create(const llama_vocab* vocab, bool adds_space_prefix);
 
   [[nodiscard]] std::int32_t size() const override { return static_cast<std::int32_t>(piece_ends_.size()); }
@@ -27,12 +27,12 @@ class LlamaVocab final : public Vocab {
  private:
   LlamaVocab(const llama_vocab* vocab, bool adds_space_prefix) : vocab_(vocab), adds_space_prefix_(adds_space_prefix) {}
 
-  const llama_vocab* vocab_;  // lives in the model
+  const llama_vocab* vocab_;  // Owned by the model.
   bool adds_space_prefix_;
   std::optional<Token> bos_;
   std::vector<Token> end_of_generation_;
-  std::string pieces_;                   // all pieces, one after the other
-  std::vector<std::size_t> piece_ends_;  // where each token's piece ends in pieces_
+  std::string pieces_;                   // All pieces, one after the other.
+  std::vector<std::size_t> piece_ends_;  // End of each token's piece in pieces_.
   std::vector<OrderedPiece> ordered_pieces_;
 };
 

@@ -13,7 +13,8 @@ namespace {
 constexpr double kBinsPerUnit = kDepthBinsPerUnit;
 constexpr double kDepthMax = static_cast<double>(kDepthBins - 1) / kBinsPerUnit;
 
-// e^-(i / 32), the last one 0. From the series at 1/32, in long double so that the products stay exact enough for a double.
+// e^-(i / 32); the last one is 0. Computed from the series at 1/32, in long double so that the products are exact enough for a
+// double.
 consteval DepthBins powers() {
   long double ratio = 1;
   for (int i = 20; i > 0; --i) ratio = 1 - ratio / (static_cast<long double>(kBinsPerUnit) * i);
@@ -29,7 +30,7 @@ consteval DepthBins powers() {
 
 constexpr DepthBins kPowers = powers();
 
-// A depth as the nearest bin and the weight relative to that of the bin: together kPowers[bin()] * rest.
+// A depth as the nearest bin and the weight relative to that bin: their product is kPowers[bin()] * rest.
 struct Place {
   double shifted;
   double rest;
@@ -38,10 +39,10 @@ struct Place {
   static constexpr double kShift = 0x1.8p52;
 
   static Place of(double depth) {
-    const double bounded = depth < kDepthMax ? depth : kDepthMax;  // NaN too
+    const double bounded = depth < kDepthMax ? depth : kDepthMax;  // Also for NaN.
     const double shifted = bounded * kBinsPerUnit + kShift;
     const double x = bounded - (shifted - kShift) / kBinsPerUnit;
-    // The series of e^-x: |x| <= 1/64, so the first term left out is below 3e-14.
+    // The series of e^-x: |x| <= 1/64, so the first omitted term is below 3e-14.
     return {shifted, 1 - x * (1 - x * (1.0 / 2 - x * (1.0 / 6 - x * (1.0 / 24 - x * (1.0 / 120)))))};
   }
   [[nodiscard]] std::size_t bin() const { return std::bit_cast<std::uint64_t>(shifted) & 0xffff; }
@@ -49,7 +50,7 @@ struct Place {
 
 // Calls add(place) for each logit, in order.
 void for_each_place(std::span<const float> logits, float best, double scale, auto add) {
-  // First arithmetic only, in vectors, then the table of a chunk.
+  // The arithmetic of a chunk comes first, in vectors, then its table look-ups.
   constexpr std::size_t kChunk = 16;
   std::array<double, kChunk> shifted, rests;
   std::size_t first = 0;
@@ -69,7 +70,7 @@ void for_each_place(std::span<const float> logits, float best, double scale, aut
 
 bool are_sound(std::span<const float> logits) {
   constexpr std::uint32_t kInfinity = 0x7f800000;
-  // Of bits, for comparisons of floats are not put into vectors.
+  // Bits instead of bools, because the compiler does not vectorise comparisons of floats.
   std::uint32_t has_finite = 0;
   std::uint32_t has_unsound = 0;
   for (const float logit : logits) {
@@ -82,7 +83,7 @@ bool are_sound(std::span<const float> logits) {
 }
 
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima) {
-  // As many maxima at a time as the compiler keeps in vector registers: a single one would have to keep its order.
+  // As many maxima as fit into vector registers; a single maximum would force the order of the operations.
   constexpr std::size_t kLanes = 8;
   maxima.clear();
   std::size_t first = 0;
@@ -127,7 +128,7 @@ double logits_distance(std::span<const float> logits, std::span<const float> exp
   double squares = 0;
   double differences = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    if (logits[i] == expected[i] && !std::isfinite(expected[i])) continue;  // a token that the model never says
+    if (logits[i] == expected[i] && !std::isfinite(expected[i])) continue;  // A token that the model never generates.
     const double value = expected[i];
     const double difference = logits[i] - value;
     sum += value;

@@ -1,5 +1,5 @@
-// Passes over the logits of one row: plain C++, shaped so that the compiler uses vector instructions. Pure.
-// A logit's depth is how far it lies below the largest one, times a scale; its weight is e^-depth.
+// Passes over the logits of one row, in plain C++ that the compiler can vectorise. Pure. The depth of a logit is its distance
+// below the largest one, times a scale; its weight is e^-depth.
 #pragma once
 
 #include <array>
@@ -10,33 +10,34 @@
 
 namespace uma::llm {
 
-// The logit of a token that cannot be drawn.
+// The logit of a token that must not be drawn.
 inline constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 inline constexpr std::size_t kDepthBinsPerUnit = 32;
 inline constexpr std::size_t kDepthBins = 48 * kDepthBinsPerUnit + 1;
 
-// Sums of weights by depth: bin i is of the depths nearest to i / kDepthBinsPerUnit.
+// Sums of weights by depth: bin i has the depths nearest to i / kDepthBinsPerUnit.
 using DepthBins = std::array<double, kDepthBins>;
 
-// Writes the largest logit of each block of `block_size`, a multiple of 8, the last one shorter. NaN counts as -infinity.
+// Writes the largest logit of each block of `block_size` logits; the last block may be shorter. NaN counts as -infinity.
+// REQUIRES: block_size is a multiple of 8.
 void block_maxima(std::span<const float> logits, std::size_t block_size, std::vector<float>& maxima);
 
-// Whether a token can be chosen from them: one is finite, and none is NaN or +infinity. What a model computes from values that
-// are not finite is not.
+// Whether a token can be chosen from the logits: at least one is finite, and none is NaN or +infinity. A model with damaged
+// weights or KV fails this check.
 [[nodiscard]] bool are_sound(std::span<const float> logits);
 
-// e^-depth to within 1e-13 of its value; 0 for NaN, and from 48 on, where no draw of 53 bits could tell it from the value.
-// Requires depth >= 0 or NaN.
+// e^-depth to within 1e-13 of its value; 0 for NaN and from depth 48 on, where a draw of 53 bits cannot notice the difference.
+// REQUIRES: depth >= 0 or NaN.
 [[nodiscard]] double weight_at(double depth);
 
-// The weights of all logits together. Requires a finite `best` >= all of them that are not NaN.
+// The sum of the weights of all logits. REQUIRES: `best` is finite and not below any logit.
 [[nodiscard]] double sum_of_weights(std::span<const float> logits, float best, double scale);
 [[nodiscard]] DepthBins weights_by_depth(std::span<const float> logits, float best);
 
-// How far two rows of logits are apart: the root mean square of their differences, in standard deviations of `expected`. 0 for
-// equal rows, about 1.4 for unrelated ones; infinite where one of the two has a number that is not finite. REQUIRES: equally
-// many, and some.
+// The distance of two rows of logits: the root mean square of their differences, in standard deviations of `expected`. 0 for
+// equal rows, about 1.4 for unrelated rows, infinite if one row has a number that is not finite. REQUIRES: rows of equal
+// length, not empty.
 [[nodiscard]] double logits_distance(std::span<const float> logits, std::span<const float> expected);
 
 }  // namespace uma::llm

@@ -15,7 +15,7 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-// Logits up to 0, some of them NaN or -infinity.
+// Random logits up to 0, some NaN or -infinity.
 std::vector<float> some_logits(std::size_t count, double spread) {
   Random random(count);
   std::vector<float> logits(count);
@@ -52,7 +52,7 @@ TEST(Logits, ABlockOfNothingButNanIsMinusInfinity) {
 
 TEST(Logits, WeightIsTheExponential) {
   for (int i = 0; i < 12'900; ++i) {
-    const double depth = 0.0037 * i;  // below 47.8
+    const double depth = 0.0037 * i;  // The largest depth is 47.8.
     ASSERT_NEAR(weight_at(depth) / std::exp(-depth), 1, 1e-13) << depth;
   }
   EXPECT_EQ(weight_at(0), 1);
@@ -111,11 +111,11 @@ TEST(LogitsDistance, IsInUnitsOfTheirSpread) {
   }
 }
 
-TEST(LogitsDistance, TellsNumbersThatAreNotFinite) {
+TEST(LogitsDistance, IsInfiniteForNumbersThatAreNotFinite) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   std::vector<float> row = random_row(1, 1);
   row[7] = kNever;
-  EXPECT_EQ(logits_distance(row, row), 0) << "tokens that the model never says";
+  EXPECT_EQ(logits_distance(row, row), 0) << "tokens that the model never generates";
   std::vector<float> other = row;
   other[8] = std::nanf("");
   EXPECT_TRUE(std::isinf(logits_distance(other, row)));

@@ -1,4 +1,4 @@
-// How likely the tokens of one row were: the logarithms of the softmax over its logits. Pure.
+// Log probabilities of the tokens of one row: the logarithms of the softmax over its logits. Pure.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace uma::llm {
 
-// Of `chosen` and of the `top` likeliest, equally likely ones in order of their tokens. Logits that are no numbers count as
-// -infinity. O(V + top log V) where the logits are in random order. Requires `chosen` of the vocabulary whose logits these are.
+// The log probabilities of `chosen` and of the `top` most likely tokens; equally likely tokens are sorted by their ids. NaN
+// logits count as -infinity. O(V + top log V) for logits in random order. REQUIRES: `chosen` is in the vocabulary.
 [[nodiscard]] TokenLogprobs logprobs_of(std::span<const float> logits, Token chosen, std::int32_t top, const Vocab& vocab);
 
 }  // namespace uma::llm

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 
 constexpr Token kControl = 256;
 
-// The bytes, and a control token.
+// One token for each byte, and a control token.
 class ByteVocab final : public Vocab {
  public:
   ByteVocab() {
@@ -49,7 +49,7 @@ std::vector<Token> top_tokens(const TokenLogprobs& place) {
   return tokens;
 }
 
-// ln of the softmax by its definition, with more digits.
+// The logarithm of the softmax by its definition, with more digits.
 double by_definition(const std::vector<float>& logits, Token token) {
   const float largest = *std::ranges::max_element(logits);
   long double mass = 0;
@@ -62,7 +62,7 @@ TEST(LogprobsOf, AreThoseOfTheSoftmax) {
   for (int round = 0; round < 200; ++round) {
     std::vector<float> logits(static_cast<std::size_t>(kByteVocab.size()));
     const double spread = std::pow(10.0, random.next_unit() * 4 - 2);
-    const double precision = 1e-7 * std::max(1.0, spread);  // depths are differences of floats
+    const double precision = 1e-7 * std::max(1.0, spread);  // Depths are differences of floats.
     for (float& logit : logits) logit = static_cast<float>((random.next_unit() - 0.5) * spread);
     const auto chosen = static_cast<Token>(random.next_below(logits.size()));
     const TokenLogprobs place = logprobs_of(logits, chosen, 20, kByteVocab);
@@ -80,7 +80,7 @@ TEST(LogprobsOf, AreThoseOfTheSoftmax) {
   }
 }
 
-TEST(LogprobsOf, OfEqualOnesTheFirstTokensAreTold) {
+TEST(LogprobsOf, EquallyLikelyTokensAreSortedById) {
   std::vector<float> logits(10, 0.0f);
   logits[7] = 1;
   EXPECT_THAT(top_tokens(logprobs_of(logits, 3, 3, kByteVocab)), ElementsAre(7, 0, 1));

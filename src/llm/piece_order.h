@@ -1,4 +1,4 @@
-// The tokens of a vocabulary in order of their pieces, so that one walk over them compares each common beginning once.
+// The tokens of a vocabulary, sorted by their pieces, so that one pass compares each common beginning once.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ class Vocab;
 
 struct OrderedPiece {
   Token token = 0;
-  std::uint32_t shared = 0;  // bytes of its piece that the one before begins with too
+  std::uint32_t shared = 0;  // Bytes in common with the beginning of the piece before.
 };
 
-// Without tokens that have no text, and without those that end a generation. O(n log n) for n tokens.
+// Without tokens that have no text, and without end-of-generation tokens. O(n log n) for n tokens.
 [[nodiscard]] std::vector<OrderedPiece> order_pieces(const Vocab& vocab);
 
 }  // namespace uma::llm

@@ -1,4 +1,4 @@
-// What reads images for a model: a vision encoder whose rows stand where tokens stand otherwise (libmtmd).
+// The interface of an image encoder (libmtmd). The rows of an image take the place of token embeddings.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,15 @@
 namespace uma::llm {
 
 struct ProjectorFacts {
-  std::string identity;        // differs where the same image has other rows
-  std::int32_t row_width = 0;  // numbers of a row
-  bool is_causal = true;       // false: the rows of a piece see each other, so they are computed in one call
+  std::string identity;        // Differs between projectors that compute other rows for the same image.
+  std::int32_t row_width = 0;  // Numbers of a row.
+  bool is_causal = true;       // False: the rows of a piece attend to each other, so one call must compute them all.
 };
 
-// How an image stands in a chain.
+// The place of an image in a chain.
 struct ImageLayout {
-  std::vector<Token> tokens;         // the marks around its pieces; kNoToken in the place of each row
-  std::vector<std::int32_t> pieces;  // rows of each piece, in order
+  std::vector<Token> tokens;         // Marker tokens around the pieces, and kNoToken for each row.
+  std::vector<std::int32_t> pieces;  // Row count of each piece, in order.
 
   [[nodiscard]] std::int32_t rows_count() const {
     std::int32_t rows = 0;
@@ -30,14 +30,14 @@ struct ImageLayout {
   }
 };
 
-// `image`, here as below: a PNG, JPEG, BMP or GIF file whose header was checked (capability/image_header.h).
+// Every `image` parameter is a PNG, JPEG, BMP or GIF file with a checked header (image/image_header.h).
 class Projector {
  public:
   virtual ~Projector() = default;
   [[nodiscard]] virtual const ProjectorFacts& facts() const = 0;
-  // Any thread. Decodes the image. Errors: E_PROTO_003 for one that cannot be decoded.
+  // Decodes the image. Any thread. Errors: E_PROTO_003 for an image that cannot be decoded.
   [[nodiscard]] virtual Expected<ImageLayout> layout(std::span<const std::byte> image) const = 0;
-  // One thread at a time. rows_count() rows of row_width numbers. Errors: as layout(); E_RUNTIME_001.
+  // Computes rows_count() rows of row_width numbers. One thread at a time. Errors: as layout(); E_RUNTIME_001.
   [[nodiscard]] virtual Expected<std::vector<float>> encode(std::span<const std::byte> image) = 0;
 };
 

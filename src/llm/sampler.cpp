@@ -20,10 +20,10 @@ constexpr auto kByLogitDescending = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 };
 
-// The size of the blocks whose maxima are kept, a compromise: larger ones are fewer to rank, smaller ones fewer to read again.
+// Block size of the maxima. A compromise: larger blocks are fewer to rank, smaller blocks leave fewer logits to read again.
 constexpr std::size_t kLogitBlock = 128;
 
-// Grows as the logit falls; 0 and -0 have the same.
+// Grows as the logit falls; 0 and -0 have the same key.
 std::uint32_t descending_key(float logit) {
   const auto bits = std::bit_cast<std::uint32_t>(logit + 0.0f);
   return (bits >> 31) != 0 ? bits : bits ^ 0x7fffffff;
@@ -76,7 +76,7 @@ std::size_t Sampler::index_of(std::span<const float> logits, float best) const {
   const auto block = static_cast<std::size_t>(std::ranges::find(maxima_, best) - maxima_.begin());
   const auto from = logits.begin() + static_cast<std::ptrdiff_t>(block * kLogitBlock);
   const auto found = std::find(from, logits.end(), best);
-  // Nothing is found where all are NaN.
+  // Not found if all logits are NaN.
   return found == logits.end() ? 0 : static_cast<std::size_t>(found - logits.begin());
 }
 
@@ -86,7 +86,8 @@ void Sampler::select_from(std::span<const float> logits, float threshold) {
     if (maxima_[block] < threshold) continue;
     const std::size_t first = block * kLogitBlock;
     const std::size_t last = std::min(first + kLogitBlock, logits.size());
-    // Every logit is written and only the place moves on or not: on flat logits a branch would be guessed wrong too often.
+    // Every logit is written, and only the index moves conditionally, because a branch would be mispredicted too often on flat
+    // logits.
     std::size_t count = candidates_.size();
     candidates_.resize(count + last - first);
     for (std::size_t i = first; i < last; ++i) {
@@ -98,8 +99,8 @@ void Sampler::select_from(std::span<const float> logits, float threshold) {
 }
 
 void Sampler::select_top_k(std::span<const float> logits, std::size_t k) {
-  // The k-th best maximum bounds the k-th best logit from below: k blocks have one that is at least as large. A k near the
-  // number of blocks would bound it badly, smaller blocks do better.
+  // The k-th largest maximum is a lower bound of the k-th largest logit, because k blocks have a logit of at least this size.
+  // If k is close to the number of blocks, the bound is bad; smaller blocks improve it.
   constexpr std::size_t kSmallBlock = 16;
   if (k <= maxima_.size() / 4) {
     ranked_maxima_ = maxima_;
@@ -131,7 +132,7 @@ void Sampler::sort_candidates() {
     std::ranges::sort(candidates_, kByLogitDescending);
     return;
   }
-  // By 11 bits at a time from the lowest up, each pass keeping the order of the one before: of equal logits that of the tokens.
+  // A radix sort by 11 bits at a time from the lowest, each pass stable, so that equal logits stay in order of their tokens.
   constexpr int kDigitBits = 11;
   constexpr std::uint32_t kDigits = 1u << kDigitBits;
   sorted_.resize(candidates_.size());
@@ -252,9 +253,10 @@ Token Sampler::choose(std::span<float> logits) {
   return cut(logits, best) ? draw_from_candidates() : draw_from_all(logits, best);
 }
 
-// Drawing without putting back until a token is one of the allowed is a draw from the allowed ones, as they would be drawn
-// alone. Cuts are by rank and distance from the best: made again without the refused, until all that they are made from are
-// allowed, they are those of the allowed ones. Top-p on its own is not: it depends on the mass of all that is allowed.
+// Drawing without replacement until an allowed token appears is equivalent to a draw from the allowed tokens alone. Cuts depend
+// on rank and distance from the best logit: repeated without the forbidden tokens until all their inputs are allowed, they
+// equal the cuts of the allowed tokens. Top-p alone does not work this way, because it depends on the mass of all allowed
+// tokens.
 Token Sampler::choose_allowed(std::span<float> logits) {
   constexpr int kTries = 8;
   const bool cuts_top_k = params_.top_k > 0 && static_cast<std::size_t>(params_.top_k) < logits.size();

@@ -1,8 +1,8 @@
-// Chooses the next token of one sequence from its logits. One per generation; owned by its lane.
-// Order, as in llama.cpp: logit bias and end-of-generation ban, penalties over the last 64 tokens, top-k, top-p, min-p,
-// temperature, draw. Sorts candidates, not the vocabulary: a threshold comes first, from the maxima of its blocks (top-k,
-// min-p) or its mass by depth (top-p), and only blocks that reach it are read again.
-// With a constraint it chooses as if all tokens that may not come had no logit, before any cut.
+// Chooses the next token of one sequence from its logits. One per generation; owned by its lane. The order is that of
+// llama.cpp: logit bias and end-of-generation ban, penalties over the last 64 tokens, top-k, top-p, min-p, temperature, draw.
+// Only candidates are sorted, not the vocabulary: a first pass finds a threshold from the maxima of blocks (top-k, min-p) or
+// from the mass by depth (top-p), and only blocks above it are read again. A constraint acts before any cut, as if forbidden
+// tokens had no logit.
 #pragma once
 
 #include <cstdint>
@@ -20,33 +20,33 @@ namespace uma::llm {
 
 class Sampler {
  public:
-  // `banned` are tokens that are never chosen (the end-of-generation tokens where ignore_eos is set). Tokens of
-  // params.logit_bias and `banned` that are outside the vocabulary are passed over.
+  // Tokens in `banned` are never chosen (the end-of-generation tokens if ignore_eos is set). Tokens outside the vocabulary in
+  // params.logit_bias and `banned` are ignored.
   Sampler(const SamplingParams& params, std::uint64_t seed, std::span<const Token> banned);
 
-  // What is chosen from here on follows `constraint`, or nothing where it is null. Call after the prompt was noted.
+  // Constrains all later tokens; null: no constraint. Call it after accept() of the whole prompt.
   void constrain(std::unique_ptr<TokenConstraint> constraint) { constraint_ = std::move(constraint); }
-  // Nothing but the end may come.
+  // Whether only the end may follow.
   [[nodiscard]] bool is_complete() const { return constraint_ && constraint_->is_complete(); }
-  // Null: there is none.
+  // Null if there is no constraint.
   [[nodiscard]] TokenConstraint* constraint() const { return constraint_.get(); }
 
-  // Notes a token of the chain, prompt or reply, for the penalties and the constraint.
+  // Records a token of the prompt or the reply for the penalties and the constraint.
   void accept(Token token);
 
-  // Returns a token of the vocabulary whose logits these are; kNoToken where the constraint leaves none. Writes into `logits`
-  // (penalties, bias, constraint). NaN never wins. O(V), plus O(c log c) for c candidates. Requires a non-empty span.
+  // Returns a token of the vocabulary, or kNoToken if the constraint forbids all tokens. Changes `logits` (penalties, bias,
+  // constraint). NaN is never chosen. O(V), plus O(c log c) for c candidates. REQUIRES: a span that is not empty.
   [[nodiscard]] Token sample(std::span<float> logits);
 
-  // The chances with which sample() would choose, after all cuts; greedy: one token. Writes into `logits` too. Tokens whose
-  // chance is below e^-48 of the best one's are left out, as in a draw. Empty where the constraint leaves none.
+  // Writes the probabilities of sample() after all cuts; one token for greedy sampling. Changes `logits` too. Tokens below
+  // e^-48 of the best one's probability are left out, as in a draw. Empty if the constraint forbids all tokens.
   void distribution(std::span<float> logits, Distribution& chances);
 
-  // Chooses as sample() does, in distribution, but given `drafted`, which was drawn from `draft`: see verify_drafted().
+  // Chooses with the distribution of sample(), given that `drafted` was drawn from `draft`: see verify_drafted().
   [[nodiscard]] Token verify(std::span<float> logits, Token drafted, const Distribution& draft);
 
-  // A sampler that drafts what this one will verify: the same parameters and tokens noted, but no constraint, random numbers of
-  // its own, and at most kDraftCandidates tokens to draw from, which bounds the distributions that are kept until then.
+  // Returns a sampler for draft tokens that this one verifies: it has the same parameters and recorded tokens, no constraint,
+  // its own random numbers, and draws from at most kDraftCandidates tokens, which bounds the stored distributions.
   [[nodiscard]] Sampler drafting(std::uint64_t seed) const;
   static constexpr int kDraftCandidates = 64;
 
@@ -59,24 +59,25 @@ class Sampler {
   };
 
   void adjust(std::span<float> logits);
-  // From adjusted logits.
+  // Takes adjusted logits.
   [[nodiscard]] Token choose(std::span<float> logits);
-  // Chooses a token that may come by asking for few; kNoToken: that did not do, and some that may not have lost their logit.
+  // Chooses an allowed token and checks only a few candidates. kNoToken: no candidate was accepted, and some forbidden tokens
+  // may have lost their logit.
   [[nodiscard]] Token choose_allowed(std::span<float> logits);
-  // Takes from the candidates that the cuts begin with their logit where they may not come. True: all of them may.
+  // Removes the logits of forbidden candidates. True: all candidates are allowed.
   [[nodiscard]] bool are_all_allowed(std::span<float> logits);
-  // Makes candidates_ of the adjusted logits those that all cuts leave, in their order. False: there is no cut.
+  // Sets candidates_ to the result of all cuts, in their order. False: there is no cut.
   [[nodiscard]] bool cut(std::span<const float> logits, float best);
-  // The first index of the largest logit, which is `best`.
+  // The first index of the largest logit `best`.
   [[nodiscard]] std::size_t index_of(std::span<const float> logits, float best) const;
-  // Makes candidates of all logits from `threshold` on, in order of their tokens.
+  // Selects the logits from `threshold` on, sorted by token.
   void select_from(std::span<const float> logits, float threshold);
   void select_top_k(std::span<const float> logits, std::size_t k);
-  // Selects the best logits, at least until they hold top_p of the whole mass, which it returns.
+  // Selects the best logits until they have top_p of the total mass. Returns the total mass.
   [[nodiscard]] double select_top_p(std::span<const float> logits, float best);
-  // The largest logit first, equal ones in order of their tokens.
+  // Sorts by descending logit; equal logits by token.
   void sort_candidates();
-  // Masses are sums of e^(logit - best).
+  // A mass is a sum of e^(logit - best).
   [[nodiscard]] double mass_of_candidates() const;
   void cut_top_p(double total_mass);
   void cut_min_p();
@@ -87,16 +88,16 @@ class Sampler {
   std::vector<Token> banned_;
   Random random_;
   std::unique_ptr<TokenConstraint> constraint_;
-  std::vector<Token> recent_;  // ring of the last kPenaltyWindow tokens
+  std::vector<Token> recent_;  // A ring of the last kPenaltyWindow tokens.
   std::size_t recent_next_ = 0;
-  std::vector<std::pair<Token, int>> counts_;  // reused by adjust()
+  std::vector<std::pair<Token, int>> counts_;  // Reused by adjust().
   // Reused by sample().
-  std::vector<float> maxima_;  // of the blocks
+  std::vector<float> maxima_;  // Maximum of each block.
   std::vector<float> ranked_maxima_;
-  std::vector<double> masses_;  // of the blocks
+  std::vector<double> masses_;  // Mass of each block.
   std::vector<Candidate> candidates_;
   std::vector<Candidate> sorted_;
-  Distribution wanted_;  // reused by verify()
+  Distribution wanted_;  // Reused by verify().
 };
 
 }  // namespace uma::llm

@@ -17,7 +17,7 @@ std::vector<float> logits_of(std::initializer_list<double> probabilities) {
   return logits;
 }
 
-// Relative frequencies of `draws` draws.
+// The relative frequencies of `draws` draws.
 std::map<Token, double> draw(const SamplingParams& params, const std::vector<float>& logits, int draws = 20'000) {
   Sampler sampler(params, 42, {});
   std::map<Token, double> counts;
@@ -28,8 +28,8 @@ std::map<Token, double> draw(const SamplingParams& params, const std::vector<flo
   return counts;
 }
 
-// What a draw is by definition: sorts the whole vocabulary, then cuts and draws. Without penalties and bias; requires one logit
-// that is a number.
+// The definition of a draw: sorts the whole vocabulary, then cuts and draws. Without penalties and bias. REQUIRES: at least one
+// logit that is not NaN.
 Token sample_by_sorting(const SamplingParams& params, const std::vector<float>& logits, Random& random) {
   struct Entry {
     float logit;
@@ -79,7 +79,7 @@ TEST(Sampler, DrawsAsIfItHadSortedTheVocabulary) {
     const auto vocabulary = static_cast<std::size_t>(pick(1, 2, 50, 127, 128, 129, 500, 3000, 9000));
     const double spread = pick(0.5, 2.5, 10.0, 60.0);
     const bool has_ties = pick(0, 0, 1) == 1;
-    const std::uint64_t holes = pick(2, 10, 1000);  // one logit of so many is NaN or -infinity
+    const std::uint64_t holes = pick(2, 10, 1000);  // One logit in `holes` is NaN or -infinity.
     std::vector<float> logits(vocabulary);
     for (float& logit : logits) {
       double sum = 0;
@@ -177,7 +177,7 @@ TEST(Sampler, TopPKeepsTheSmallestSetThatHoldsTheMass) {
 
 TEST(Sampler, TopPCountsTheTailOfAFlatDistribution) {
   std::vector<float> logits(5000, 0.0f);
-  logits[7] = 5.0f;  // e^5 = 148 of 5147
+  logits[7] = 5.0f;  // e^5 = 148 of 5147.
   SamplingParams params;
   params.temperature = 1;
   params.top_p = 0.5;
@@ -221,7 +221,7 @@ TEST(Sampler, BiasAndBansMoveOrForbidTokens) {
   EXPECT_EQ(with_ban.sample(logits), 2);
 }
 
-TEST(Sampler, PenaltiesPushBackWhatWasSaid) {
+TEST(Sampler, PenaltiesLowerRepeatedTokens) {
   SamplingParams repeat;
   repeat.repeat_penalty = 2;
   Sampler repeating(repeat, 1, {});

@@ -8,10 +8,10 @@
 namespace uma::llm {
 namespace {
 
-// Numbers of ggml's types (ggml.h), which are the same in every version.
+// Numbers of ggml's types (ggml.h), which are equal in every version.
 enum class GgmlType : std::int32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
 
-// Whether no number has the exponent of infinities and NaN. `stride`: from one to the next, in bytes.
+// Whether no number has the exponent of infinity and NaN. `stride` is the distance of two numbers in bytes.
 template <class Bits>
 bool are_finite(std::span<const std::byte> bytes, std::size_t stride, Bits exponent) {
   Bits found = 0;
@@ -24,12 +24,12 @@ bool are_finite(std::span<const std::byte> bytes, std::size_t stride, Bits expon
 }
 
 std::unexpected<Error> cannot_be_checked() {
-  return fail(ErrorCode::runtime_decode, "its keys and values cannot be checked");
+  return fail(ErrorCode::runtime_decode, "the keys and values of the state cannot be checked");
 }
 
-// Of a tensor's rows: whether each of `bytes` is a part of a finite number.
+// Checks the rows of a tensor: all `bytes` must belong to finite numbers.
 Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
-  constexpr std::size_t kQ8Block = 34;  // a scale and 32 numbers of a byte each
+  constexpr std::size_t kQ8Block = 34;  // A scale and 32 numbers of one byte.
   bool is_finite = false;
   switch (static_cast<GgmlType>(type)) {
     case GgmlType::f32:
@@ -51,7 +51,7 @@ Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
     default:
       return cannot_be_checked();
   }
-  if (!is_finite) return fail(ErrorCode::runtime_decode, "a key or a value in it is not finite");
+  if (!is_finite) return fail(ErrorCode::runtime_decode, "a key or value of the state is not finite");
   return Unit{};
 }
 
@@ -60,18 +60,18 @@ Expected<Unit> check_rows(std::span<const std::byte> bytes, std::int32_t type) {
 Expected<Unit> check_state_values(std::span<const std::byte> state) {
   constexpr std::uint32_t kStreamsMax = 1024;
   constexpr std::uint32_t kLayersMax = 4096;
-  constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // of a row: products stay within 64 bits
+  constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 32;  // Limit of a row, so that products stay within 64 bits.
   ByteReader in(state);
-  (void)in.take(2 * sizeof(std::uint32_t));  // a magic number and the sequence
+  (void)in.take(2 * sizeof(std::uint32_t));  // A magic number and the sequence.
   const auto streams = in.take_number<std::uint32_t>();
   if (streams > kStreamsMax) return cannot_be_checked();
   for (std::uint32_t stream = 0; stream < streams && !in.is_short(); ++stream) {
     const auto cells = in.take_number<std::uint32_t>();
     if (cells == 0) continue;
-    (void)in.take(std::uint64_t{cells} * 3 * sizeof(std::uint32_t));  // position, one sequence, its number
+    (void)in.take(std::uint64_t{cells} * 3 * sizeof(std::uint32_t));  // Position, one sequence, its number.
     const bool is_transposed = in.take_number<std::uint32_t>() != 0;
     const auto layers = in.take_number<std::uint32_t>();
-    (void)in.take(2 * sizeof(std::uint32_t));  // by how much keys and values are rotated, where they are quantized
+    (void)in.take(2 * sizeof(std::uint32_t));  // The rotation of keys and values, if they are quantized.
     if (in.is_short() || layers > kLayersMax) return cannot_be_checked();
     const auto check_tensor = [&]() -> Expected<Unit> {
       const auto type = in.take_number<std::int32_t>();
@@ -79,7 +79,7 @@ Expected<Unit> check_state_values(std::span<const std::byte> state) {
       if (in.is_short() || row_bytes > kBytesMax) return cannot_be_checked();
       return check_rows(in.take(row_bytes * cells), type);
     };
-    // Values of a cell lie apart where there is no flash attention: those of all cells for each of `width` numbers.
+    // Without flash attention the values are transposed: each of the `width` numbers has the values of all cells.
     const auto check_transposed = [&]() -> Expected<Unit> {
       const auto type = in.take_number<std::int32_t>();
       const auto number_bytes = in.take_number<std::uint32_t>();

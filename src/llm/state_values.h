@@ -1,4 +1,5 @@
-// The keys and values of a saved state, as the library writes them (libllama 0.7: one cache, positions of one sequence). Pure.
+// Checks the keys and values of a saved state in the library's format (libllama 0.7: one cache, positions of one sequence).
+// Pure.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,8 @@
 
 namespace uma::llm {
 
-// Whether all of them are finite. The library loads any: one that is not makes everything not finite that is computed beside
-// it. Errors: E_RUNTIME_001 for one that is not finite, and for bytes of which this cannot be said.
+// Checks that all values are finite. The library loads any value, and a value that is not finite makes everything computed
+// beside it not finite. Errors: E_RUNTIME_001 for a value that is not finite, and for bytes of unknown format.
 [[nodiscard]] Expected<Unit> check_state_values(std::span<const std::byte> state);
 
 }  // namespace uma::llm

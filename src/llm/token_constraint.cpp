@@ -16,27 +16,27 @@ bool TokenConstraint::allows(Token token) {
   reader_.limit_work(kWorkMax);
   if (vocab_.is_end_of_generation(token)) return can_end();
   const std::string_view piece = text_of(token);
-  return !piece.empty() && reader_.next(place_, piece) != GrammarReader::kNowhere;
+  return !piece.empty() && reader_.next(place_, piece) != grammar::GrammarReader::kNowhere;
 }
 
 void TokenConstraint::mask(std::span<float> logits) {
   reader_.limit_work(kWorkMax);
   allowed_.assign(logits.size(), false);
   places_.assign(1, place_);
-  // places_ ends where the last piece was refused, or with it.
+  // places_ ends at the last refused piece, or right before it.
   for (const OrderedPiece& ordered : vocab_.ordered_pieces()) {
     if (ordered.shared + 1 < places_.size()) places_.resize(ordered.shared + 1);
-    if (places_.back() == GrammarReader::kNowhere) continue;  // begins as one that was refused
+    if (places_.back() == grammar::GrammarReader::kNowhere) continue;  // The piece begins like a refused one.
     const std::string_view piece = vocab_.piece(ordered.token);
-    while (places_.back() != GrammarReader::kNowhere && places_.size() <= piece.size()) {
+    while (places_.back() != grammar::GrammarReader::kNowhere && places_.size() <= piece.size()) {
       places_.push_back(reader_.next(places_.back(), static_cast<std::uint8_t>(piece[places_.size() - 1])));
     }
     const auto index = static_cast<std::size_t>(ordered.token);
-    if (places_.back() != GrammarReader::kNowhere && index < allowed_.size()) allowed_[index] = true;
+    if (places_.back() != grammar::GrammarReader::kNowhere && index < allowed_.size()) allowed_[index] = true;
   }
   for (const auto& [token, text] : marks_) {
     const auto index = static_cast<std::size_t>(token);
-    if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != GrammarReader::kNowhere;
+    if (index < allowed_.size()) allowed_[index] = reader_.next(place_, text) != grammar::GrammarReader::kNowhere;
   }
   if (can_end()) {
     for (const Token token : vocab_.end_of_generation()) {
@@ -56,7 +56,7 @@ void TokenConstraint::accept(Token token) {
 bool TokenConstraint::accept_text(std::string_view text) {
   reader_.limit_work(kWorkMax);
   place_ = reader_.next(place_, text);
-  return place_ != GrammarReader::kNowhere;
+  return place_ != grammar::GrammarReader::kNowhere;
 }
 
 }  // namespace uma::llm

@@ -18,7 +18,7 @@
 namespace uma::llm {
 namespace {
 
-// Words and their parts, a token without text, one that ends a generation.
+// Words, parts of words, a token without text and an end-of-generation token.
 class WordVocab final : public Vocab {
  public:
   WordVocab() : ordered_(order_pieces(*this)) {}
@@ -52,7 +52,7 @@ std::vector<Token> allowed_by_mask(TokenConstraint& constraint) {
 }
 
 TokenConstraint constraint_of(std::string_view gbnf) {
-  return {Grammar::parse(gbnf).value(), kVocab};
+  return {grammar::Grammar::parse(gbnf).value(), kVocab};
 }
 
 TEST(OrderPieces, HasEveryPieceAfterThoseThatItBeginsWith) {
@@ -101,7 +101,7 @@ TEST(TokenConstraint, TheMaskIsWhatIsAllowedOneByOne) {
   }
 }
 
-// With a constraint a draw is from the masked logits, whatever is cut and however few of the likely tokens may come.
+// A constrained draw equals a draw from the masked logits, for every cut and however few likely tokens are allowed.
 TEST(SamplerConstraint, ChoosesAsFromMaskedLogits) {
   std::vector<SamplingParams> kinds(8);
   for (std::size_t i = 1; i < kinds.size(); ++i) kinds[i].temperature = 1.3;
@@ -129,9 +129,9 @@ TEST(SamplerConstraint, ChoosesAsFromMaskedLogits) {
       Sampler constrained(params, 6, {});
       constrained.constrain(std::make_unique<TokenConstraint>(constraint_of(gbnf)));
       std::vector<float> copy = logits;
-      Distribution said;
-      constrained.distribution(copy, said);
-      ASSERT_EQ(said.size(), expected.size());
+      Distribution actual;
+      constrained.distribution(copy, actual);
+      ASSERT_EQ(actual.size(), expected.size());
       std::map<Token, int> counts;
       constexpr int kDraws = 20'000;
       for (int i = 0; i < kDraws; ++i) {
@@ -140,8 +140,8 @@ TEST(SamplerConstraint, ChoosesAsFromMaskedLogits) {
       }
       int in_expected = 0;
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_EQ(said[i].token, expected[i].token);
-        EXPECT_NEAR(said[i].chance, expected[i].chance, 1e-12);
+        EXPECT_EQ(actual[i].token, expected[i].token);
+        EXPECT_NEAR(actual[i].chance, expected[i].chance, 1e-12);
         const double deviation = std::sqrt(expected[i].chance * (1 - expected[i].chance) / kDraws);
         EXPECT_NEAR(counts[expected[i].token] / static_cast<double>(kDraws), expected[i].chance, 5 * deviation + 1e-9)
             << gbnf << ": " << expected[i].token;
@@ -152,7 +152,7 @@ TEST(SamplerConstraint, ChoosesAsFromMaskedLogits) {
   }
 }
 
-TEST(SamplerConstraint, SaysWhenNoTokenIsLeft) {
+TEST(SamplerConstraint, ReportsThatNoTokenIsLeft) {
   for (const double temperature : {0.0, 1.0}) {
     SamplingParams params;
     params.temperature = temperature;
@@ -167,7 +167,7 @@ TEST(SamplerConstraint, SaysWhenNoTokenIsLeft) {
 
 TEST(SamplerConstraint, NotesWhatIsAccepted) {
   Sampler sampler({}, 1, {});
-  sampler.accept(3);  // of the prompt
+  sampler.accept(3);  // A token of the prompt.
   sampler.constrain(std::make_unique<TokenConstraint>(constraint_of(R"(root ::= "ac")")));
   sampler.accept(0);
   EXPECT_FALSE(sampler.is_complete());
@@ -177,7 +177,9 @@ TEST(SamplerConstraint, NotesWhatIsAccepted) {
 
 TEST(TokenConstraint, TakesTheTextOfMarks) {
   const std::vector<std::pair<Token, std::string>> marks = {{6, "<m>"}};
-  const auto made = [&](std::string_view gbnf) { return TokenConstraint(Grammar::parse(gbnf).value(), kVocab, marks); };
+  const auto made = [&](std::string_view gbnf) {
+    return TokenConstraint(grammar::Grammar::parse(gbnf).value(), kVocab, marks);
+  };
   TokenConstraint open = made(R"(root ::= "a" "<m>" "b")");
   EXPECT_FALSE(open.allows(6));
   open.accept(0);

@@ -20,7 +20,7 @@
 namespace uma::llm {
 namespace {
 
-// Raised when a trial finds more than it did: what passed before is tried again.
+// Raised when a trial finds more problems than before, so that models are tested again.
 constexpr int kTrialVersion = 1;
 
 class Digest {
@@ -39,21 +39,21 @@ class Digest {
   XXH3_state_t* state_ = XXH3_createState();
 };
 
-// The file's size, and what lies before its weights.
+// Adds the file's size and everything before its weights.
 Expected<Unit> add_head(const std::string& path, Digest& digest) {
   const auto header = read_gguf_header(path);
   if (!header) return std::unexpected(header.error());
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status{};
   if (!file.is_open() || ::fstat(file.get(), &status) != 0) {
-    return fail(ErrorCode::model_load, std::format("{}: it cannot be read", path));
+    return fail(ErrorCode::model_load, std::format("{}: the file cannot be read", path));
   }
   digest.add(&status.st_size, sizeof(status.st_size));
   std::vector<char> buffer(std::size_t{1} << 20);
   for (std::uint64_t at = 0; at < header->data_offset;) {
     const auto wanted = std::min<std::uint64_t>(buffer.size(), header->data_offset - at);
     const ssize_t got = ::pread(file.get(), buffer.data(), wanted, static_cast<off_t>(at));
-    if (got <= 0) return fail(ErrorCode::model_load, std::format("{}: it cannot be read at byte {}", path, at));
+    if (got <= 0) return fail(ErrorCode::model_load, std::format("{}: the file cannot be read at byte {}", path, at));
     digest.add(buffer.data(), static_cast<std::size_t>(got));
     at += static_cast<std::uint64_t>(got);
   }
@@ -68,7 +68,7 @@ double cpu_s() {
 
 struct Sample {
   std::string_view name;
-  std::string_view pattern;  // repeated
+  std::string_view pattern;  // Repeated to fill the sample.
 };
 constexpr std::array<Sample, 8> kSamples = {{{"digits", "0123456789"},
                                              {"one letter", "a"},
@@ -77,9 +77,9 @@ constexpr std::array<Sample, 8> kSamples = {{{"digits", "0123456789"},
                                              {"marks", "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"},
                                              {"blanks", " \n\t  \r\n"},
                                              {"wide characters", "\u4f60\u597d\U0001f600\u00e9\u0301\u0e44\u0e17\u0e22"},
-                                             {"bytes that are no text", "\xff\x80\xc3"}}};
+                                             {"bytes that are not text", "\xff\x80\xc3"}}};
 
-// The first piece is short, so that what would take for ever is found soon.
+// The first part is short, so that a tokenizer without end is found soon.
 Expected<Unit> try_tokenizer(const Vocab& vocab, const TrialLimits& limits) {
   constexpr std::size_t kShortPart = 4;
   for (const Sample& sample : kSamples) {
@@ -88,13 +88,13 @@ Expected<Unit> try_tokenizer(const Vocab& vocab, const TrialLimits& limits) {
     for (const std::size_t part : {kShortPart, std::size_t{1}}) {
       const std::size_t bytes = limits.sample_bytes / part;
       const double began = cpu_s();
-      // That it refuses a text is its right.
+      // A tokenizer may refuse a text.
       [[maybe_unused]] const auto tokens = vocab.tokenize(std::string_view(text).substr(0, bytes), true);
       const double taken = cpu_s() - began;
       if (taken <= limits.sample_s_max / static_cast<double>(part)) continue;
       return fail(ErrorCode::model_capability,
-                  std::format("its tokenizer takes {:.1f} s for {} bytes of {}, and may take {:.1f}", taken, bytes, sample.name,
-                              limits.sample_s_max / static_cast<double>(part)));
+                  std::format("the tokenizer takes {:.1f} s for {} bytes of {}; the limit is {:.1f} s", taken, bytes,
+                              sample.name, limits.sample_s_max / static_cast<double>(part)));
     }
   }
   return Unit{};

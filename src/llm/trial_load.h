@@ -1,5 +1,5 @@
-// A trial of a model's file. The library ends the process over some files, and takes minutes for texts with some tokenizers; so
-// a file that was never loaded goes through here first, in a process that nobody needs (docs/decisions/0042).
+// Tests a model file in a child process. On some files the library ends the process, and with some tokenizers it takes minutes
+// for a text; so a new file is first loaded by a process that may fail (docs/decisions/0042).
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,20 @@
 
 namespace uma::llm {
 
-// Names all that decides the outcome of a trial: the metadata and tensor lists of the model's files, their sizes, and the
-// versions of library and trial. Reads as much as the metadata has, 256 MiB a file at most. Errors: as read_model_header().
+// Identifies the outcome of a trial: the metadata and tensor lists of the model's files, their sizes, and the versions of
+// library and trial. Reads the metadata, at most 256 MiB per file. Errors: as read_model_header().
 [[nodiscard]] Expected<std::string> trial_identity(const std::string& path);
 
-// What try_model() takes. A tokenizer takes milliseconds for a sample; one whose time grows with the square of a text's length
-// seconds.
+// Limits of try_model(). A good tokenizer takes milliseconds for a sample; a tokenizer with quadratic time takes seconds.
 struct TrialLimits {
-  std::size_t sample_bytes = 16u << 10;  // of each kind of text
-  double sample_s_max = 2;               // of CPU time
+  std::size_t sample_bytes = 16u << 10;  // Size of each sample.
+  double sample_s_max = 2;               // CPU time of each sample.
 };
 
-// Loads the file as a daemon does, except that weights are mapped and not read, without devices; makes a small context; reads
-// the vocabulary; tokenizes samples of digits, letters, marks, blanks and characters of several bytes. May end the process, or
-// its patience: for a child process with limits. Returns the model, which such a process need not free. Errors: E_MODEL_003 for
-// a tokenizer that is too slow; what the library says of a file that it refuses in order, as load_llama_model().
+// Loads the file as a daemon does, but without devices and with mapped weights that are not read; makes a small context; reads
+// the vocabulary; tokenizes samples of digits, letters, marks, blanks and characters of several bytes. It may end the process
+// or run for ever, so call it in a child process with limits. The child need not free the returned model. Errors: E_MODEL_003
+// for a tokenizer that is too slow; those of load_llama_model() for a file that the library refuses.
 [[nodiscard]] Expected<std::shared_ptr<const Model>> try_model(const std::string& path, const TrialLimits& limits = {});
 
 }  // namespace uma::llm

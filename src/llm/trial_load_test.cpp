@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class TrialLoad : public testing::Test {
+class TrialLoad : public ::testing::Test {
  protected:
   TrialLoad() {
     const char* path = std::getenv("UMA_TEST_MODEL");
@@ -22,7 +22,7 @@ class TrialLoad : public testing::Test {
     model_ = path == nullptr ? "" : path;
   }
   ~TrialLoad() override { fs::remove(copy_); }
-  // The model with `change` made to its bytes.
+  // Writes the model with `change` applied to its bytes.
   template <class ChangeT>
   std::string changed(ChangeT&& change) {
     std::ifstream file(model_, std::ios::binary);
@@ -33,7 +33,7 @@ class TrialLoad : public testing::Test {
   }
 
   std::string model_;
-  const std::string copy_ = fs::path(testing::TempDir()) / ("uma-trial-" + std::to_string(::getpid()) + ".gguf");
+  const std::string copy_ = fs::path(::testing::TempDir()) / ("uma-trial-" + std::to_string(::getpid()) + ".gguf");
 };
 
 TEST_F(TrialLoad, AGoodModelPasses) {

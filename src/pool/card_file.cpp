@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kNameBytesMax = 128;
 constexpr std::size_t kAliasesMax = 64;
 
-// Stores a node's value; returns what was expected where it has none.
+// Stores a node's value; returns a description of the expected value on failure.
 using Apply = std::function<std::optional<std::string>(ModelCard& card, const YAML::Node& node)>;
 
 struct Key {
@@ -104,17 +104,17 @@ std::optional<std::string> apply_weights(ModelCard& card, const YAML::Node& node
 }
 
 std::optional<std::string> apply_tasks(ModelCard& card, const YAML::Node& node) {
-  if (!node.IsMap()) return "a map from a task to the text's beginning";
+  if (!node.IsMap()) return "a map from task names to text prefixes";
   for (const auto& entry : node) {
     const auto task = scalar(entry.first);
     const auto prefix = scalar(entry.second);
-    if (!task || task->empty() || !prefix) return "a map from a task to the text's beginning";
+    if (!task || task->empty() || !prefix) return "a map from task names to text prefixes";
     card.tasks[*task] = *prefix;
   }
   return std::nullopt;
 }
 
-// This table is all there is to know about the keys of a card.
+// The complete table of a card's keys.
 const std::vector<Key>& keys() {
   static const std::vector<Key> all = {
       {"path", text([](ModelCard& card) -> auto& { return card.path; })},
@@ -165,7 +165,7 @@ class CardReader {
  private:
   void read_card(const YAML::Node& key, const YAML::Node& value) {
     if (!key.IsScalar() || !is_model_name(key.Scalar())) {
-      return report(key.Mark(), std::format("expected a name of at most {} bytes without blanks", kNameBytesMax));
+      return report(key.Mark(), std::format("expected a model name of at most {} bytes without blanks", kNameBytesMax));
     }
     ModelCard card;
     card.name = key.Scalar();
@@ -173,7 +173,7 @@ class CardReader {
     std::vector<std::string> seen;
     for (const auto& entry : value) read_key(card, entry.first, entry.second, seen);
     if (!std::ranges::contains(seen, "path") && !std::ranges::contains(seen, "url"))
-      report(key.Mark(), std::format("{}: needs a path or a url", card.name));
+      report(key.Mark(), std::format("{}: expected the key path or url", card.name));
     take_name(card.name, card.name, key.Mark());
     for (const std::string& alias : card.aliases) take_name(alias, card.name, key.Mark());
     cards_.push_back(std::move(card));
@@ -194,12 +194,12 @@ class CardReader {
     }
   }
 
-  // Names and aliases are one space.
+  // Names and aliases share one namespace.
   void take_name(const std::string& name, const std::string& model, const YAML::Mark& mark) {
     const auto [taken, is_new] = names_.emplace(name, std::pair(model, mark.line + 1));
     if (is_new) return;
     const auto& [other, line] = taken->second;
-    report(mark, std::format("the name {} is taken by {} in line {}", name, other, line));
+    report(mark, std::format("the name {} is already used by {} in line {}", name, other, line));
   }
 
   void report(const YAML::Mark& mark, std::string_view what) {
@@ -209,7 +209,7 @@ class CardReader {
 
   std::string_view file_;
   std::vector<ModelCard> cards_;
-  std::map<std::string, std::pair<std::string, int>> names_;  // whose they are, and in which line
+  std::map<std::string, std::pair<std::string, int>> names_;  // The owner of each name, and its line.
   std::vector<std::string> problems_;
 };
 

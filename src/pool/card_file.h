@@ -1,4 +1,4 @@
-// models.yaml: a map from the name of a model to what is said of it.
+// models.yaml: a map from the names of models to their settings.
 //
 //   assistant:
 //     path: assistant-q4.gguf
@@ -15,7 +15,8 @@
 
 namespace uma::pool {
 
-// In the order of the file. Errors: every mistake, each as "NAME:LINE:COLUMN: what"; `name` is the file's.
+// Parses the cards, in the order of the file. Errors: every mistake, each as "NAME:LINE:COLUMN: message"; `name` is the name of
+// the file.
 [[nodiscard]] std::expected<std::vector<ModelCard>, std::vector<std::string>> parse_cards(const std::string& yaml,
                                                                                           std::string_view name);
 

@@ -1,4 +1,4 @@
-// An engine as the pool sees it, for tests: models that were loaded, and figures that the test sets.
+// A fake engine for the pool's tests: models that were loaded, and figures that the test sets.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/worker_source.h"
+#include "engine/model/worker_source.h"
 
 namespace uma::pool {
 
@@ -28,7 +28,7 @@ class FakeHost final : public engine::WorkerHost {
     const MutexLock lock(mutex_);
     further_[model].push_back(std::move(more));
   }
-  [[nodiscard]] bool keep_workers(const std::string& model, std::size_t) override {
+  [[nodiscard]] bool shrink_workers(const std::string& model, std::size_t) override {
     std::vector<engine::LoadedWorkers> freed;
     const MutexLock lock(mutex_);
     if (uses_[model] > 0) return false;
@@ -95,35 +95,36 @@ class FakeHost final : public engine::WorkerHost {
     const MutexLock lock(mutex_);
     return loaded_.contains(model);
   }
-  // Why its load failed last; empty: it did not.
+  // Error of its last load; empty: none.
   [[nodiscard]] std::string error_of(const std::string& model) const {
     const MutexLock lock(mutex_);
     const auto found = errors_.find(model);
     return found == errors_.end() ? "" : found->second;
   }
-  // That its load waits for.
+  // Bytes that its load waits for.
   [[nodiscard]] std::uint64_t queued_bytes(const std::string& model) const {
     const MutexLock lock(mutex_);
     const auto found = queued_.find(model);
     return found == queued_.end() ? 0 : found->second;
   }
 
-  // Before other threads read them.
+  // Set before other threads read it.
   std::uint64_t stored_bytes = 0;
   std::uint64_t stored_max = 0;
   std::function<void()> on_stored = nullptr;
   std::function<void(const kv::MemoryLimit&)> on_limit = nullptr;
-  // The last one; not while others may change it.
+  // The last limit; read it only while no other thread changes it.
   kv::MemoryLimit limit;
 
  private:
   mutable Mutex mutex_;
   std::map<std::string, engine::LoadedWorkers> loaded_ GUARDED_BY(mutex_);
-  std::map<std::string, std::vector<engine::LoadedWorkers>> further_ GUARDED_BY(mutex_);  // than those it was loaded with
+  // Workers that were added after the load.
+  std::map<std::string, std::vector<engine::LoadedWorkers>> further_ GUARDED_BY(mutex_);
   std::map<std::string, std::string> errors_ GUARDED_BY(mutex_);
   std::map<std::string, std::uint64_t> queued_ GUARDED_BY(mutex_);
   std::map<std::string, std::int64_t> uses_ GUARDED_BY(mutex_);
-  std::set<std::string> background_ GUARDED_BY(mutex_);  // whose uses are background requests
+  std::set<std::string> background_ GUARDED_BY(mutex_);  // Models whose leases are background requests.
   std::set<std::string> held_ GUARDED_BY(mutex_);
 };
 

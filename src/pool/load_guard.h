@@ -1,25 +1,25 @@
-// Decides whether the files of a model may be given to the library at all, and learns when they are. What it knows outlives the
-// process, which the library may end.
+// Decides whether the library may read a model's files, and records each load. Its knowledge survives a crash of the process.
 #pragma once
 
 #include <functional>
 
 #include "core/error.h"
-#include "engine/load_workers.h"
+#include "engine/model/load_workers.h"
 
 namespace uma::pool {
 
-// Called by the threads that load, several at a time.
+// Called by loading threads, several at a time.
 class LoadGuard {
  public:
   virtual ~LoadGuard() = default;
-  // Blocks while files that were never loaded are tried; gives up when is_cancelled() says so. Errors: E_MODEL_002 with the
-  // reason, and no path: whoever asked for the model reads it.
+  // Blocks while new files are tried; gives up when is_cancelled() returns true. Errors: E_MODEL_002 with the reason, but
+  // without paths, because clients read it.
   [[nodiscard]] virtual Expected<Unit> check(const engine::LoadWorkersOptions& options,
                                              const std::function<bool()>& is_cancelled) = 0;
-  // Between the two the library reads the files. A process that ends meanwhile has not reached end().
+  // The library reads the files between begin() and end(). A process that crashes in between never calls end().
   virtual void begin(const engine::LoadWorkersOptions& options) = 0;
-  // `is_loaded`: the whole load came to its end, well or not; else only its beginning, such as the measuring of what it takes.
+  // `is_loaded` is true after a whole load, successful or not, and false after reading only the beginning, as for measuring
+  // memory.
   virtual void end(const engine::LoadWorkersOptions& options, bool is_loaded) = 0;
 };
 

@@ -19,13 +19,13 @@ namespace {
 
 constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-// The sum, or the largest number there is.
+// The sum, or the largest number on overflow.
 std::uint64_t add(std::uint64_t a, std::uint64_t b) {
   return a > kNoLimit - b ? kNoLimit : a + b;
 }
 
 std::uint64_t fraction_of(double fraction, std::uint64_t bytes) {
-  // Of kNoLimit the product would not fit into 64 bits again.
+  // The product of kNoLimit would not fit into 64 bits.
   return bytes == kNoLimit ? kNoLimit : static_cast<std::uint64_t>(fraction * static_cast<double>(bytes));
 }
 
@@ -193,9 +193,9 @@ std::int64_t PlaceUse::left() const {
 std::string Decision::text() const {
   std::string done = plan.outcome == Outcome::fits ? text_of(plan.steps)
                      : plan.outcome == Outcome::wait
-                         ? std::format("it waits, for {} are in use or were used just now", readable_bytes(plan.bytes_held))
-                         : std::string("refused: it would not fit if all else went");
-  for (const std::string& held : plan.holds) done += std::format("; {} takes no new background requests", held);
+                         ? std::format("it waits, because {} are in use or were used just now", readable_bytes(plan.bytes_held))
+                         : std::string("refused: it would not fit even if everything else were freed");
+  for (const std::string& held : plan.holds) done += std::format("; {} accepts no new background requests", held);
   const std::string place = claim.place == kHostMemory ? "memory" : std::format("device {}", claim.place);
   return std::format("{}: {}: {}", place, numbers_of(claim, usable, reserved), done);
 }
@@ -231,8 +231,8 @@ std::array<std::uint64_t, kMemoryKinds> MemoryGovernor::held_by(const std::strin
   return ledger_->held_by(model, place);
 }
 
-LadderPlan MemoryGovernor::decide(const Claim& claim, std::span<const ModelView> models, const LadderOptions& options,
-                                  std::int64_t time_s) {
+EvictionPlan MemoryGovernor::decide(const Claim& claim, std::span<const ModelView> models, const EvictionOptions& options,
+                                    std::int64_t time_s) {
   const std::uint64_t short_of = ledger_->shortage(claim);
   if (short_of == 0) return {};
   const PlaceUse place = ledger_->places()[claim.place];
@@ -240,10 +240,10 @@ LadderPlan MemoryGovernor::decide(const Claim& claim, std::span<const ModelView>
                     .claim = claim,
                     .usable = place.usable,
                     .reserved = place.reserved(),
-                    .plan = plan_relief(short_of, models, options)};
-  // What can never fit is an answer to one request; the rest changes what others have.
+                    .plan = plan_evictions(short_of, models, options)};
+  // A wait concerns one request only; other decisions affect all.
   decision.plan.outcome == Outcome::wait ? log_debug("{}", decision.text()) : log_info("{}", decision.text());
-  LadderPlan plan = decision.plan;
+  EvictionPlan plan = decision.plan;
   ledger_->note(std::move(decision));
   return plan;
 }
@@ -259,7 +259,7 @@ std::uint64_t MemoryGovernor::decisions_total() const {
 std::uint64_t usable_bytes(const MemoryInfo& host, const GovernorOptions& options) {
   std::uint64_t bytes = host.group_limit;
   if (host.total > 0) bytes = std::min(bytes, host.total);
-  // Mapped files are counted as available already; in a group they are part of what it holds.
+  // Mapped files already count as available; a control group counts them as its own.
   if (host.available > 0) bytes = std::min(bytes, add(host.available, host.own_anonymous));
   bytes = std::min(bytes, add(host.group_left, host.own_resident));
   bytes = fraction_of(options.usable_fraction, bytes);

@@ -168,9 +168,9 @@ TEST_F(Governor, KeepsTheLatestDecisions) {
             "memory: new needs 500 bytes (weights), 100 bytes of 1000 bytes are left: unload old (900 bytes)");
   idle.sequences_active = 1;
   (void)governor_.decide(claim("new", MemoryKind::weights, 500), std::span(&idle, 1), {}, 200);
-  EXPECT_TRUE(governor_.decisions().back().text().ends_with("it waits, for 900 bytes are in use or were used just now"));
+  EXPECT_TRUE(governor_.decisions().back().text().ends_with("it waits, because 900 bytes are in use or were used just now"));
   (void)governor_.decide(claim("new", MemoryKind::weights, 5000), std::span(&idle, 1), {}, 200);
-  EXPECT_TRUE(governor_.decisions().back().text().ends_with("refused: it would not fit if all else went"));
+  EXPECT_TRUE(governor_.decisions().back().text().ends_with("refused: it would not fit even if everything else were freed"));
 }
 
 TEST_F(Governor, ThreadsTogetherTakeNoMoreThanThereIs) {
@@ -194,7 +194,7 @@ TEST_F(Governor, ThreadsTogetherTakeNoMoreThanThereIs) {
   EXPECT_EQ(reserved(), 0u);
 }
 
-// --- A pool of models as the ladder's user: adversarial requests under a seed, in simulated time
+// --- A pool of models that follows the plans: adversarial requests under a seed, in simulated time
 // ---------------------------------------------------------------------------------------------
 
 class Pool {
@@ -258,10 +258,10 @@ class Pool {
     for (std::size_t i = 0; i < views_.size(); ++i) {
       if (held_[i].bytes() > 0) others.push_back(views_[i]);
     }
-    const LadderPlan plan = governor_.decide(wants, others, {.min_loaded = kMinLoaded}, 0);
+    const EvictionPlan plan = governor_.decide(wants, others, {.min_loaded = kMinLoaded}, 0);
     if (plan.outcome == Outcome::refuse) ++refusals_;
     if (plan.outcome != Outcome::fits) return;
-    for (const LadderStep& step : plan.steps) unload(step);
+    for (const EvictionStep& step : plan.steps) unload(step);
     auto taken = governor_.reserve(wants);
     ASSERT_TRUE(taken.has_value()) << taken.error().message;
     held_[wanted] = std::move(*taken);
@@ -269,7 +269,7 @@ class Pool {
     ++loads_;
   }
 
-  void unload(const LadderStep& step) {
+  void unload(const EvictionStep& step) {
     ASSERT_EQ(step.kind, StepKind::unload);
     const auto index = static_cast<std::size_t>(std::stoul(step.model));
     ASSERT_FALSE(views_[index].is_pinned);

@@ -25,11 +25,11 @@ namespace {
 constexpr std::string_view kExtension = ".gguf";
 constexpr std::size_t kCardsBytesMax = 16u << 20;
 constexpr std::size_t kNearestMax = 3;
-constexpr std::size_t kShownBytesMax = 128;  // of a name that somebody asked for
+constexpr std::size_t kShownBytesMax = 128;  // Limit of a requested name in a message.
 
 using Problems = std::vector<std::string>;
 
-// The text of models.yaml; empty where it may be absent, and is.
+// The text of models.yaml; empty if the file is missing and optional.
 std::expected<std::string, Problems> read_cards_file(const RegistryOptions& options) {
   if (options.cards_file.empty()) return std::string();
   struct stat status{};
@@ -49,7 +49,7 @@ std::expected<std::string, Problems> read_cards_file(const RegistryOptions& opti
   return std::move(text).str();
 }
 
-// Levenshtein's distance, or any number above `max` once it is certain to be larger.
+// The Levenshtein distance, or any number above `max` once it exceeds `max`.
 std::size_t distance(std::string_view a, std::string_view b, std::size_t max) {
   const std::size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > max) return difference;
@@ -106,7 +106,7 @@ class RegistryReader {
   }
 
  private:
-  // Cards of the same text are not parsed again: that takes longer than all else.
+  // Cards with unchanged text are not parsed again, because parsing takes longer than the rest.
   Problems read_cards() {
     auto text = read_cards_file(next_->options_);
     if (!text) return text.error();
@@ -121,7 +121,7 @@ class RegistryReader {
     return {};
   }
 
-  // The file as it is now; null where there is none, or nothing that could be a model.
+  // The present file; null if it does not exist or cannot be a model.
   std::shared_ptr<const ModelFile> file_at(const std::string& path) {
     struct stat status{};
     if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return nullptr;
@@ -131,7 +131,7 @@ class RegistryReader {
     const std::int64_t modified_ns = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
     if (previous_ != nullptr) {
       const auto known = previous_->files_.find(path);
-      // Of a model in several files the others may have come since.
+      // The other files of a split model may have been added since.
       const bool is_same = known != previous_->files_.end() && known->second->bytes == bytes &&
                            known->second->modified_ns == modified_ns && !llm::parse_split_name(path);
       if (is_same) return entry = known->second;
@@ -147,7 +147,7 @@ class RegistryReader {
          entry.increment(problem)) {
       std::string path = entry->path().string();
       if (!lower_ascii(path).ends_with(kExtension)) continue;
-      // Only the first of a model's files stands for it.
+      // The first file of a split model represents it.
       if (const auto split = llm::parse_split_name(path); split && split->index > 0) continue;
       paths.push_back(std::move(path));
     }
@@ -160,8 +160,7 @@ class RegistryReader {
     }
   }
 
-  // What `written` means: a path, below the folder of models.yaml where it is a relative one, or a file's name in a models'
-  // folder.
+  // Resolves `written`: a path, relative to the folder of models.yaml, or a file name in a model folder.
   std::string resolve(const std::string& written) {
     const fs::path path(written);
     const fs::path beside = fs::path(next_->options_.cards_file).parent_path() / path;
@@ -178,7 +177,7 @@ class RegistryReader {
 
   std::string path_of(const ModelCard& card) { return resolve(card.path.empty() ? file_name_of_url(card.url) : card.path); }
 
-  // A file that was named outside of the registry; where a card is of it, that is its card.
+  // Adds the file of model_path; a card for that file applies to it.
   void add_given() {
     const std::string& path = next_->options_.model_path;
     if (path.empty()) return;
@@ -199,8 +198,8 @@ class RegistryReader {
 
   void add_card(const ModelCard& card) {
     if (next_->by_name_.contains(card.name)) {
-      next_->remarks_.push_back(std::format("{}: the card of \"{}\" gives way to {}", next_->options_.cards_file, card.name,
-                                            next_->options_.model_path));
+      next_->remarks_.push_back(std::format("{}: the card of \"{}\" is not used, because the name belongs to {}",
+                                            next_->options_.cards_file, card.name, next_->options_.model_path));
       return;
     }
     RegisteredModel model;
@@ -209,7 +208,7 @@ class RegistryReader {
     model.file = file_at(model.path);
     if (!model.file) {
       model.problem = card.url.empty() ? std::format("{}: no such file", model.path)
-                                       : std::format("it was not fetched yet: uma-cli pull {}", card.url);
+                                       : std::format("it was not downloaded yet: run uma-cli pull {}", card.url);
       if (!card.url.empty()) model.path.clear();
     }
     if (!card.projector.empty()) {
@@ -233,9 +232,9 @@ class RegistryReader {
       model.card.path = path;
       model.is_from_folder = true;
       if (!is_model_name(model.card.name)) {
-        next_->remarks_.push_back(std::format("{}: its name has blanks or is too long for a model's", path));
+        next_->remarks_.push_back(std::format("{}: not registered, because its name has blanks or is too long", path));
       } else if (next_->by_name_.contains(model.card.name)) {
-        next_->remarks_.push_back(std::format("{}: another model has its name already", path));
+        next_->remarks_.push_back(std::format("{}: not registered, because another model has that name", path));
       } else {
         add(std::move(model));
       }
@@ -246,7 +245,8 @@ class RegistryReader {
     if (model.file && !model.file->header && model.problem.empty()) model.problem = model.file->header.error().message;
     if (const llm::GgufHeader* header = model.header()) {
       model.capability = capability_of(*header);
-      if (header->is_projector()) model.problem = std::format("{}: a projector, which needs a model beside it", model.path);
+      if (header->is_projector())
+        model.problem = std::format("{}: a projector; choose the model that belongs to it", model.path);
     }
     if (model.card.capability) model.capability = *model.card.capability;
     const std::size_t index = next_->models_.size();
@@ -255,7 +255,7 @@ class RegistryReader {
     next_->models_.push_back(std::move(model));
   }
 
-  // A projector goes to the one model of its folder that has its name and width.
+  // Assigns a projector to the only model in its folder that matches in name and width.
   void pair_projectors() {
     for (const auto& [path, file] : projectors_) {
       if (used_.contains(path)) continue;
@@ -270,9 +270,9 @@ class RegistryReader {
         continue;
       }
       next_->remarks_.push_back(fitting.empty()
-                                    ? std::format("{}: a projector, and no model here has its name", path)
-                                    : std::format("{}: a projector for {}, which a card must name: `projector: {}`", path,
-                                                  fitting.front()->card.name, fs::path(path).filename().string()));
+                                    ? std::format("{}: a projector without a model of the same name in its folder", path)
+                                    : std::format("{}: a projector that fits {}: choose a model by `projector: {}` in its card",
+                                                  path, fitting.front()->card.name, fs::path(path).filename().string()));
     }
   }
 
@@ -293,7 +293,7 @@ class RegistryReader {
   std::shared_ptr<ModelRegistry> next_{new ModelRegistry};
   std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> found_;
   std::vector<std::pair<std::string, std::shared_ptr<const ModelFile>>> projectors_;
-  std::set<std::string> used_;  // paths that a card names
+  std::set<std::string> used_;  // Paths in cards.
 };
 
 std::expected<std::shared_ptr<const ModelRegistry>, Problems> ModelRegistry::read(RegistryOptions options) {
@@ -321,7 +321,25 @@ Expected<const RegisteredModel*> ModelRegistry::find(std::string_view name) cons
   for (std::size_t i = 0; i < shown; ++i) names += std::format("{}{}", i == 0 ? "" : ", ", nearest[i].second);
   return fail(ErrorCode::model_unknown,
               std::format("no model \"{}\" among {}{}", name.substr(0, kShownBytesMax), models_.size(),
-                          names.empty() ? ": `models` lists them" : "; the nearest: " + names));
+                          names.empty() ? ": list the models to see their names" : "; similar names: " + names));
+}
+
+ModelInfo info_of(const RegisteredModel& model) {
+  ModelInfo info{.name = model.card.name};
+  if (const llm::GgufHeader* header = model.header()) {
+    info.description = header->architecture;
+    info.bytes = header->weight_bytes;
+    info.parameters = header->parameters;
+    info.train_tokens = static_cast<std::int32_t>(header->context_length);
+    info.vocabulary = static_cast<std::int32_t>(header->vocabulary_size);
+    info.has_chat_template = header->has_chat_template;
+  }
+  info.capability = model.capability;
+  info.reads_images = model.capability == Capability::vision || !model.projector_path.empty();
+  info.aliases = model.card.aliases;
+  info.problem = model.problem;
+  if (!model.problem.empty()) info.state = ModelState::failed;
+  return info;
 }
 
 Capability capability_of(const llm::GgufHeader& header) {

@@ -1,6 +1,6 @@
-// The models that could be served: cards of models.yaml, and files in folders. Read without loading any; thousands take
-// milliseconds. A registry is a snapshot that never changes, so any thread may use it; reload() makes the next one, for which
-// only files that have changed are read again.
+// The models that can be served: cards of models.yaml, and files in folders. Nothing is loaded for that; thousands of files
+// take milliseconds. A registry is an immutable snapshot that any thread may use. reload() makes the next one and reads only
+// changed files again.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,20 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/session_info.h"
 #include "llm/gguf_header.h"
 #include "pool/model_card.h"
 
 namespace uma::pool {
 
 struct RegistryOptions {
-  std::string cards_file;            // models.yaml; empty: none
-  bool needs_cards_file = false;     // that it is absent is a mistake
-  std::string model_path{};          // a file that is a model whatever is said of it elsewhere; empty: none
-  std::vector<std::string> folders;  // *.gguf in them are models; of two with one name the first folder's counts
+  std::string cards_file;            // Path of models.yaml; empty: none.
+  bool needs_cards_file = false;     // Whether a missing file is an error.
+  std::string model_path{};          // A file that is always a model; empty: none.
+  std::vector<std::string> folders;  // Folders whose *.gguf files are models. If two have one name, the first folder wins.
 };
 
-// A file as it was found: read once, as long as its size and time stay.
+// A file and its header, read once until its size or time changes.
 struct ModelFile {
   std::uint64_t bytes = 0;
   std::int64_t modified_ns = 0;
@@ -37,32 +38,33 @@ struct ModelFile {
 
 struct RegisteredModel {
   ModelCard card;
-  std::string path;            // of its first file; empty: it was not fetched yet
-  std::string projector_path;  // empty: none
+  std::string path;            // Path of its first file; empty: not downloaded yet.
+  std::string projector_path;  // Empty: none.
   Capability capability = Capability::chat;
-  std::shared_ptr<const ModelFile> file;  // shared between snapshots; null: there is none
+  std::shared_ptr<const ModelFile> file;  // Shared between snapshots; null: no file.
   bool is_from_folder = false;
-  std::string problem;  // why it cannot be loaded; empty: nothing is known against it
+  std::string problem;  // Why it cannot be loaded; empty: no known problem.
 
-  // 0 where they are not known.
+  // Bytes of its weights; 0 if unknown.
   [[nodiscard]] std::uint64_t weight_bytes() const { return header() == nullptr ? 0 : header()->weight_bytes; }
-  // Null: it has no file, or a bad one.
+  // Null: it has no file, or an invalid one.
   [[nodiscard]] const llm::GgufHeader* header() const { return file && file->header ? &*file->header : nullptr; }
 };
 
 class ModelRegistry {
  public:
-  // Errors: every mistake in models.yaml, with its line. A model whose file is absent or bad is registered with its problem.
+  // Errors: every mistake in models.yaml, with its line. A model whose file is missing or invalid is registered with its
+  // problem.
   [[nodiscard]] static std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> read(
       RegistryOptions options);
-  // As the files are now.
+  // A new snapshot of the present files.
   [[nodiscard]] std::expected<std::shared_ptr<const ModelRegistry>, std::vector<std::string>> reload() const;
 
-  // That of model_path, those of models.yaml in its order, then those of the folders by name.
+  // The models: first that of model_path, then those of models.yaml in its order, then those of the folders by name.
   [[nodiscard]] std::span<const RegisteredModel> models() const { return models_; }
-  // By name or alias. Errors: E_MODEL_001 with the nearest names.
+  // Finds a model by name or alias. Errors: E_MODEL_001 with the most similar names.
   [[nodiscard]] Expected<const RegisteredModel*> find(std::string_view name) const;
-  // Files that are no models and of no use to any, and others that two models could use, each with the reason.
+  // Files that are not models and not used by any, and files that several models could use, each with the reason.
   [[nodiscard]] std::span<const std::string> remarks() const { return remarks_; }
 
  private:
@@ -70,19 +72,22 @@ class ModelRegistry {
   ModelRegistry() = default;
 
   RegistryOptions options_;
-  std::string cards_text_;  // of models.yaml, as it was read
+  std::string cards_text_;  // Text of models.yaml as it was read.
   std::vector<ModelCard> cards_;
-  std::map<std::string, std::shared_ptr<const ModelFile>> files_;  // by path
+  std::map<std::string, std::shared_ptr<const ModelFile>> files_;  // Keyed by path.
   std::vector<RegisteredModel> models_;
-  std::unordered_map<std::string, std::size_t> by_name_;  // names and aliases -> index in models_
+  std::unordered_map<std::string, std::size_t> by_name_;  // From names and aliases to indices in models_.
   std::vector<std::string> remarks_;
 };
 
-// What a file can do, as far as it says so itself.
+// Description of a model that is not loaded, for clients.
+[[nodiscard]] ModelInfo info_of(const RegisteredModel& model);
+
+// The capability that the header of a file indicates.
 [[nodiscard]] Capability capability_of(const llm::GgufHeader& header);
 
-// What a model's and its projector's file names have in common: lower case, without "mmproj" and the words at the end that say
-// how numbers are kept ("mmproj-Gemma-3-4b-it-F16" and "gemma-3-4b-it-Q4_K_M" are both "gemma-3-4b-it").
+// The common part of the file names of a model and its projector: lower case, without "mmproj" and the quantization at the end.
+// For example, "mmproj-Gemma-3-4b-it-F16" and "gemma-3-4b-it-Q4_K_M" both give "gemma-3-4b-it".
 [[nodiscard]] std::string pairing_name(std::string_view stem);
 
 }  // namespace uma::pool

@@ -133,11 +133,11 @@ TEST_F(Registry, SaysEveryMistakeWithItsLine) {
   EXPECT_EQ(mistake("a: {path: x, pin: true, pin: true}"), "1:25: a.pin is set twice");
   EXPECT_TRUE(mistake("a: {path: x, capability: magic}").contains("expected chat, text_embedding, rerank or vision"));
   EXPECT_TRUE(mistake("a: {path: x, aliases: [\"b c\"]}").contains("a list of names without blanks"));
-  EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: needs a path or a url");
+  EXPECT_EQ(mistake("a: {pin: true}"), "1:1: a: expected the key path or url");
   EXPECT_EQ(mistake("a: file.gguf"), "1:4: a: expected a map, such as {path: file.gguf}");
-  EXPECT_EQ(mistake("\"a b\": {path: x}"), "1:1: expected a name of at most 128 bytes without blanks");
-  EXPECT_EQ(mistake("a: {path: x}\na: {path: y}\n"), "2:1: the name a is taken by a in line 1");
-  EXPECT_EQ(mistake("a: {path: x}\nb: {path: y, aliases: [a]}\n"), "2:1: the name a is taken by a in line 1");
+  EXPECT_EQ(mistake("\"a b\": {path: x}"), "1:1: expected a model name of at most 128 bytes without blanks");
+  EXPECT_EQ(mistake("a: {path: x}\na: {path: y}\n"), "2:1: the name a is already used by a in line 1");
+  EXPECT_EQ(mistake("a: {path: x}\nb: {path: y, aliases: [a]}\n"), "2:1: the name a is already used by a in line 1");
   EXPECT_TRUE(mistake("- a\n").contains("expected the names of models"));
   EXPECT_TRUE(mistake("a: {path: [").contains("1:"));
   write_cards("a: {path: x, n_ctx: -1}\nb: {path: x, n_ctx: -1}\n");
@@ -169,7 +169,7 @@ TEST_F(Registry, ACardReplacesItsFileAndTheFirstFolderWins) {
   EXPECT_EQ(model(**registry, "a").path, (folder_ / "models/a.gguf").string());
   EXPECT_EQ(model(**registry, "named").path, (folder_ / "more/b.gguf").string());
   ASSERT_EQ((*registry)->remarks().size(), 1u);
-  EXPECT_TRUE((*registry)->remarks()[0].contains("another model has its name"));
+  EXPECT_TRUE((*registry)->remarks()[0].contains("another model has that name"));
 }
 
 TEST_F(Registry, BadFilesAreListedWithTheirReason) {
@@ -179,7 +179,8 @@ TEST_F(Registry, BadFilesAreListedWithTheirReason) {
   EXPECT_EQ(names(*registry), (std::vector<std::string>{"gone", "remote", "broken"}));
   EXPECT_TRUE(model(*registry, "broken").problem.contains("broken.gguf: its GGUF version"));
   EXPECT_TRUE(model(*registry, "gone").problem.ends_with("gone.gguf: no such file"));
-  EXPECT_EQ(model(*registry, "remote").problem, "it was not fetched yet: uma-cli pull https://host/x/far.gguf?download=1");
+  EXPECT_EQ(model(*registry, "remote").problem,
+            "it was not downloaded yet: run uma-cli pull https://host/x/far.gguf?download=1");
   EXPECT_EQ(model(*registry, "remote").path, "");
   write_model("far.gguf");
   const auto fetched = registry->reload();
@@ -218,12 +219,12 @@ TEST_F(Registry, AProjectorGoesToTheModelOfItsName) {
   registry = read();
   EXPECT_EQ(model(*registry, "Sees-4b-Q4_K_M").projector_path, "");
   ASSERT_EQ(registry->remarks().size(), 1u);
-  EXPECT_TRUE(registry->remarks()[0].contains("which a card must name"));
+  EXPECT_TRUE(registry->remarks()[0].contains("in its card"));
 
   // Of another width it fits neither.
   write_projector("mmproj-sees-4b-f16.gguf", 64);
   registry = read();
-  EXPECT_TRUE(registry->remarks()[0].contains("no model here has its name"));
+  EXPECT_TRUE(registry->remarks()[0].contains("without a model of the same name"));
 }
 
 TEST(PairingName, LeavesOutHowNumbersAreKept) {
@@ -264,11 +265,12 @@ TEST_F(Registry, UnknownNamesAreAnsweredWithTheNearest) {
     EXPECT_EQ(found.error().code, ErrorCode::model_unknown);
     return found.error().message;
   };
-  EXPECT_EQ(message("lama-3.2-1b"), "no model \"lama-3.2-1b\" among 5; the nearest: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b");
-  EXPECT_EQ(message("QWEN3-4B"), "no model \"QWEN3-4B\" among 5; the nearest: qwen3-4b");
-  EXPECT_EQ(message("qwen"), "no model \"qwen\" among 5; the nearest: qwen3-4b");
-  EXPECT_EQ(message("something else"), "no model \"something else\" among 5: `models` lists them");
-  EXPECT_EQ(message(""), "no model \"\" among 5: `models` lists them");
+  EXPECT_EQ(message("lama-3.2-1b"),
+            "no model \"lama-3.2-1b\" among 5; similar names: llama-3.2-1b, llama-3.2-3b, llama-3.1-8b");
+  EXPECT_EQ(message("QWEN3-4B"), "no model \"QWEN3-4B\" among 5; similar names: qwen3-4b");
+  EXPECT_EQ(message("qwen"), "no model \"qwen\" among 5; similar names: qwen3-4b");
+  EXPECT_EQ(message("something else"), "no model \"something else\" among 5: list the models to see their names");
+  EXPECT_EQ(message(""), "no model \"\" among 5: list the models to see their names");
   EXPECT_LT(message(std::string(1 << 20, 'x')).size(), 300u);
 }
 

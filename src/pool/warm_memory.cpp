@@ -9,7 +9,7 @@
 namespace uma::pool {
 namespace {
 
-constexpr Duration kDiskPatience = std::chrono::seconds(2);  // with a disk
+constexpr Duration kDiskPatience = std::chrono::seconds(2);  // Time to wait for a disk.
 constexpr Duration kDiskLookAgain = std::chrono::milliseconds(5);
 
 std::uint64_t less(std::uint64_t from, std::uint64_t bytes) {
@@ -23,7 +23,7 @@ WarmMemory::WarmMemory(MemoryGovernor& governor, const Clock& clock)
       clock_(clock),
       held_(governor.reserve({.model = kName, .kind = MemoryKind::warm_kv, .bytes = 0}).value()) {}
 
-// Of what states take, that which is more than may be under way.
+// Memory of states beyond the allowance for transfers.
 std::uint64_t WarmMemory::used() const {
   return less(host_->stored().bytes, under_way_);
 }
@@ -33,8 +33,8 @@ void WarmMemory::limit(std::uint64_t at_rest) {
   host_->limit_stored({.at_rest = limit_, .in_all = held_.bytes() + under_way_});
 }
 
-// Holds what states may take at rest, or do take. What is given up here cannot come back unseen: it is no more theirs before it
-// is somebody else's.
+// Sets the reservation to the states' limit at rest, or to the memory they take if that is more. Memory is returned only after
+// it has left the states.
 void WarmMemory::correct() {
   std::uint64_t kept = 0;
   do {
@@ -42,7 +42,7 @@ void WarmMemory::correct() {
     host_->limit_stored({.at_rest = limit_, .in_all = kept + under_way_});
   } while (used() > kept);
   if (kept > held_.bytes()) {
-    log_info("memory: {} of {} are taken beside models, more than the {} that were reserved",
+    log_info("memory: {} of {} are used outside of models, more than the {} that were reserved",
              readable_bytes(used() + under_way_), kName, readable_bytes(held_.bytes() + under_way_));
   }
   held_.correct(kept);

@@ -14,7 +14,7 @@ double weights_read(const WeightBytes& weights, std::int32_t rows) {
 void BandwidthBudget::charge(double bytes, double began_ms) {
   if (bytes_per_ms_ <= 0) return;
   const MutexLock lock(mutex_);
-  // Nothing is saved up: a call that took longer than its bytes had to gives no right to hurry afterwards.
+  // A slow call earns no credit for later calls.
   free_at_ms_ = std::max(free_at_ms_, began_ms) + bytes / bytes_per_ms_;
 }
 

@@ -5,14 +5,14 @@
 namespace uma::sched {
 
 std::int32_t DraftControl::tokens_worthwhile(double token_ms, double row_ms) const {
-  if (row_ms <= 0) return 2;  // a careful first try, which shows the price
+  if (row_ms <= 0) return 2;  // A careful first try, which measures the cost.
   std::int32_t count = 0;
   for (double chance = right_; count < kDraftTokensMax && chance * token_ms > row_ms; chance *= right_) ++count;
   return count;
 }
 
 void DraftControl::observe(std::int32_t drafted, std::int32_t accepted) {
-  // Each guess up to the first wrong one says something; what comes after it says nothing.
+  // Each draft token up to the first wrong one is informative; later ones are not.
   for (std::int32_t i = 0; i < accepted; ++i) right_ += (1 - right_) / 16;
   if (accepted < drafted) right_ -= right_ / 8;
   right_ = std::clamp(right_, 0.01, 0.98);

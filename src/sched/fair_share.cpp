@@ -7,7 +7,7 @@
 namespace uma::sched {
 namespace {
 
-// The entry of `key`; a new one begins with the least work of those that are there.
+// The entry of `key`; a new entry begins with the smallest present counter.
 template <class Shares, class Key>
 auto& joined(Shares& shares, const Key& key) {
   const auto found = shares.find(key);

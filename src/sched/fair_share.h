@@ -1,7 +1,8 @@
-// Whose request is next: tenants share the machine by the work done for them, and within a tenant its clients do, so that one
-// with fifty requests does not starve another with one. A counter of work per tenant and per client, the smallest goes first
-// (virtual token counters: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). Pure; owned by one lane.
-// Invariant: who comes starts at the smallest counter present, so nobody saves up or owes for the time it was away.
+// Decides whose request is next. Tenants share the machine by the work done for them, and so do the clients of a tenant, so
+// that a tenant with fifty requests does not starve one with a single request. Each tenant and client has a counter of work;
+// the smallest goes first (virtual token counters: Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). Pure;
+// owned by one lane. Invariant: a new tenant or client starts at the smallest present counter, so absence earns neither credit
+// nor debt.
 #pragma once
 
 #include <compare>
@@ -13,25 +14,25 @@ namespace uma::sched {
 
 struct Flow {
   std::string tenant;
-  std::uint64_t client = 0;  // a connection, 0: unknown
+  std::uint64_t client = 0;  // A connection; 0: unknown.
   auto operator<=>(const Flow&) const = default;
 };
 
 class FairShare {
  public:
-  // What the order compares; smaller goes first.
+  // Position in the order; a smaller rank goes first.
   struct Rank {
     double tenant_work = 0;
     double client_work = 0;
     auto operator<=>(const Rank&) const = default;
   };
 
-  // A request of the flow has come. Each is followed by one leave() at its end.
+  // Registers a request of the flow. Each call is followed by one leave().
   void enter(const Flow& flow);
   void leave(const Flow& flow);
-  // `tokens` > 0 were computed, or will be for certain, for a flow that has entered.
+  // Charges `tokens` > 0 that were computed, or certainly will be, to a flow that has entered.
   void charge(const Flow& flow, std::int64_t tokens);
-  // Of a flow that has entered.
+  // The rank of a flow that has entered.
   [[nodiscard]] Rank rank(const Flow& flow) const;
 
  private:

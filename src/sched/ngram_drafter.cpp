@@ -13,7 +13,7 @@ std::uint64_t NgramDrafter::key_of(std::span<const Token> tokens) {
 void NgramDrafter::draft(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
   draft.clear();
   if (chain.size() <= kTokens) return;
-  // The last tokens themselves are looked up, so they are not in the index yet.
+  // The last tokens themselves are the query, so they are not in the index yet.
   for (; indexed_ < chain.size(); ++indexed_) {
     follows_[key_of(chain.subspan(indexed_ - kTokens, kTokens))] = static_cast<std::int32_t>(indexed_);
   }
@@ -21,9 +21,9 @@ void NgramDrafter::draft(std::span<const Token> chain, std::int32_t count, std::
   const auto found = follows_.find(key_of(last));
   if (found == follows_.end()) return;
   const auto from = static_cast<std::size_t>(found->second);
-  if (!std::ranges::equal(chain.subspan(from - kTokens, kTokens), last)) return;  // two keys that are the same by chance
+  if (!std::ranges::equal(chain.subspan(from - kTokens, kTokens), last)) return;  // Two keys collide by chance.
   for (std::size_t i = from; draft.size() < static_cast<std::size_t>(count); ++i) {
-    draft.push_back(i < chain.size() ? chain[i] : draft[i - chain.size()]);  // a repetition that reaches the end goes on
+    draft.push_back(i < chain.size() ? chain[i] : draft[i - chain.size()]);  // Continues a repetition that reaches the end.
   }
 }
 

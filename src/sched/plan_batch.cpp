@@ -5,7 +5,7 @@
 namespace uma::sched {
 namespace {
 
-constexpr double kFirst = -1e12;  // ranks of those whose first token is due
+constexpr double kFirst = -1e12;  // Ranks of prompts whose first token is due.
 constexpr double kLast = 4e12;
 
 }  // namespace
@@ -56,7 +56,7 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
 
   struct Candidate {
     const SequenceView* view;
-    double rank;  // smaller goes first
+    double rank;  // A smaller rank goes first.
   };
   std::vector<Candidate> waiting;
   for (const SequenceView& view : sequences) {
@@ -106,7 +106,7 @@ void plan_batch(std::span<const SequenceView> sequences, const StepModel& model,
       const bool is_late_anyway = rows == 0 && plan.prefill.empty();
       if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
       if (rows == 0) break;
-      // A call of its own for a short remainder would cost more than its rows do here.
+      // A separate call for a short remainder would cost more than its rows do here.
       const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;
       if (is_short && (is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms)) rows = pending;
     }

@@ -1,5 +1,5 @@
-// Chooses the tokens of the next tick: every decoding sequence first, then prefill chunks sized by predicted time. Pure but for
-// the chunk size that it follows from tick to tick.
+// Chooses the tokens of the next tick: every decoding sequence first, then prefill chunks sized by predicted time. Pure, except
+// for the chunk size, which follows from earlier ticks.
 #pragma once
 
 #include <algorithm>
@@ -16,42 +16,42 @@ inline constexpr double kNotDue = std::numeric_limits<double>::infinity();
 inline constexpr double kBackgroundWaitMaxMs = 10'000;
 
 struct SequenceView {
-  std::uint64_t id = 0;             // the same from tick to tick
-  std::int32_t index = 0;           // the caller's own number of the sequence, returned in the plan
-  std::int32_t slot = 0;            // its place in the context
-  std::int32_t pending_tokens = 0;  // not yet in the cache, >= 1
-  std::int32_t cached_tokens = 0;   // before them
-  bool decodes = false;             // its only pending token is one it sampled: it is in mid-stream
+  std::uint64_t id = 0;             // Constant from tick to tick.
+  std::int32_t index = 0;           // The caller's index, returned in the plan.
+  std::int32_t slot = 0;            // Its slot in the context.
+  std::int32_t pending_tokens = 0;  // Tokens not yet in the cache, >= 1.
+  std::int32_t cached_tokens = 0;   // Tokens in the cache.
+  bool decodes = false;             // Its only pending token was sampled in the last tick.
   bool is_background = false;
-  double waited_ms = 0;     // since the request came
-  double placed_ms = 0;     // since it has its slot
-  double due_ms = kNotDue;  // until its first token is wanted; negative: it is late
+  double waited_ms = 0;     // Time since the request's arrival.
+  double placed_ms = 0;     // Time since it got its slot.
+  double due_ms = kNotDue;  // Time until its first token is due; negative: late.
 };
 
 struct BatchLimits {
-  std::int32_t rows_max = 512;     // of one library call
-  std::int32_t ubatch_rows = 512;  // computed at once by the library
-  double tick_ms = 30;             // what a tick may take while sequences decode
-  // Rows are put together so that each has the same bits in any company: of one prompt, a multiple of kFastChunk or its last
-  // ones; or all of several short prompts (docs/decisions/0014).
+  std::int32_t rows_max = 512;     // Limit of one library call.
+  std::int32_t ubatch_rows = 512;  // Rows that the library computes at once.
+  double tick_ms = 30;             // Time of a tick while sequences decode.
+  // Groups rows so that each has the same bits regardless of other requests: a multiple of kFastChunk of one prompt, or its
+  // last rows; or all rows of several short prompts (docs/decisions/0014).
   bool fixed_grid = false;
-  bool serves_background = true;   // background streams have their row even where not all fit into tick_ms
-  double prefill_tick_ms = 250;    // what a tick may take while none does
-  double whole_prompts_ms = 1500;  // the same for prompts that the tick completes: a burst gets its first tokens together
+  bool serves_background = true;   // Background streams get their row even if not all fit into tick_ms.
+  double prefill_tick_ms = 250;    // Time of a tick without decoding sequences.
+  double whole_prompts_ms = 1500;  // The same if the tick completes prompts, so that a burst gets its first tokens together.
 };
 
 struct PlanRow {
-  std::int32_t index = 0;         // SequenceView::index
-  std::int32_t slot = 0;          // SequenceView::slot
-  std::int32_t tokens_count = 0;  // taken from the front of what is pending
+  std::int32_t index = 0;         // See SequenceView::index.
+  std::int32_t slot = 0;          // See SequenceView::slot.
+  std::int32_t tokens_count = 0;  // Taken from the front of the pending tokens.
 };
 
-// The tokens of one tick, in two library calls: decode rows and prefill chunks never share one, because the library cuts mixed
-// rows apart and they miss its fast path. Both are in ascending order of slots, the only order that the library computes as one
-// unit (docs/MEASUREMENTS.md).
+// The tokens of one tick in two library calls. Decode rows and prefill chunks never share a call, because the library splits
+// mixed rows and then misses its fast path. Both lists are in ascending order of slots, the only order that the library
+// computes as one unit (docs/MEASUREMENTS.md).
 struct BatchPlan {
-  std::vector<PlanRow> decode;   // one token each
-  std::vector<PlanRow> prefill;  // a sequence appears once
+  std::vector<PlanRow> decode;   // One token each.
+  std::vector<PlanRow> prefill;  // A sequence appears once.
 
   void clear() {
     decode.clear();
@@ -60,44 +60,44 @@ struct BatchPlan {
   [[nodiscard]] bool is_empty() const { return decode.empty() && prefill.empty(); }
 };
 
-// How many prefill rows go beside decoding sequences: down at once when fewer fit, up only after kTicksToGrow ticks in a row in
-// which more would have fitted, and then to the fewest of those.
+// The number of prefill rows beside decoding sequences. It falls at once when fewer fit, and grows only after kTicksToGrow
+// consecutive ticks in which more would have fitted, and then to the smallest number of these.
 class ChunkSize {
  public:
   static constexpr int kTicksToGrow = 4;
 
-  // Of a tick in which `rows_fitting` >= 1 would keep its time: how many it may take, <= rows_fitting.
+  // Returns how many rows a tick may take, <= rows_fitting, if `rows_fitting` >= 1 would keep its time.
   std::int32_t follow(std::int32_t rows_fitting);
 
  private:
-  std::int32_t rows_ = 0;  // 0: no tick yet
+  std::int32_t rows_ = 0;  // 0: no tick yet.
   std::int32_t rows_next_ = 0;
   int ticks_larger_ = 0;
 };
 
-// A lone row over more cells than these is divided among the library's threads, which sums in another order: with one more a
-// sequence is padded to 512.
+// A single row over more cells than this is divided among the library's threads, which changes the order of summation: one more
+// cell pads a sequence to 512.
 inline constexpr std::int32_t kDividedCells = 255;
 
 inline constexpr std::int32_t kPrefillChunkMin = kChunkStep;
 
-// The order in which prompts are computed, smallest first: those whose first token is due, and can still come in time, by what
-// time they have to spare; then shortest first, aged by the time in the context, so that a prompt that has been there as long
-// as its own computing takes goes before every new one and none starves; who waited before that for its fair turn gains nothing
-// here. Background prompts come after all interactive ones, unless they have waited for kBackgroundWaitMaxMs.
+// The order in which prompts are computed, smallest first. First come prompts whose first token is due and can still be in
+// time, by their spare time; then the shortest first, aged by the time in the context, so that no prompt starves: one that has
+// been there as long as its own computation takes precedes every new one. Earlier waiting for a fair turn does not count.
+// Background prompts come last, unless they have waited for kBackgroundWaitMaxMs.
 [[nodiscard]] double prefill_rank(const SequenceView& view, const StepModel& model);
 
-// Rows of a call with fixed_grid, where `rows_fitting` >= 0 keep the time: at least kFastChunk, or the rest.
+// Rows of a call with fixed_grid if `rows_fitting` >= 0 keep the time: at least kFastChunk, or the rest.
 [[nodiscard]] inline std::int32_t grid_rows(std::int32_t pending, std::int32_t rows_fitting) {
   if (pending < kFastChunk) return pending;
   return std::clamp(rows_fitting, kFastChunk, pending) / kFastChunk * kFastChunk;
 }
 
-// Writes the next plan into `plan`, whose memory is reused, and notes in `chunk` what fitted. Ensures: every decoding sequence
-// is in plan.decode, up to rows_max, but background ones where limits say so; the rows of each call are <= rows_max; where
-// something is to prefill, at least min(kPrefillChunkMin, pending) rows of it are. Beyond that minimum the guarded time of both
-// calls keeps the tick's; where the minimum alone breaks it, a remainder shorter than the minimum goes along. Prompts are taken
-// in the order of prefill_rank.
+// Writes the next plan into `plan`, whose memory is reused, and stores the fitting rows in `chunk`. Ensures: every decoding
+// sequence is in plan.decode, up to rows_max, except background ones if the limits say so; each call has at most rows_max rows;
+// pending prompts get at least min(kPrefillChunkMin, pending) rows. Beyond that minimum, the guarded time of both calls stays
+// within the tick's; if the minimum alone exceeds it, a remainder shorter than the minimum is added. Prompts are taken in the
+// order of prefill_rank.
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan);
 

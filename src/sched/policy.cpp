@@ -60,7 +60,7 @@ void TurnTaker::forget_gone(const std::vector<SequenceView>& sequences) {
 
 void TurnTaker::select_one(std::vector<SequenceView>& sequences, double now_ms) {
   forget_gone(sequences);
-  // Since when it waits; of two that wait as long, one that never had its turn goes first.
+  // The start of its waiting time; of two equal times, a sequence that never had its turn goes first.
   const auto waits_since = [&](const SequenceView& view) {
     const auto served = served_ms_.find(view.id);
     return served == served_ms_.end() ? std::pair(now_ms - view.waited_ms, 0) : std::pair(served->second, 1);

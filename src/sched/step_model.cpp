@@ -12,25 +12,26 @@ constexpr std::size_t kTerms = CallCost::kTerms;
 using Terms = CallCost::Terms;
 using Matrix = std::array<Terms, kTerms>;
 
-constexpr double kForgetting = 1.0 / 24;  // of what is known in the direction of an observation
-constexpr double kFading = 1.0 / 16384;   // of everything else: bounds the error of very long sums
-constexpr double kBelief = 0.04;          // of an ordinary observation: a coefficient may well be wrong by 5 deviations of it
-constexpr double kClip = 3;               // deviations
+constexpr double kForgetting = 1.0 / 24;  // Share of the knowledge in the direction of an observation that is forgotten.
+// Share of all other knowledge that is forgotten, which bounds the error of very long sums.
+constexpr double kFading = 1.0 / 16384;
+constexpr double kBelief = 0.04;  // Weight of an ordinary observation: a coefficient may be wrong by 5 of its deviations.
+constexpr double kClip = 3;       // Deviations.
 constexpr double kDeviationMin = 0.02;
 constexpr double kTermSizeStep = 1.0 / 64;
 constexpr double kDeviationStep = 1.0 / 64;
-constexpr double kDriftAllowed = 0.75;  // deviations
-constexpr double kDriftMax = 8;         // four clipped residuals of one sign
+constexpr double kDriftAllowed = 0.75;  // Deviations.
+constexpr double kDriftMax = 8;         // Four clipped residuals of one sign.
 constexpr double kFadingOfChange = 0.8;
 constexpr double kFadingOfAssumed = 0.9;
-constexpr double kPivotMin = 1e-13;  // of its diagonal: less is rounding
+constexpr double kPivotMin = 1e-13;  // Smallest pivot relative to its diagonal; less is rounding.
 constexpr double kGuardQuantile = 0.95;
 constexpr double kGuardStep = 0.02;
 constexpr double kGuardMax = 4;
 constexpr double kRatioMax = 64;
-constexpr double kFollowMax = 16;  // how far the cost of a term that calls do not have follows changes of speed
+constexpr double kFollowMax = 16;  // How far the cost of an absent term follows changes of speed.
 
-// What terms are counted in: an ordinary call has about one of each.
+// Units of the terms: an ordinary call has about one of each.
 constexpr double kDecodeKvUnit = 4096;
 constexpr double kPrefillRowsUnit = kFastChunk;
 constexpr double kPrefillKvUnit = kFastChunk * 1024.0;
@@ -155,9 +156,8 @@ void CallCost::observe(const Terms& terms, double ms) {
 
 CallCost::Residual CallCost::residual(const Terms& terms, double ms) const {
   const double predicted = predict_ms(terms);
-  const double scale =
-      std::max(predicted, ms / 2);  // never 0, and a shape predicted far too cheap does not outweigh all others
-  // How little is known of such a shape: 0 for a common one, about 1 for one that was seen once.
+  const double scale = std::max(predicted, ms / 2);  // Never 0, and a shape predicted far too low does not outweigh all others.
+  // Uncertainty about such a shape: 0 for a common one, about 1 for one that was seen once.
   const Terms unit = scaled(terms, 1 / scale);
   const double leverage = dot(unit, solve_for(information_, unit, kAllTerms));
   const double relative = (ms - predicted) / scale;
@@ -168,7 +168,7 @@ CallCost::Residual CallCost::residual(const Terms& terms, double ms) const {
 }
 
 void CallCost::note_residual(const Residual& residual) {
-  // Steps towards the median of the sizes, which no outlier moves further than any other value does.
+  // Moves towards the median of the sizes; an outlier moves it no further than any other value.
   constexpr double kMedianOfNormal = 0.6745;
   const bool is_larger = std::abs(residual.deviations) > kMedianOfNormal;
   const double deviation_step = std::max(kDeviationStep, learning_rate());
@@ -200,7 +200,7 @@ bool CallCost::has_changed_speed(const Residual& residual) {
   const bool is_slower = slower_.add(residual.deviations);
   const bool is_faster = faster_.add(-residual.deviations);
   if (!is_slower && !is_faster) return false;
-  // Another clock rate or a busy neighbour changes all costs alike; where it does not, the faded past gives way soon.
+  // Another clock rate or a busy neighbour changes all costs alike; otherwise new observations correct the rest soon.
   rescale(ratio_median(is_slower ? slower_.run : faster_.run));
   fade(kFadingOfChange);
   slower_ = {};
@@ -208,7 +208,7 @@ bool CallCost::has_changed_speed(const Residual& residual) {
   return true;
 }
 
-// The cost of a term that calls have is corrected by them; that of any other would drift without end, up or down.
+// Calls correct the cost of a term they have; the cost of other terms must not drift without bound.
 void CallCost::rescale(double factor) {
   Terms factors;
   for (std::size_t i = 0; i < kTerms; ++i) {
@@ -224,7 +224,7 @@ void CallCost::rescale(double factor) {
   }
 }
 
-// Replaces a share of what is known by a weak belief in the present coefficients.
+// Replaces a share of the knowledge by a weak belief in the present coefficients.
 void CallCost::fade(double share) {
   for (std::size_t i = 0; i < kTerms; ++i) {
     const double belief = share * kBelief * squares_[i];
@@ -239,7 +239,7 @@ void CallCost::absorb(const Terms& terms, const Residual& residual) {
   const Terms direction = product(information_, unit);
   const double forgotten = kForgetting / dot(unit, direction);
   const double right_side_there = dot(unit, right_side_);
-  // The residual without what exceeds the clip, as a time in units of the scale.
+  // The clipped residual as a time in units of the scale.
   const double clipped =
       std::abs(residual.deviations) > kClip ? residual.relative * kClip / std::abs(residual.deviations) : residual.relative;
   const double target = dot(unit, coefficients_) + clipped;
@@ -255,7 +255,7 @@ void CallCost::absorb(const Terms& terms, const Residual& residual) {
   fade(kFading);
 }
 
-// The coefficients of least error; while one is negative, the most negative is left out.
+// The coefficients of least error; while one is negative, the most negative is set to 0.
 void CallCost::solve() {
   std::array<bool, kTerms> members = kAllTerms;
   for (std::size_t left_out = 0; left_out <= kTerms; ++left_out) {
@@ -349,7 +349,7 @@ double StepModel::draft_row_ms() const {
   StepShape one_more = last_decode_;
   one_more.draft_rows += 1;
   one_more.kv_tokens += last_decode_.kv_tokens / last_decode_.decode_rows;
-  // A row is never free: what was measured as less is noise.
+  // A row is never free; a smaller measurement is noise.
   constexpr double kShareMin = 0.01;
   return std::max(predict_ms(one_more) - decode_ms(), kShareMin * decode_ms());
 }
@@ -370,7 +370,7 @@ double StepModel::prefill_tokens_per_ms() const {
 std::int32_t StepModel::rows_within(double budget_ms, std::int64_t cached, std::int32_t rows_max, const StepShape& decode,
                                     const StepShape& beside) const {
   if (!by_threads_[current_].prefill.is_known()) return std::min(rows_max, kFastChunk);
-  // Every size is asked about: the smallest fast chunk can be cheaper than the largest slow one.
+  // Tries every size, because the smallest fast chunk can be cheaper than the largest slow one.
   std::int32_t fitting = 0;
   for (std::int32_t rows = std::min(rows_max, kChunkStep); rows > 0;) {
     StepShape shape = beside;

@@ -1,11 +1,10 @@
-// What a library call will cost, learned from those that ran: per number of threads and kind of call a linear model of its rows
-// and of the cached tokens they attend to, fitted online. Owned by one lane.
+// Predicts the time of a library call from earlier calls: for each number of threads and kind of call, a linear model of its
+// rows and of the cached tokens they attend to, fitted online. Owned by one lane.
 //
 //   decode   t = a + b * decode rows + c * draft rows + d * n_past summed over the rows
 //   prefill  t = a + b * rows + c * rows of small chunks + d * n_past summed over the rows + e * the same of small chunks
 //
-// Chunks of fewer than kFastChunk rows miss the library's tiled attention (docs/MEASUREMENTS.md): c and e are what they cost
-// more.
+// Chunks of fewer than kFastChunk rows miss the library's tiled attention (docs/MEASUREMENTS.md); c and e are their extra cost.
 #pragma once
 
 #include <array>
@@ -15,64 +14,65 @@
 
 namespace uma::sched {
 
-inline constexpr std::int32_t kFastChunk = 64;  // rows of one sequence in a call
-inline constexpr std::int32_t kChunkStep = 16;  // what smaller chunks are multiples of
+inline constexpr std::int32_t kFastChunk = 64;  // Rows of one sequence in a call.
+inline constexpr std::int32_t kChunkStep = 16;  // Smaller chunks are multiples of this.
 
-// The rows of one library call, of decoding sequences or of prompts: never of both.
+// The rows of one library call, either of decoding sequences or of prompts.
 struct StepShape {
   std::int32_t decode_rows = 0;
-  std::int32_t draft_rows = 0;       // guesses beside the decode rows
-  std::int32_t prefill_rows = 0;     // all
-  std::int32_t small_rows = 0;       // those of chunks < kFastChunk
-  std::int64_t kv_tokens = 0;        // n_past summed over all rows: how many tokens are before each
-  std::int64_t small_kv_tokens = 0;  // over those of chunks < kFastChunk
+  std::int32_t draft_rows = 0;       // Draft tokens beside the decode rows.
+  std::int32_t prefill_rows = 0;     // All prefill rows.
+  std::int32_t small_rows = 0;       // Rows of chunks < kFastChunk.
+  std::int64_t kv_tokens = 0;        // n_past summed over all rows: the number of tokens before each row.
+  std::int64_t small_kv_tokens = 0;  // The same over rows of chunks < kFastChunk.
 
-  // A sequence's next token and `drafts` guesses after it, with `cached` tokens before them.
+  // Adds a sequence's next token and `drafts` draft tokens after `cached` tokens.
   void add_decode(std::int64_t cached, std::int32_t drafts = 0);
-  // The next `rows` tokens of a prompt, with `cached` tokens before them.
+  // Adds the next `rows` tokens of a prompt after `cached` tokens.
   void add_chunk(std::int32_t rows, std::int64_t cached);
 };
 
 // The time of one kind of call as a linear function of its terms: recursive least squares of the relative error, coefficients
 // >= 0. An observation makes older ones of its own direction fade (directional forgetting: Cao, Schwartz, "A directional
-// forgetting algorithm based on the decomposition of the information matrix", Automatica 2000), so what was learned of other
-// shapes stays while one shape repeats for hours. Residuals are clipped at 3 robust scales (Huber); a lasting shift
-// of them (CUSUM: Page, Biometrika 1954) is taken for a machine that changed its speed.
+// forgetting algorithm based on the decomposition of the information matrix", Automatica 2000), so knowledge about other
+// shapes stays while one shape repeats for hours. Residuals are clipped at 3 robust scales (Huber). A lasting shift of the
+// residuals (CUSUM: Page, Biometrika 1954) means that the machine has changed its speed.
 // Invariants: the information matrix is positive definite, coefficients are finite and >= 0.
 class CallCost {
  public:
   static constexpr std::size_t kTerms = 5;
   using Terms = std::array<double, kTerms>;
 
-  // `profile`: the coefficients assumed at the first observation, up to a common factor.
+  // `profile` has the coefficients assumed at the first observation, up to a common factor.
   explicit CallCost(const Terms& profile) : profile_(profile) {}
 
-  // A call with these terms took `ms` > 0. The terms are about 1 for an ordinary call; the profile must give them a cost.
+  // Learns that a call with these terms took `ms` > 0. The terms are about 1 for an ordinary call; the profile must give them a
+  // cost.
   void observe(const Terms& terms, double ms);
-  // 0 while nothing is known.
+  // Returns 0 while nothing is known.
   [[nodiscard]] double predict_ms(const Terms& terms) const;
   // The 95th percentile of actual ÷ predicted time, >= 1.
   [[nodiscard]] double guard() const { return guard_; }
   [[nodiscard]] bool is_known() const { return is_known_; }
   [[nodiscard]] std::int64_t observed_count() const { return observed_count_; }
-  // Assumes what `other` knows, at `factor` times its costs, until own observations say otherwise.
+  // Assumes the knowledge of `other`, at `factor` times its costs, until own observations replace it.
   void assume(const CallCost& other, double factor);
 
  private:
   struct Residual {
-    double scale_ms = 0;  // what errors are relative to
+    double scale_ms = 0;  // Reference of relative errors.
     double relative = 0;
-    double deviations = 0;  // the same in its expected deviations
-    double ratio = 0;       // actual ÷ predicted
+    double deviations = 0;  // The error in expected deviations.
+    double ratio = 0;       // Actual ÷ predicted time.
   };
   // One side of the CUSUM test.
   struct Drift {
     double sum = 0;
-    std::size_t run = 0;  // observations since the sum was 0
+    std::size_t run = 0;  // Observations since the sum was 0.
     bool add(double deviations);
   };
 
-  // Of means over all observations, until there are enough of them.
+  // Averages over all observations at first, then over the latest ones.
   [[nodiscard]] double learning_rate() const { return 1 / (8 + static_cast<double>(observed_count_)); }
   void begin(const Terms& terms, double ms);
   [[nodiscard]] Residual residual(const Terms& terms, double ms) const;
@@ -89,15 +89,15 @@ class CallCost {
 
   Terms profile_;
   Terms coefficients_{};
-  std::array<Terms, kTerms> information_{};  // sum of the weighted products of terms
-  Terms right_side_{};                       // the same of terms and times: information_ * coefficients = right_side_
-  Terms squares_{};                          // means of the weighted terms squared, over the calls that have them
-  Terms followed_{1, 1, 1, 1, 1};            // what each term was rescaled by since a call had it
-  double deviation_ = kDeviationAtFirst;     // of relative errors: 1.4826 * their median size
+  std::array<Terms, kTerms> information_{};  // Sum of the weighted products of terms.
+  Terms right_side_{};             // Sum of the weighted products of terms and times: information_ * coefficients = right_side_
+  Terms squares_{};                // Means of the squared weighted terms, over the calls that have them.
+  Terms followed_{1, 1, 1, 1, 1};  // Rescaling of each term since a call had it.
+  double deviation_ = kDeviationAtFirst;  // Deviation of relative errors: 1.4826 * their median size.
   double guard_ = kGuardAtFirst;
   Drift slower_;
   Drift faster_;
-  std::array<double, 8> ratios_{};  // the last ones, a ring
+  std::array<double, 8> ratios_{};  // The latest ratios, a ring buffer.
   std::size_t ratios_next_ = 0;
   std::int64_t observed_count_ = 0;
   bool is_known_ = false;
@@ -107,32 +107,32 @@ class StepModel {
  public:
   StepModel() { set_threads(1); }
 
-  // Later calls run with `threads` >= 1, and so do those that are asked about. Each number of threads has coefficients of its
-  // own; until a call ran with it they are those of the nearest number, scaled by the ratio of the two.
+  // Sets the threads of later calls and predictions, `threads` >= 1. Each number of threads has separate coefficients; before
+  // its first call they are those of the nearest number, scaled by the ratio of the two.
   void set_threads(std::int32_t threads);
 
-  // One library call of this shape took `ms`. A time that is not positive says nothing and is ignored.
+  // Learns that one library call of this shape took `ms`. Ignores a time that is not positive.
   void observe(const StepShape& shape, double ms);
 
   // Expected time of a call; 0 for an empty one, and before the first of its kind.
   [[nodiscard]] double predict_ms(const StepShape& shape) const;
-  // The time that 95 % of such calls keep; 0 as above. What a promise is budgeted with.
+  // The time that 95 % of such calls keep; 0 as above. Used for planning within a target.
   [[nodiscard]] double guarded_ms(const StepShape& shape) const;
-  // The same of two calls in a row, late independently of each other: less than the sum.
+  // The guarded time of two consecutive calls that are late independently: less than the sum.
   [[nodiscard]] double guarded_ms(const StepShape& decode, const StepShape& prefill) const;
 
-  // Expected time of a call with the decode rows of the last one and no drafts; 0 before the first.
+  // Expected time of a call with the last call's decode rows and no drafts; 0 before the first.
   [[nodiscard]] double decode_ms() const;
-  // What one more draft row adds to it; 0 before the first was seen.
+  // Cost of one more draft row in such a call; 0 before the first was seen.
   [[nodiscard]] double draft_row_ms() const;
   // Expected time of a chunk with `cached` tokens before it; 0 before the first. Requires rows > 0.
   [[nodiscard]] double prefill_ms(std::int32_t rows, std::int64_t cached) const;
-  // Prompt tokens per ms in calls of the largest size seen, as deep in a prompt as the last one was; 0 before the first.
+  // Prompt tokens per ms in calls of the largest size seen, at the depth of the last one; 0 before the first.
   [[nodiscard]] double prefill_tokens_per_ms() const;
 
   // The largest chunk that keeps a tick within `budget_ms`, guarded: a multiple of kChunkStep, from kFastChunk on a multiple of
-  // that, or rows_max itself. `cached` tokens are before it; the tick's decode call and what is in the chunk's call already are
-  // given. 0: none does. While nothing is known, at most kFastChunk.
+  // that, or rows_max itself. `cached` tokens precede it; the tick's decode call and the rows already in the chunk's call are
+  // given. 0: no chunk fits. At most kFastChunk while nothing is known.
   [[nodiscard]] std::int32_t rows_within(double budget_ms, std::int64_t cached, std::int32_t rows_max,
                                          const StepShape& decode = {}, const StepShape& beside = {}) const;
 
@@ -146,12 +146,12 @@ class StepModel {
 
   [[nodiscard]] const CallCost& cost_of(const StepShape& shape) const;
 
-  std::vector<Costs> by_threads_;  // in the order of their first use
+  std::vector<Costs> by_threads_;  // In the order of first use.
   std::size_t current_ = 0;
-  StepShape last_decode_;  // without its drafts
+  StepShape last_decode_;  // Without its drafts.
   bool has_drafted_ = false;
-  std::int32_t rows_largest_ = 0;  // of the prefill calls
-  std::int64_t cached_last_ = 0;   // before the last of them
+  std::int32_t rows_largest_ = 0;  // Largest prefill call.
+  std::int64_t cached_last_ = 0;   // Cached tokens before the last prefill call.
 };
 
 }  // namespace uma::sched

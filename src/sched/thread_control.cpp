@@ -6,7 +6,7 @@
 namespace uma::sched {
 
 void ThreadControl::observe(double busy_cores) {
-  // Half a core taken is a thread that waits half of its time. To come back the core must be nearly free.
+  // With half a core taken, a thread waits half of its time. Before a thread returns, its core must be nearly free.
   const bool is_down = threads_ < threads_max_;
   const double share = is_down ? 0.75 : 0.5;
   const auto wanted = std::clamp(threads_max_ - static_cast<std::int32_t>(std::floor(busy_cores + share)), 1, threads_max_);

@@ -10,7 +10,7 @@
 namespace uma::server {
 namespace {
 
-// Gives out HandlerMemory, which is enough because one handler is posted at a time.
+// Allocates HandlerMemory, which suffices because one handler is posted at a time.
 template <class T>
 class HandlerAllocator {
  public:
@@ -50,7 +50,7 @@ void FlushQueue::close() {
   waiting_.clear();
 }
 
-// Under the lock, so that after close() nothing touches io_, which ends with the server.
+// Called under the lock, so that io_, which ends with the server, is not used after close().
 void FlushQueue::post() {
   boost::asio::post(io_, boost::asio::bind_allocator(HandlerAllocator<std::byte>(handler_memory_),
                                                      [self = shared_from_this()] { self->flush_all(); }));

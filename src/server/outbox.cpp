@@ -22,7 +22,7 @@ void Outbox::take(std::string& bytes, std::vector<std::string>& finished_ids) {
     const MutexLock lock(mutex_);
     wake_sent_ = false;
     if (bytes.empty()) {
-      bytes.swap(bytes_);  // both buffers keep their capacity: a steady stream allocates nothing
+      bytes.swap(bytes_);  // Both buffers keep their capacity, so that a steady stream allocates nothing.
     } else {
       bytes.append(bytes_);
     }
@@ -56,7 +56,7 @@ std::size_t Outbox::bytes_unsent() const {
 }
 
 void Outbox::seal() {
-  std::deque<Drawn> given_up;  // what they hold goes without the lock
+  std::deque<Drawn> given_up;  // Destroyed without the lock.
   const MutexLock lock(mutex_);
   sealed_ = true;
   given_up.swap(drawn_);

@@ -1,8 +1,8 @@
-// The bytes on their way to one client. Engine threads append frames, the io thread takes and writes them.
-// Thread rule: append…, is_full, bytes_unsent and seal from any thread, never blocking; take and mark_written from the io
-// thread. Invariants: (1) between two takes the io thread is woken at most once, however many frames come: a burst costs one
-// wake-up. (2) A frame is whole or not there. (3) After seal() nothing is added; what is there can still be taken, but
-// for long answers, which are given up.
+// Bytes to be sent to one client. Engine threads append frames; the io thread takes and writes them.
+// Thread rule: append…, is_full, bytes_unsent and seal may be called from any thread and never block; take and mark_written
+// belong to the io thread. Invariants: (1) Between two takes the io thread is woken at most once, so a burst of frames costs
+// one wake-up. (2) A frame is appended completely or not at all. (3) After seal() nothing is added. Remaining frames can still
+// be taken, except long answers, which are dropped.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace uma::server {
 
 class Outbox {
  public:
-  // `bytes_max` bounds droppable frames by what is unsent. wake() is called from any thread, without a lock held, when there is
-  // something to take.
+  // `bytes_max` is the limit of unsent bytes for droppable frames. wake() is called from any thread, without a lock, when there
+  // are bytes to take.
   Outbox(std::size_t bytes_max, std::function<void()> wake) : bytes_max_(bytes_max), wake_(std::move(wake)) {}
 
-  // write(std::string& out) appends one frame to `out`. False when the outbox is full: nothing was written.
+  // write(std::string& out) appends one frame to `out`. Returns false if the outbox is full; nothing was written then.
   template <class WriteT>
   bool append_unless_full(WriteT&& write) {
     {
@@ -34,7 +34,7 @@ class Outbox {
     return true;
   }
 
-  // The same, however full the outbox is.
+  // Like try_append, but ignores the limit.
   template <class WriteT>
   void append(WriteT&& write) {
     {
@@ -44,7 +44,7 @@ class Outbox {
     wake_();
   }
 
-  // The last frame of the request that the client calls `id`: the io thread hears that it is over before it writes the frame.
+  // Appends the last frame of the request with the client's `id`. The io thread learns of the end before it writes the frame.
   template <class WriteT>
   void append_last(const std::string& id, WriteT&& write) {
     {
@@ -56,23 +56,23 @@ class Outbox {
     wake_();
   }
 
-  // A long answer to the request that the client calls `id`, made as the client reads: whenever nothing else waits, draw(out)
-  // appends its next frames to `out`, on the io thread; false: those were the last.
+  // Adds a long answer to the request with the client's `id`, generated as the client reads. Whenever nothing else waits, the
+  // io thread calls draw(out), which appends the next frames and returns false after the last ones.
   using Draw = std::move_only_function<bool(std::string& out)>;
   void append_drawn(const std::string& id, Draw draw);
 
-  // Moves what was appended since the last take to the ends of `bytes` and `finished_ids`, and arms the next wake-up. Where
-  // that is nothing, some of a long answer is drawn.
+  // Moves the frames appended since the last take to the ends of `bytes` and `finished_ids`, and arms the next wake-up. If
+  // there are none, draws a part of a long answer.
   void take(std::string& bytes, std::vector<std::string>& finished_ids);
-  // `bytes` of those taken have left for the client.
+  // Reports that `bytes` of the taken bytes were sent to the client.
   void mark_written(std::size_t bytes);
 
-  [[nodiscard]] std::size_t bytes_unsent() const;  // appended and not yet marked as written
+  [[nodiscard]] std::size_t bytes_unsent() const;  // Appended and not yet marked as written.
   [[nodiscard]] bool is_full() const { return bytes_unsent() >= bytes_max_; }
   void seal();
 
  private:
-  // True when the caller must wake the io thread, after it has let go of the lock.
+  // Returns true if the caller must wake the io thread after releasing the lock.
   template <class WriteT>
   bool append_locked(WriteT&& write) REQUIRES_LOCK(mutex_) {
     if (sealed_) return false;
@@ -92,7 +92,7 @@ class Outbox {
     std::string id;
     Draw draw;
   };
-  std::deque<Drawn> drawn_ GUARDED_BY(mutex_);  // in turn
+  std::deque<Drawn> drawn_ GUARDED_BY(mutex_);  // Served in turn.
   std::size_t unsent_ GUARDED_BY(mutex_) = 0;
   bool wake_sent_ GUARDED_BY(mutex_) = false;
   bool sealed_ GUARDED_BY(mutex_) = false;

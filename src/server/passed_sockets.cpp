@@ -33,11 +33,11 @@ Expected<int> option_of(int fd, int option) {
   int value = 0;
   socklen_t size = sizeof(value);
   if (::getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0) return value;
-  if (errno == ENOTSOCK) return refuse(fd, "which is not a socket: remove what opens it from the unit");
+  if (errno == ENOTSOCK) return refuse(fd, "which is not a socket: remove its directive from the unit");
   return refuse(fd, std::format("which cannot be examined: {}", std::generic_category().message(errno)));
 }
 
-// The name in the file system; empty: it has none.
+// The socket's file name; empty: none.
 std::string path_of(const sockaddr_un& address, socklen_t size) {
   const std::size_t bytes = size - offsetof(sockaddr_un, sun_path);
   if (size <= offsetof(sockaddr_un, sun_path) || address.sun_path[0] == '\0') return "";
@@ -48,7 +48,7 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
   const int number = fd.get();
   const auto type = option_of(number, SO_TYPE);
   if (!type) return std::unexpected(type.error());
-  if (*type != SOCK_STREAM) return refuse(number, "which is no stream socket: use ListenStream= in the socket unit");
+  if (*type != SOCK_STREAM) return refuse(number, "which is not a stream socket: use ListenStream= in the socket unit");
   const auto is_listening = option_of(number, SO_ACCEPTCONN);
   if (!is_listening) return std::unexpected(is_listening.error());
   if (*is_listening == 0) {
@@ -63,7 +63,7 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
     const std::string path = path_of(address.local, size);
     if (path.empty()) {
       return refuse(number,
-                    "a Unix socket without a name in the file system, whose permissions would say who may connect: "
+                    "a Unix socket without a file, whose permissions would control access: "
                     "use ListenStream= with a path");
     }
     std::optional<PassedUnixSocket>& taken = name == kHttpSocketName ? sockets.http_socket : sockets.unix_socket;
@@ -83,7 +83,7 @@ Expected<Unit> add(PassedSockets& sockets, UniqueFd fd, std::string_view name) {
     ::inet_ntop(AF_INET6, &address.v6.sin6_addr, text.data(), text.size());
     port = ntohs(address.v6.sin6_port);
   } else {
-    return refuse(number, std::format("a socket of address family {}: Unix and TCP sockets are served", address.any.sa_family));
+    return refuse(number, std::format("a socket of address family {}: use a Unix or TCP socket", address.any.sa_family));
   }
   if (sockets.tcp) {
     return refuse(number,
@@ -104,7 +104,7 @@ Expected<PassedSockets> take_passed_sockets() {
   if (count < 0) {
     return fail(
         ErrorCode::io_short_write,
-        std::format("the sockets that LISTEN_FDS={} announces cannot be taken: {}; start umad by its socket unit, or without "
+        std::format("the sockets announced by LISTEN_FDS={} cannot be used: {}; start umad by its socket unit, or without "
                     "LISTEN_FDS",
                     count_text, std::generic_category().message(-count)));
   }

@@ -92,21 +92,21 @@ TEST(PassedSockets, RefusesWhatDoesNotListen) {
 
 TEST(PassedSockets, RefusesWhatIsNoStreamSocket) {
   const TempFolder folder;
-  EXPECT_THAT(problem_of(sort(unix_socket(folder.file("d"), SOCK_DGRAM))), HasSubstr("no stream socket"));
-  EXPECT_THAT(problem_of(sort(listening(unix_socket(folder.file("q"), SOCK_SEQPACKET)))), HasSubstr("no stream socket"));
+  EXPECT_THAT(problem_of(sort(unix_socket(folder.file("d"), SOCK_DGRAM))), HasSubstr("not a stream socket"));
+  EXPECT_THAT(problem_of(sort(listening(unix_socket(folder.file("q"), SOCK_SEQPACKET)))), HasSubstr("not a stream socket"));
 }
 
 TEST(PassedSockets, RefusesWhatIsNoSocket) {
   UniqueFd file(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const int number = file.get();
   EXPECT_EQ(problem_of(sort(std::move(file))),
-            std::format("the service manager passed descriptor {}, which is not a socket: remove what opens it from the unit",
+            std::format("the service manager passed descriptor {}, which is not a socket: remove its directive from the unit",
                         number));
 }
 
 TEST(PassedSockets, RefusesAUnixSocketWithoutPermissions) {
   const std::string name = std::string(1, '\0') + "uma-passed-" + std::to_string(::getpid());
-  EXPECT_THAT(problem_of(sort(listening(unix_socket(name)))), HasSubstr("without a name in the file system"));
+  EXPECT_THAT(problem_of(sort(listening(unix_socket(name)))), HasSubstr("without a file"));
 }
 
 TEST(PassedSockets, RefusesASecondSocketOfAKind) {

@@ -1,4 +1,4 @@
-// For the tests of this room: a service that does what a test says.
+// A service for this module's tests that does what a test tells it.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace uma::server {
 
 inline constexpr std::chrono::seconds kPatience{kPatienceMs / 1000};
 
-// Whether it becomes so, before patience ends.
+// Whether the condition becomes true within the time limit.
 template <class Condition>
 bool becomes(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + kPatience;
@@ -31,9 +31,9 @@ bool becomes(Condition condition) {
   return true;
 }
 
-// A service whose generations do nothing until the test delivers events to their sinks. Commands are answered at once, but for
+// A service whose generations do nothing until the test delivers events to their sinks. Commands are answered at once, except
 // touch_session, whose replies wait for the test. Thread-safe.
-class FakeService final : public Service {
+class FakeService : public Service {
  public:
   struct Generation {
     RequestId id;
@@ -47,7 +47,7 @@ class FakeService final : public Service {
 
   RequestShare open_share(TenantId tenant) override { return memory_->open(std::move(tenant)); }
   [[nodiscard]] std::uint64_t request_bytes() const { return memory_->bytes_used(); }
-  // One entry for each sink.
+  // Keeps one entry for each sink.
   RequestId generate(TenantId tenant, GenerateRequest request, std::vector<std::shared_ptr<EventSink>> sinks) override {
     const MutexLock lock(mutex_);
     const RequestId first{last_id_ + 1};
@@ -136,7 +136,7 @@ class FakeService final : public Service {
     detail.info = session_named(session);
     reply(detail);
   }
-  // Of one response of every session, "0123456789abcdef", which is its second turn.
+  // Every session has one response, "0123456789abcdef", which is its second turn.
   void get_response(TenantId, std::string session, std::string response, Reply<ResponseDetail> reply) override {
     if (response != "0123456789abcdef") return reply(fail(ErrorCode::session_unknown, "no such response"));
     ResponseDetail detail;
@@ -156,7 +156,7 @@ class FakeService final : public Service {
   void export_session(TenantId, std::string session, bool with_kv, Reply<ExportedSession> reply) override {
     ExportedSession made{.info = session_named(session), .file = file_of(Bytes(1'000'000, std::byte{'s'}))};
     if (with_kv) {
-      // So much that no client can have been sent it at once.
+      // Too many bytes for a client to receive at once.
       const auto kv = std::make_shared<const Bytes>(1ul << 20, std::byte{'k'});
       const MutexLock lock(mutex_);
       exported_ = kv;
@@ -171,18 +171,18 @@ class FakeService final : public Service {
     const MutexLock lock(mutex_);
     return exported_;
   }
-  // The name of what was imported says how long the file was.
+  // The imported session's name states the length of the file.
   void import_session(TenantId, ImportRequest request, Reply<ImportedSession> reply) override {
     if (request.name == "bad") return reply(fail(ErrorCode::proto_field, "no session file"));
     reply(ImportedSession{.info = session_named(std::to_string(request.file.size())), .are_tokens_kept = false});
   }
   std::atomic<bool> reads_images{false};
-  // A vector of two numbers for each image.
+  // Returns a vector of two numbers for each image.
   void embed_images(TenantId, EmbedImagesRequest request, Reply<ImageEmbeddings> reply) override {
     if (request.model == "blind") return reply(fail(ErrorCode::model_capability, "reads no images"));
     reply(ImageEmbeddings{.embeddings = std::vector<std::vector<float>>(request.images.size(), {0.6f, -0.8f})});
   }
-  // A file that says whose it is, while there is room.
+  // Returns a file with the image's id while the limit allows it.
   void read_images(std::vector<std::string> ids, std::size_t bytes_max, Reply<std::vector<Bytes>> reply) override {
     std::vector<Bytes> files;
     for (const std::string& id : ids) {
@@ -210,7 +210,7 @@ class FakeService final : public Service {
     return snapshot;
   }
 
-  // The next generation that was asked for.
+  // The next generation that was requested.
   Generation next_generation() {
     const MutexLock lock(mutex_);
     wait([&]() REQUIRES_LOCK(mutex_) { return !generations_.empty(); });
@@ -227,7 +227,7 @@ class FakeService final : public Service {
     touches_.pop_front();
     return reply;
   }
-  // True once `count` generations were cancelled.
+  // Returns true once `count` generations were cancelled.
   bool wait_cancelled(std::size_t count) {
     const MutexLock lock(mutex_);
     return wait_for([&]() REQUIRES_LOCK(mutex_) { return cancelled_.size() >= count; });
@@ -246,7 +246,7 @@ class FakeService final : public Service {
 
  private:
   const std::shared_ptr<TenantBudget> memory_;
-  // `queue`: a member that the mutex guards.
+  // `queue` is a member that the mutex guards.
   template <class SelfT, class T>
   T next_of(std::deque<T> SelfT::* queue) {
     const MutexLock lock(mutex_);

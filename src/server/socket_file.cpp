@@ -47,27 +47,27 @@ Expected<UniqueFd> lock_folder(const std::string& path) {
   return fd;
 }
 
-// Requires the folder's lock. Removes a socket file that nobody listens on; an error where something else is in the way.
+// Removes a socket file without a listener; any other file is an error. Requires the folder's lock.
 Expected<Unit> make_room(const std::string& path) {
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return Unit{};
-    return fail_errno("cannot look at", path);
+    return fail_errno("cannot examine", path);
   }
   if (!S_ISSOCK(status.st_mode)) {
     return fail(ErrorCode::io_short_write,
                 std::format("{} exists and is not a socket: remove it, or choose another --socket", path));
   }
   const UniqueFd probe = make_socket();
-  if (!probe.is_open()) return fail_errno("cannot make a socket for", path);
+  if (!probe.is_open()) return fail_errno("cannot create a socket for", path);
   const sockaddr_un address = address_of(path);
-  // A full backlog (EAGAIN) is a live listener too.
+  // A full backlog (EAGAIN) also means a live listener.
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 || errno == EAGAIN) {
     return fail(ErrorCode::io_short_write,
                 std::format("another daemon answers on {}: stop it, or choose another --socket", path));
   }
   if (errno == ENOENT) return Unit{};
-  if (errno != ECONNREFUSED) return fail_errno("cannot tell who listens on", path);
+  if (errno != ECONNREFUSED) return fail_errno("cannot determine whether a daemon listens on", path);
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail_errno("cannot remove the stale socket", path);
   log_info("removed the stale socket {}", path);
   return Unit{};
@@ -86,26 +86,27 @@ void SocketFile::remove() {
 }
 
 Expected<ListeningSocket> listen_at(const std::string& path, int backlog) {
-  if (path.empty()) return fail(ErrorCode::io_short_write, "the socket path is empty: choose one with --socket");
+  if (path.empty()) return fail(ErrorCode::io_short_write, "the socket path is empty: give --socket PATH");
   if (path.size() > kPathBytesMax) {
-    return fail(ErrorCode::io_short_write, std::format("the socket path is {} bytes, at most {} fit: choose a shorter --socket",
-                                                       path.size(), kPathBytesMax));
+    return fail(ErrorCode::io_short_write,
+                std::format("the socket path has {} bytes, but the limit is {}: choose a shorter --socket", path.size(),
+                            kPathBytesMax));
   }
   const Expected<UniqueFd> lock = lock_folder(path);
   if (!lock) return std::unexpected(lock.error());
   if (const Expected<Unit> room = make_room(path); !room) return std::unexpected(room.error());
 
   UniqueFd fd = make_socket();
-  if (!fd.is_open()) return fail_errno("cannot make a socket for", path);
-  // On Linux the file takes its mode from the socket, so it is never more open than this, whatever the umask.
-  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return fail_errno("cannot protect the socket", path);
+  if (!fd.is_open()) return fail_errno("cannot create a socket for", path);
+  // On Linux the file inherits the socket's mode, so it is never more accessible than this, whatever the umask is.
+  if (::fchmod(fd.get(), S_IRUSR | S_IWUSR) != 0) return fail_errno("cannot set the mode of the socket", path);
   const sockaddr_un address = address_of(path);
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0)
     return fail_errno("cannot bind", path);
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0 || ::listen(fd.get(), backlog) != 0) {
     const int problem = errno;
-    ::unlink(path.c_str());  // under the folder's lock, so it is still the file made above
+    ::unlink(path.c_str());  // Still the file made above, because of the folder's lock.
     return fail_errno("cannot listen on", path, problem);
   }
   return ListeningSocket{std::move(fd), SocketFile(path, status.st_dev, status.st_ino)};

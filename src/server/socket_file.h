@@ -1,4 +1,4 @@
-// The name of a listening Unix socket in the file system.
+// The file of a listening Unix socket.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,9 @@
 
 namespace uma::server {
 
-// A name that this process made, and removes at its end. Remembers the inode, so that it never removes what somebody else put
-// there meanwhile. Must end before the listening socket is closed: while that is open, no other file can have its inode number.
+// A socket file that this process created and removes at its end. It remembers the inode and never removes a file that somebody
+// else put in its place. Must be destroyed before the listening socket is closed: until then no other file can have its inode
+// number.
 class SocketFile {
  public:
   SocketFile(std::string path, dev_t device, ino_t inode) : path_(std::move(path)), device_(device), inode_(inode) {}
@@ -21,26 +22,26 @@ class SocketFile {
       : path_(std::exchange(other.path_, {})), device_(other.device_), inode_(other.inode_) {}
   SocketFile& operator=(SocketFile&&) = delete;
 
-  // Removes the name if it is still ours. Later calls do nothing.
+  // Removes the file if it is still the same one. Later calls do nothing.
   void remove();
 
  private:
-  std::string path_;  // empty: removed
+  std::string path_;  // Empty: removed.
   dev_t device_;
   ino_t inode_;
 };
 
 struct ListeningSocket {
-  UniqueFd fd;                          // non-blocking, close-on-exec
-  std::optional<SocketFile> file = {};  // none: another process made the name and removes it
-  // Whoever the file's permissions let connect is served, each user as a tenant of his own; else the daemon's user and root
-  // only.
+  UniqueFd fd;                          // Non-blocking, close-on-exec.
+  std::optional<SocketFile> file = {};  // Nullopt: another process created the file and removes it.
+  // If true, serves every user whom the file's permissions let connect, each as a separate tenant; otherwise only the daemon's
+  // user and root.
   bool serves_other_users = false;
 };
 
-// Listens at `path` with mode 0600 from the first moment. A socket file on which nobody answers is replaced; a live one, and
-// anything that is not a socket, is an error and stays. Two daemons that start at once are told apart: the folder is locked
-// meanwhile. May block on that lock for as long as another process starts or stops listening in the same folder.
+// Listens at `path`, whose mode is 0600 from the first moment. Replaces a socket file without a listener. A live socket, or a
+// file of another type, is an error and stays. The folder is locked meanwhile, so that two daemons can start at the same time.
+// May block on that lock while another process starts or stops listening in the same folder.
 [[nodiscard]] Expected<ListeningSocket> listen_at(const std::string& path, int backlog);
 
 }  // namespace uma::server

@@ -114,9 +114,9 @@ TEST(SocketFile, LeavesAnotherFileThatTookItsName) {
 
 TEST(SocketFile, SaysWhatIsWrongWithAPath) {
   const TempFolder folder;
-  EXPECT_EQ(listen_at("", 8).error().message, "the socket path is empty: choose one with --socket");
+  EXPECT_EQ(listen_at("", 8).error().message, "the socket path is empty: give --socket PATH");
   EXPECT_EQ(listen_at("/" + std::string(107, 'x'), 8).error().message,
-            "the socket path is 108 bytes, at most 107 fit: choose a shorter --socket");
+            "the socket path has 108 bytes, but the limit is 107: choose a shorter --socket");
   const auto no_folder = listen_at(folder.file("none/s"), 8);
   ASSERT_FALSE(no_folder.has_value());
   EXPECT_EQ(no_folder.error().message,

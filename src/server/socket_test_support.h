@@ -1,4 +1,4 @@
-// For the tests of this room: a folder of its own for each test, and a client that speaks frames over a plain socket.
+// For this module's tests: a temporary folder for each test, and a client that sends frames over a plain socket.
 #pragma once
 
 #include <cstdlib>
@@ -21,7 +21,7 @@
 
 namespace uma::server {
 
-// Waits longer than this mean that the answer will not come; no test passes or fails by how fast it is.
+// A longer wait means that the answer will not come. No test depends on how fast it is.
 inline constexpr int kPatienceMs = 20'000;
 
 class TempFolder {
@@ -50,7 +50,7 @@ inline UniqueFd connect_to(const std::string& path) {
   return fd;
 }
 
-// What comes next; empty where the socket is at its end, and, with a failure, where nothing comes.
+// The next bytes; empty at the end of the stream, and, with a test failure, after the time limit.
 inline std::string receive_some(int fd) {
   pollfd state{.fd = fd, .events = POLLIN, .revents = 0};
   if (::poll(&state, 1, kPatienceMs) != 1) {
@@ -62,7 +62,7 @@ inline std::string receive_some(int fd) {
   return size <= 0 ? "" : std::string(buffer, static_cast<std::size_t>(size));
 }
 
-// All waits are bounded; what does not come is a test failure.
+// A client whose waits are bounded; a missing answer is a test failure.
 class TestClient {
  public:
   explicit TestClient(const std::string& path) : fd_(connect_to(path)) {
@@ -82,7 +82,7 @@ class TestClient {
     send_bytes(frame);
   }
 
-  // The next frame; nothing at the end of the stream.
+  // The next frame; nullopt at the end of the stream.
   std::optional<boost::json::object> receive() {
     while (true) {
       const auto frame = reader_.next();

@@ -30,7 +30,7 @@ Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t p
     where.v6.sin6_port = htons(port);
     size = sizeof(where.v6);
   } else {
-    return fail(ErrorCode::proto_field, std::format("http: {} is no address", address));
+    return fail(ErrorCode::proto_field, std::format("http: {} is not a numeric address", address));
   }
   const auto fail_errno = [&] {
     return fail(ErrorCode::io_short_write,

@@ -9,8 +9,8 @@
 
 namespace uma::server {
 
-// Listens at a numeric IPv4 or IPv6 address; port 0: any that is free. The socket is non-blocking and close-on-exec. Errors:
-// what is no address, and what the system says, with the address.
+// Listens at a numeric IPv4 or IPv6 address; port 0 means any free port. The socket is non-blocking and close-on-exec. Errors:
+// an invalid address, and errors of the system with the address.
 [[nodiscard]] Expected<UniqueFd> listen_at_address(const std::string& address, std::uint16_t port, int backlog);
 
 }  // namespace uma::server

@@ -17,10 +17,10 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-// Between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
+// Pause between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
-// Whose program is connected; none: it may not be served.
+// The user of the connected process; nullopt if it may not be served.
 std::optional<uid_t> allowed_peer_of(int fd, bool serves_other_users) {
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -39,7 +39,7 @@ UnixListener::UnixListener(asio::io_context& io, ListeningSocket listening, std:
       on_accept_(std::move(on_accept)),
       serves_other_users_(listening.serves_other_users) {
   acceptor_.assign(asio::local::stream_protocol(), listening.fd.get());
-  (void)listening.fd.release();  // the acceptor owns it now
+  (void)listening.fd.release();  // The acceptor owns it now.
 }
 
 void UnixListener::accept_next() {

@@ -13,8 +13,8 @@
 
 namespace uma::server {
 
-// Who may connect to a socket that the daemon made: its own user, and root, who may do anything anyway. The file's mode says
-// the same; this holds even where somebody changed the mode.
+// Whether a user may connect to a socket that the daemon created: its own user and root, who has every permission anyway. The
+// file's mode enforces the same; this check holds even if somebody changed the mode.
 [[nodiscard]] constexpr bool is_peer_allowed(uid_t peer, uid_t own) {
   return peer == own || peer == 0;
 }
@@ -23,12 +23,12 @@ class UnixListener {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
 
-  // on_accept gets every accepted socket whose peer is allowed, with the peer's user, on the io thread.
+  // Calls on_accept on the io thread with every accepted socket whose peer is allowed, and with the peer's user.
   UnixListener(boost::asio::io_context& io, ListeningSocket listening, std::function<void(Socket, uid_t)> on_accept);
 
   void start() { accept_next(); }
-  // Removes the socket's name where it is ours, then closes the socket: new clients are refused, or wait where another process
-  // keeps the socket open; accepted ones stay. Later calls do nothing.
+  // Removes the socket's file if the daemon created it, then closes the socket. New clients are refused, or wait if another
+  // process keeps the socket open; accepted clients stay. Later calls do nothing.
   void close();
 
  private:
@@ -37,11 +37,11 @@ class UnixListener {
   void pause(const std::string& problem);
 
   boost::asio::local::stream_protocol::acceptor acceptor_;
-  std::optional<SocketFile> file_;  // after acceptor_, so that it goes first
+  std::optional<SocketFile> file_;  // Declared after acceptor_, so that it is destroyed first.
   boost::asio::steady_timer pause_timer_;
   const std::function<void(Socket, uid_t)> on_accept_;
   const bool serves_other_users_;
-  bool is_paused_ = false;  // accepting failed last time, and the log says so
+  bool is_paused_ = false;  // The last attempt to accept failed, and was logged.
 };
 
 }  // namespace uma::server

@@ -1,4 +1,4 @@
-// A limit for something that a coroutine waits for.
+// A time limit for an operation that a coroutine waits for.
 #pragma once
 
 #include <exception>
@@ -7,20 +7,18 @@
 #include <utility>
 #include <variant>
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>
-#include <boost/asio/use_awaitable.hpp>
 
 #include "base/clock.h"
+#include "server/awaitable.h"
 
 namespace uma::server {
 
-// What the operation returned or threw, as a value.
+// The operation's result or exception, as a value.
 template <class T>
-boost::asio::awaitable<std::expected<T, std::exception_ptr>> caught(boost::asio::awaitable<T> operation) {
+Awaitable<std::expected<T, std::exception_ptr>> caught(Awaitable<T> operation) {
   try {
     co_return co_await std::move(operation);
   } catch (...) {
@@ -28,14 +26,14 @@ boost::asio::awaitable<std::expected<T, std::exception_ptr>> caught(boost::asio:
   }
 }
 
-// What the operation returns, or nothing where it took longer than `limit`; then it was cancelled. What it throws is thrown at
-// once: without caught() the operator would take it for a failed attempt, and wait for the timer.
+// Returns the operation's result, or nullopt if it took longer than `limit` and was cancelled. An exception of the operation is
+// thrown at once: without caught(), the operator would take it for a failed attempt and wait for the timer.
 template <class T>
-boost::asio::awaitable<std::optional<T>> within(Duration limit, boost::asio::awaitable<T> operation) {
+Awaitable<std::optional<T>> within(Duration limit, Awaitable<T> operation) {
   using boost::asio::experimental::awaitable_operators::operator||;
   boost::asio::steady_timer timer(co_await boost::asio::this_coro::executor);
   timer.expires_after(limit);
-  auto first = co_await (caught(std::move(operation)) || timer.async_wait(boost::asio::as_tuple(boost::asio::use_awaitable)));
+  auto first = co_await (caught(std::move(operation)) || timer.async_wait(kAwait));
   if (first.index() != 0) co_return std::nullopt;
   auto outcome = std::get<0>(std::move(first));
   if (!outcome) std::rethrow_exception(outcome.error());

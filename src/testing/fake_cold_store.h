@@ -1,4 +1,4 @@
-// A cold store in memory, whose every call may be made to fail; for tests and the simulator.
+// A cold store in memory for tests and the simulator. Every call can be made to fail.
 #pragma once
 
 #include <functional>
@@ -12,23 +12,23 @@ namespace uma::testing {
 
 class FakeColdStore final : public kv::ColdStore {
  public:
-  Expected<kv::ColdHead> write(const kv::StateOwner& owner, const kv::StateImage& image) override {
+  Expected<kv::ColdHead> write(const kv::StateOwner& owner, const kv::Snapshot& snapshot) override {
     if (fails && fails()) return fault();
     while (files.contains(std::to_string(last_name_))) ++last_name_;
     kv::ColdHead head{.name = std::to_string(last_name_),
                       .owner = owner,
-                      .identity = image.identity,
-                      .tokens = image.tokens,
-                      .bytes = image.bytes(),
+                      .identity = snapshot.identity,
+                      .tokens = snapshot.tokens,
+                      .bytes = snapshot.bytes(),
                       .last_used_s = 0};
-    files.insert_or_assign(head.name, File{.head = head, .image = copy_of(image)});
+    files.insert_or_assign(head.name, File{.head = head, .snapshot = copy_of(snapshot)});
     return head;
   }
-  Expected<kv::StateImage> read(const std::string& name, const kv::StateOwner&, kv::BytePool&) override {
+  Expected<kv::Snapshot> read(const std::string& name, const kv::StateOwner&, kv::BytePool&) override {
     if (fails && fails()) return fault();
     const auto found = files.find(name);
     if (found == files.end()) return fail(ErrorCode::runtime_decode, "no such file");
-    return copy_of(found->second.image);
+    return copy_of(found->second.snapshot);
   }
   Expected<Unit> remove(const std::string& name) override {
     if (fails && fails()) return fault();
@@ -44,14 +44,14 @@ class FakeColdStore final : public kv::ColdStore {
 
   struct File {
     kv::ColdHead head;
-    kv::StateImage image;
+    kv::Snapshot snapshot;
   };
   std::map<std::string, File> files;
   std::function<bool()> fails;
 
  private:
-  static kv::StateImage copy_of(const kv::StateImage& image) {
-    return {.identity = image.identity, .tokens = image.tokens, .room = {}, .pieces = image.pieces};
+  static kv::Snapshot copy_of(const kv::Snapshot& snapshot) {
+    return {.identity = snapshot.identity, .tokens = snapshot.tokens, .room = {}, .pieces = snapshot.pieces};
   }
   static std::unexpected<Error> fault() { return fail(ErrorCode::io_short_write, "a fault of the simulation"); }
 

@@ -1,5 +1,5 @@
-// An embedding context without weights: a text's output is drawn from its tokens, so that a wrong, missing or foreign token
-// changes it. Faults and the price of a call are settable.
+// An embedding context without weights: the output of a text is computed from its tokens, so that a wrong, missing or foreign
+// token changes it. Faults and the time of a call can be set.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ namespace uma::testing {
 
 struct FakeEmbeddingOptions {
   llm::EmbeddingShape shape{.text_tokens_max = 32, .batch_rows_max = 64, .batch_texts_max = 16, .dimensions = 4};
-  SimClock* clock = nullptr;  // advanced by compute() where set
+  SimClock* clock = nullptr;  // Advanced by compute(), if set.
   Duration call_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
 };
@@ -30,17 +30,17 @@ class FakeEmbedding final : public llm::EmbeddingContext {
                                        std::vector<float>& out) override;
   void set_threads(std::int32_t threads) override { threads_ = threads; }
 
-  // What the tests look at and turn.
+  // Queries and settings of tests.
   [[nodiscard]] std::int32_t threads() const { return threads_; }
-  std::function<bool(Text)> fails;                        // whether a call with this text fails; absent: none does
-  std::function<void(std::span<const Text>)> on_compute;  // sees the texts of each call before it is computed
+  std::function<bool(Text)> fails;                        // Whether a call with this text fails; absent: no call fails.
+  std::function<void(std::span<const Text>)> on_compute;  // Called with the texts of each call before it is computed.
 
  private:
   FakeEmbeddingOptions options_;
   std::int32_t threads_ = 0;
 };
 
-// What compute() gives for the text.
+// The result of compute() for the text.
 [[nodiscard]] std::vector<float> fake_output(std::span<const Token> text, std::int32_t dimensions);
 
 }  // namespace uma::testing

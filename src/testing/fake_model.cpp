@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kNothingSeen = 0x243f6a8885a308d3ull;
 
-// The digest of what `digest` is of and one token more.
+// The digest after one more token.
 std::uint64_t digest_with(std::uint64_t digest, Token token) {
   return Random(digest ^ static_cast<std::uint64_t>(token + 1)).next_u64();
 }
@@ -26,8 +26,8 @@ std::uint64_t digest_of(std::span<const Token> tokens) {
   return std::ranges::fold_left(tokens, kNothingSeen, digest_with);
 }
 
-// Letters and spaces are likely, so that replies read as text; the rest of the bytes can come too.
-// `hash`: the digest of the tokens, where the cells that have them were computed from just these.
+// Letters and spaces are likely, so that replies look like text; the other bytes are possible. `hash` is the digest of the
+// tokens.
 std::vector<float> fake_logits(std::uint64_t hash, std::span<const Token> tokens, const FakeOptions& options) {
   const bool differs = options.differs_every != 0 && hash / 7 % options.differs_every == 0;
   Random random(differs ? ~hash : hash);
@@ -39,15 +39,15 @@ std::vector<float> fake_logits(std::uint64_t hash, std::span<const Token> tokens
   if (!options.says.empty()) {
     constexpr std::size_t kHeadTokens = std::string_view("assistant\n").size();
     const auto turn = std::ranges::find_last(tokens, kFakeImStart);
-    const std::size_t said = turn.size() > kHeadTokens ? turn.size() - 1 - kHeadTokens : 0;
-    const Token next = said < options.says.size() ? static_cast<unsigned char>(options.says[said]) : kFakeImEnd;
+    const std::size_t length = turn.size() > kHeadTokens ? turn.size() - 1 - kHeadTokens : 0;
+    const Token next = length < options.says.size() ? static_cast<unsigned char>(options.says[length]) : kFakeImEnd;
     logits[static_cast<std::size_t>(next)] = 40.0f;
   }
   if (options.end_every != 0 && hash % options.end_every == 0) logits[kFakeImEnd] = 30.0f;
   return logits;
 }
 
-// Whole numbers up to here are exact.
+// Integers up to here are exact.
 float fake_row_value(Token token) {
   return static_cast<float>(token % (1 << 24));
 }
@@ -76,7 +76,7 @@ FakeContext::FakeContext(const FakeOptions& options)
   }
 }
 
-// As digest_of(tokens) where every cell was computed from those before it.
+// Equals digest_of(tokens) if every cell was computed from the cells before it.
 std::uint64_t FakeContext::digest_of(const Held& held) const {
   std::uint64_t digest = kNothingSeen;
   for (const std::uint32_t index : held) {
@@ -138,14 +138,14 @@ Expected<llm::DecodeStatus> FakeContext::decode(std::span<const llm::BatchRow> r
   if (monitor != nullptr && monitor->wants_end()) fault_now = FakeFault::interrupted_half;
   if (fault_now == FakeFault::decode_error) return fail(ErrorCode::runtime_decode, "a fault of the simulation");
   if (fault_now == FakeFault::throws) throw std::bad_alloc();
-  if (fault_now == FakeFault::no_room) return llm::DecodeStatus::no_room;
+  if (fault_now == FakeFault::out_of_cells) return llm::DecodeStatus::out_of_cells;
   std::vector<std::size_t> wanted(free_.size());
   for (const llm::BatchRow& row : rows) ++wanted[stream_of(static_cast<std::size_t>(row.sequence))];
   for (std::size_t stream = 0; stream < free_.size(); ++stream) {
-    if (wanted[stream] > free_[stream].size()) return llm::DecodeStatus::no_room;
+    if (wanted[stream] > free_[stream].size()) return llm::DecodeStatus::out_of_cells;
   }
   const std::size_t computed = fault_now == FakeFault::interrupted_half ? rows.size() / 2 : rows.size();
-  std::map<std::int32_t, std::uint64_t> digests;  // per sequence
+  std::map<std::int32_t, std::uint64_t> digests;  // Per sequence.
   for (std::size_t i = 0; i < computed; ++i) {
     const llm::BatchRow& row = rows[i];
     const auto sequence = static_cast<std::size_t>(row.sequence);
@@ -200,8 +200,8 @@ bool FakeContext::truncate(std::int32_t sequence, std::int32_t begin) {
   return true;
 }
 
-// The library turns the keys with the next decode, and the values have seen what is gone: cells that were moved must not be
-// shared, and in a saved state they are worth nothing.
+// The library rotates the keys with the next decode, and the values depend on removed tokens: moved cells must not be shared,
+// and are useless in a saved state.
 void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t end) {
   const auto index = static_cast<std::size_t>(sequence);
   Held& held = held_[index];
@@ -210,7 +210,7 @@ void FakeContext::shift(std::int32_t sequence, std::int32_t begin, std::int32_t 
   for (const std::uint32_t cell : behind) UMA_CHECK(cells_[cell].holders == 1);
   held.resize(static_cast<std::size_t>(end));
   keep(index, static_cast<std::size_t>(begin));
-  // They say the same as if they had been computed anew.
+  // The cells become equal to cells that were computed again.
   std::uint64_t digest = digest_of(held);
   for (const std::uint32_t cell : behind) {
     digest = digest_with(digest, cells_[cell].token);
@@ -246,7 +246,8 @@ Expected<Unit> FakeContext::save_state(std::int32_t sequence, std::int32_t begin
   for (std::int32_t i = begin; i < end; ++i) {
     const Cell& cell = cells_[held[static_cast<std::size_t>(i)]];
     const auto token = std::as_bytes(std::span(&cell.token, 1));
-    const std::uint32_t digest = cell.is_moved ? ~cell.seen : cell.seen;  // whoever uses it has another text
+    // Changed, so that another user of the state gets another text.
+    const std::uint32_t digest = cell.is_moved ? ~cell.seen : cell.seen;
     const auto seen = std::as_bytes(std::span(&digest, 1));
     bytes.insert(bytes.end(), token.begin(), token.end());
     bytes.insert(bytes.end(), seen.begin(), seen.end());
@@ -325,7 +326,7 @@ Expected<Unit> FakeModel::check_state(std::span<const std::byte> state) const {
   for (std::size_t at = sizeof(Token); at + sizeof(std::uint32_t) <= state.size(); at += FakeContext::kCellBytes) {
     std::uint32_t seen = 0;
     std::memcpy(&seen, state.data() + at, sizeof seen);
-    if (seen == FakeContext::kNotFinite) return fail(ErrorCode::runtime_decode, "a key or a value in it is not finite");
+    if (seen == FakeContext::kNotFinite) return fail(ErrorCode::runtime_decode, "a key or value of the state is not finite");
   }
   return Unit{};
 }

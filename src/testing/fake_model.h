@@ -1,7 +1,7 @@
-// A model without weights: the logits of a position are pseudo-random numbers drawn from all cells up to it. A cell keeps its
-// token and a digest of the cells that it was computed from, so that a wrong, missing, foreign or stale cell anywhere in a
-// sequence changes what is generated from it, also where it has the right token. Keeps the library's rules: bounded cells and
-// batches, consecutive positions, split or unified cells. Faults and the price of a decode are settable.
+// A model without weights: the logits of a position are pseudo-random numbers computed from all cells up to it. A cell keeps
+// its token and a digest of the cells before it, so that a wrong, missing, foreign or stale cell anywhere in a sequence changes
+// the generated tokens, even if it has the right token. The rules of the library hold: bounded cells and batches, consecutive
+// positions, split or unified cells. Faults and the time of a decode can be set.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace uma::testing {
 
-// Tokens 0 to 255 are bytes, then the special ones.
+// Tokens 0 to 255 are bytes, followed by the special tokens.
 inline constexpr Token kFakeBos = 256;
 inline constexpr Token kFakeEos = 257;
 inline constexpr Token kFakeImStart = 258;
@@ -39,26 +39,27 @@ struct FakeOptions {
   std::int32_t sequences = 4;
   std::int32_t batch_rows_max = 64;
   bool unified = false;
-  bool has_spare = false;          // ContextShape::spare; in a split context with as many cells as each of the others
-  bool has_chat_template = false;  // ChatML, unless another is given
+  // See ContextShape::spare; in a split context the spare sequence has as many cells as each of the others.
+  bool has_spare = false;
+  bool has_chat_template = false;  // ChatML, unless a template is given.
   std::string_view chat_template = {};
-  // One token in this many (by content) ends a generation; 0: none ever does.
+  // One token in this many (chosen by content) ends a generation; 0: no token does.
   std::uint32_t end_every = 0;
-  // What it says in each reply of a chat in ChatML, before it ends it; empty: by chance, as above.
+  // The text of each reply in a ChatML chat, before its end; empty: pseudo-random.
   std::string_view says = {};
-  // One position in this many (by content) has logits of its own: a model that disagrees there; 0: none.
+  // One position in this many (chosen by content) has other logits, as in a model that disagrees there; 0: none.
   std::uint32_t differs_every = 0;
-  bool can_truncate = true;  // false: truncate() works only at 0 and at the end, and an interrupted call loses its sequences
-  bool can_shift = true;     // what was moved up says the same as what was computed anew
+  bool can_truncate = true;  // False: truncate() works only at 0 and at the end, and an interrupted call loses its sequences.
+  bool can_shift = true;     // Moved cells give the same logits as cells that were computed again.
   Capability capability = Capability::chat;
-  SimClock* clock = nullptr;  // advanced by decode() where set
+  SimClock* clock = nullptr;  // Advanced by decode(), if set.
   Duration decode_cost = std::chrono::milliseconds(1);
   Duration row_cost = std::chrono::microseconds(100);
 };
 
-// Decides before each decode whether it fails; absent: never. What it returns is what decode() returns without computing, but
-// for not_finite: then all of the call is computed, and its values are not finite.
-enum class FakeFault : std::uint8_t { none, decode_error, no_room, interrupted_half, not_finite, throws };
+// Decides before each decode whether it fails; absent: never. decode() returns the fault without computing, except for
+// not_finite: then the whole call is computed, and its values are not finite.
+enum class FakeFault : std::uint8_t { none, decode_error, out_of_cells, interrupted_half, not_finite, throws };
 
 class FakeContext final : public llm::Context {
  public:
@@ -67,7 +68,7 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] const llm::ContextShape& shape() const override { return shape_; }
   [[nodiscard]] const std::string& state_identity() const override { return identity_; }
   [[nodiscard]] Expected<llm::DecodeStatus> decode(std::span<const llm::BatchRow> rows, llm::CallMonitor* monitor) override;
-  // The rows must be those that a FakeProjector makes for these tokens.
+  // The rows must come from a FakeProjector for these tokens.
   [[nodiscard]] Expected<llm::DecodeStatus> decode_image(const llm::ImageRows& rows, llm::CallMonitor* monitor) override;
   [[nodiscard]] std::span<float> logits(std::int32_t row) override;
   [[nodiscard]] std::int32_t sequence_length(std::int32_t sequence) override;
@@ -84,20 +85,19 @@ class FakeContext final : public llm::Context {
   [[nodiscard]] Expected<Unit> load_state(std::int32_t sequence, std::int32_t begin, std::int32_t end,
                                           std::span<const std::byte> bytes) override;
 
-  // Of a cell in a saved state: its token, and what it has seen.
+  // Size of a cell in a saved state: its token and its digest.
   static constexpr std::size_t kCellBytes = sizeof(Token) + sizeof(std::uint32_t);
-  // What a cell has seen whose values are not finite. As with the library, nothing is finite that is computed in a stream one
-  // of whose cells is not, held or free.
+  // The digest of a cell whose values are not finite. As in the library, a cell that is not finite, held or free, makes
+  // everything computed in its stream not finite.
   static constexpr std::uint32_t kNotFinite = 0x7fc00000;
 
-  // What the simulator looks at and turns.
-  // The tokens that the first cells of a sequence were computed for, `count` at most.
+  // Queries and settings of the simulator. Returns the tokens of the first cells of a sequence, at most `count`.
   [[nodiscard]] std::vector<Token> cached(std::int32_t sequence, std::size_t count) const;
   [[nodiscard]] std::int32_t threads() const { return threads_; }
   [[nodiscard]] std::int64_t shifts() const { return shifts_; }
-  // Cells of the sequence that were moved up.
+  // Number of moved cells in the sequence.
   [[nodiscard]] std::int64_t moved_cells(std::int32_t sequence) const;
-  // A cell of the sequence is no more what its token gives.
+  // Changes a cell, so that it no longer matches its token.
   void damage(std::int32_t sequence, std::size_t position) {
     cells_[held_[static_cast<std::size_t>(sequence)][position]].seen ^= 1;
   }
@@ -106,13 +106,13 @@ class FakeContext final : public llm::Context {
     is_spoiled_ = true;
   }
   std::function<FakeFault(std::span<const llm::BatchRow>)> fault;
-  bool fail_state = false;  // save_state and load_state fail
+  bool fail_state = false;  // Makes save_state and load_state fail.
 
  private:
   struct Cell {
     Token token = 0;
-    std::uint32_t seen = 0;  // digest of the tokens that it was computed from, its own included
-    bool is_moved = false;   // up, by a shift
+    std::uint32_t seen = 0;  // Digest of all tokens up to and including this one.
+    bool is_moved = false;   // Moved by a shift.
     std::uint16_t holders = 0;
   };
   // Cells of a sequence, by position.
@@ -129,16 +129,16 @@ class FakeContext final : public llm::Context {
   llm::ContextShape shape_;
   std::int32_t threads_ = 1;
   std::string identity_ = "fake";
-  std::vector<Cell> cells_;                       // those of a stream one after another
-  std::vector<std::vector<std::uint32_t>> free_;  // per stream: those that nobody holds, the next one last
-  std::vector<Held> held_;                        // per sequence
+  std::vector<Cell> cells_;                       // The cells of one stream follow those of another.
+  std::vector<std::vector<std::uint32_t>> free_;  // Per stream: free cells; the next one is the last.
+  std::vector<Held> held_;                        // Per sequence.
   std::int64_t shifts_ = 0;
-  bool is_spoiled_ = false;  // some cell may not be finite
+  bool is_spoiled_ = false;  // Some cell may be not finite.
   std::map<std::int32_t, std::vector<float>> logits_;
 };
 
-// Reads any bytes as an image of two pieces, of three rows and two, with marks around them: [ rows , rows ]. Each row has its
-// image token in it (llm/image_tokens.h; the hash is SHA-256), so that a context sees when it gets another's.
+// Reads any bytes as an image of two pieces, of three rows and two rows, with marks around them: [ rows , rows ]. Each row
+// contains its image token (llm/image_tokens.h; the hash is SHA-256), so that a context notices a foreign row.
 class FakeProjector final : public llm::Projector {
  public:
   FakeProjector() { facts_ = {.identity = "fake projector", .row_width = 2, .is_causal = false}; }
@@ -173,12 +173,12 @@ class FakeModel final : public llm::Model {
   explicit FakeModel(const FakeOptions& options);
   [[nodiscard]] const llm::ModelFacts& facts() const override { return facts_; }
   [[nodiscard]] const llm::Vocab& vocab() const override { return vocab_; }
-  // Takes shape and faults from the FakeOptions, not from `options`.
+  // The shape and the faults come from the FakeOptions; `options` is ignored.
   [[nodiscard]] Expected<std::unique_ptr<llm::Context>> new_context(const llm::ContextOptions& options) const override;
   [[nodiscard]] Expected<Unit> check_state(std::span<const std::byte> state) const override;
   [[nodiscard]] Expected<std::unique_ptr<llm::Projector>> load_projector(const std::string& path,
                                                                          std::int32_t threads) const override;
-  // Likewise (fake_embedding.h).
+  // The same for embedding contexts (fake_embedding.h).
   [[nodiscard]] Expected<std::unique_ptr<llm::EmbeddingContext>> new_embedding(
       const llm::EmbeddingOptions& options) const override;
   [[nodiscard]] Expected<std::string> apply_chat_template(std::span<const ChatMessage> messages,
@@ -190,8 +190,8 @@ class FakeModel final : public llm::Model {
   llm::ModelFacts facts_;
 };
 
-// What a model with these options says after `tokens`, greedily: the oracle that engine output is compared with. Stops before
-// an end-of-generation token, at `tokens_max` new tokens. What it says follows `constraint`, if any, which goes on with it.
+// The greedy continuation of `tokens` by a model with these options: the oracle for the engine's output. Ends before an
+// end-of-generation token, or after `tokens_max` new tokens. Follows and advances `constraint`, if there is one.
 [[nodiscard]] std::vector<Token> fake_continuation(const FakeOptions& options, std::vector<Token> tokens,
                                                    std::int32_t tokens_max, llm::TokenConstraint* constraint = nullptr);
 

@@ -1,5 +1,4 @@
-// Makes small GGUF files for tests, right or wrong as the test wants them. Tensors have no data: the file that write() makes is
-// as long as they need, and empty there.
+// Makes small GGUF files for tests, valid or damaged. Tensors have no data: write() makes a sparse file of the required length.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ class GgufBytes {
  public:
   static constexpr std::uint64_t kAlignment = 32;
 
-  // A llama of one layer and 16 numbers a token, with the tensors that a header's checks look at.
+  // A llama with one layer and 16 numbers per token, with the tensors that the checks of headers read.
   static GgufBytes small_model(std::string_view name = "small") {
     GgufBytes file;
     file.text("general.architecture", "llama").text("general.name", name);
@@ -46,13 +45,13 @@ class GgufBytes {
     for (const std::uint32_t value : values) add(pairs_, value, 4);
     return *this;
   }
-  // An array that says of itself what is not true: its items are `bytes`.
+  // An array with a false type and count; its items are `bytes`.
   GgufBytes& array_of(std::string_view key, std::uint32_t type, std::uint64_t count, std::string_view bytes = "") {
     begin_array(key, type, count);
     pairs_ += bytes;
     return *this;
   }
-  // Behind the one before; type 0 is f32.
+  // Adds a tensor behind the last one; type 0 is f32.
   GgufBytes& tensor(std::string_view name, const std::vector<std::uint64_t>& sizes, std::uint32_t type = 0,
                     std::uint64_t bytes_per_number = 4) {
     std::uint64_t bytes = bytes_per_number;

@@ -1,4 +1,4 @@
-// The smallest images there are, for tests.
+// The smallest possible images, for tests.
 #pragma once
 
 #include <span>
@@ -14,11 +14,11 @@ inline std::string bmp_of_one_pixel(char blue = 0) {
   std::string file(58, '\0');
   file[0] = 'B';
   file[1] = 'M';
-  file[10] = 54;  // where the pixels begin
-  file[14] = 40;  // bytes of the header
-  file[18] = 1;   // width
-  file[22] = 1;   // height
-  file[28] = 24;  // bits a pixel
+  file[10] = 54;  // Position of the pixels.
+  file[14] = 40;  // Bytes of the header.
+  file[18] = 1;   // Width.
+  file[22] = 1;   // Height.
+  file[28] = 24;  // Bits per pixel.
   file[54] = blue;
   return file;
 }
@@ -29,7 +29,7 @@ inline std::string base64_of(const std::string& bytes) {
   return text;
 }
 
-// The same, as a request brings it.
+// The same image as the source in a request.
 inline ImageSource image_of_one_pixel(char blue = 0) {
   return {.kind = ImageSource::Kind::data, .text = base64_of(bmp_of_one_pixel(blue))};
 }

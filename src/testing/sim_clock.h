@@ -1,4 +1,4 @@
-// A clock that moves only when told to. Not thread-safe.
+// A clock that advances only on request. Not thread-safe.
 #pragma once
 
 #include "base/clock.h"

@@ -6,41 +6,41 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
+#include "json/json_writer.h"
 #include "wire/event_codec.h"
-#include "wire/json_writer.h"
 
 namespace uma::wire {
 namespace {
 
-// OpenAI knows no other ways to end: a text that was cut for whatever reason ends with "length", and `uma.reason` says why.
+// OpenAI has no other reasons: a reply that was cut for any reason ends with "length", and `uma.reason` has the exact one.
 std::string_view openai_finish_reason(FinishReason reason) {
   return reason == FinishReason::stop || reason == FinishReason::tool_calls ? finish_reason_name(reason) : "length";
 }
 
-void write_usage(ObjectWriter& parent, const Usage& usage) {
-  ObjectWriter object(parent.begin("usage"));
+void write_usage(json::ObjectWriter& parent, const Usage& usage) {
+  json::ObjectWriter object(parent.begin("usage"));
   object.field("prompt_tokens", usage.prompt_tokens);
   object.field("completion_tokens", usage.completion_tokens);
   object.field("total_tokens", usage.prompt_tokens + usage.completion_tokens);
-  ObjectWriter details(object.begin("prompt_tokens_details"));
+  json::ObjectWriter details(object.begin("prompt_tokens_details"));
   details.field("cached_tokens", usage.reused_tokens);
   details.close();
-  ObjectWriter completion(object.begin("completion_tokens_details"));
+  json::ObjectWriter completion(object.begin("completion_tokens_details"));
   completion.field("reasoning_tokens", usage.reasoning_tokens);
   completion.close();
   object.close();
 }
 
-// The receipt: how it ended in our words, and what it cost.
-void write_receipt(ObjectWriter& parent, const EosEvent& eos) {
-  ObjectWriter object(parent.begin("uma"));
+// Writes the receipt: umad's finish reason, and the usage.
+void write_receipt(json::ObjectWriter& parent, const EosEvent& eos) {
+  json::ObjectWriter object(parent.begin("uma"));
   object.field("reason", finish_reason_name(eos.reason));
   append_usage(object.begin("usage"), eos.usage);
   object.close();
 }
 
-// What a whole reply says, thinks and calls.
-void write_reply(ObjectWriter& message, const EosEvent& eos) {
+// Writes text, reasoning and tool calls of a whole reply.
+void write_reply(json::ObjectWriter& message, const EosEvent& eos) {
   const bool has_calls = std::ranges::contains(eos.parts, ReplyPart::Kind::tool_call, &ReplyPart::kind);
   if (eos.text.empty() && has_calls) {
     message.null_field("content");
@@ -57,7 +57,7 @@ std::int64_t characters_begun(std::string_view bytes) {
   return std::ranges::count_if(bytes, [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; });
 }
 
-// A token's text where only a text can stand; part of a character as OpenAI writes it, bytes:\xe2\x80.
+// A token's text. A part of a character is written in OpenAI's format, bytes:\xe2\x80.
 std::string text_of(const TokenLogprob& token) {
   if (is_utf8(token.bytes)) return token.bytes;
   std::string text = "bytes:";
@@ -65,17 +65,18 @@ std::string text_of(const TokenLogprob& token) {
   return text;
 }
 
-// Token -> logprob of the likeliest ones and the one that came; of several with one text the likeliest.
+// Appends an object from token text to logprob with the most likely tokens and the chosen one. If several tokens have the same
+// text, the most likely one counts.
 void append_likeliest(std::string& out, const TokenLogprobs& place) {
   std::vector<std::string> written;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   const auto add = [&](const TokenLogprob& token) {
     std::string text = text_of(token);
     if (std::ranges::contains(written, text)) return;
     if (!written.empty()) out += ',';
-    append_json_string(out, text);
+    json::append_string(out, text);
     out += ':';
-    append_json_number(out, token.logprob, kLogprobDecimals);
+    json::append_number(out, token.logprob, kLogprobDecimals);
     written.push_back(std::move(text));
   };
   for (const TokenLogprob& token : place.top) add(token);
@@ -96,7 +97,7 @@ CompletionAnswer::CompletionAnswer(AnswerForm form) : form_(std::move(form)), ch
   UMA_CHECK(!choices_.empty() && (form_.echoes.empty() || form_.echoes.size() == form_.prompts));
   const bool is_chat = form_.kind == CompletionKind::chat;
   const auto write = [&](std::string& out, std::string_view object_name) {
-    ObjectWriter object(out);
+    json::ObjectWriter object(out);
     object.field("id", std::format("{}-{}", is_chat ? "chatcmpl" : "cmpl", form_.id));
     object.field("object", object_name);
     object.field("created", form_.created_s);
@@ -110,14 +111,14 @@ std::string_view CompletionAnswer::echo(std::size_t choice) const {
   return form_.echoes.empty() ? std::string_view() : form_.echoes[choice / form_.n];
 }
 
-// True: all choices have ended.
+// Returns true when all choices have ended.
 bool CompletionAnswer::end(std::size_t choice, EosEvent eos) {
   UMA_CHECK(!choices_[choice].end);
   choices_[choice].end = std::move(eos);
   return ++ended_ == choices_.size();
 }
 
-// What all choices cost together: a prompt is counted once, and what none of its choices computed of it is cached.
+// The cost of all choices together. A prompt counts once, and its tokens that no choice had to compute are cached.
 Usage CompletionAnswer::usage() const {
   Usage total;
   for (std::size_t first = 0; first < choices_.size(); first += form_.n) {
@@ -136,33 +137,33 @@ Usage CompletionAnswer::usage() const {
 }
 
 void CompletionAnswer::write_logprobs(std::string& out, Choice& choice, std::span<const TokenLogprobs> logprobs) const {
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   if (form_.kind == CompletionKind::chat) {
     append_logprobs(object.begin("content"), logprobs, false);
     object.null_field("refusal");
     return object.close();
   }
-  append_json_array(object.begin("tokens"), logprobs,
-                    [&](const TokenLogprobs& place) { append_json_string(out, text_of(place.chosen)); });
-  append_json_array(object.begin("token_logprobs"), logprobs,
-                    [&](const TokenLogprobs& place) { append_json_number(out, place.chosen.logprob, kLogprobDecimals); });
-  append_json_array(object.begin("top_logprobs"), logprobs, [&](const TokenLogprobs& place) { append_likeliest(out, place); });
-  append_json_array(object.begin("text_offset"), logprobs, [&](const TokenLogprobs& place) {
-    append_json_integer(out, choice.characters);
+  json::append_array(object.begin("tokens"), logprobs,
+                     [&](const TokenLogprobs& place) { json::append_string(out, text_of(place.chosen)); });
+  json::append_array(object.begin("token_logprobs"), logprobs,
+                     [&](const TokenLogprobs& place) { json::append_number(out, place.chosen.logprob, kLogprobDecimals); });
+  json::append_array(object.begin("top_logprobs"), logprobs, [&](const TokenLogprobs& place) { append_likeliest(out, place); });
+  json::append_array(object.begin("text_offset"), logprobs, [&](const TokenLogprobs& place) {
+    json::append_integer(out, choice.characters);
     choice.characters += characters_begun(place.chosen.bytes);
   });
   object.close();
 }
 
-// One chunk with one choice: write_delta(choice) adds what is new. `eos` is set for the chunk that ends the choice.
+// Writes one chunk with one choice: write_delta(choice) adds the new content. `eos` is set for the chunk that ends the choice.
 template <class WriteT>
 void CompletionAnswer::append_chunk(std::string& out, std::size_t index, const EosEvent* eos,
                                     std::span<const TokenLogprobs> logprobs, WriteT&& write_delta) {
   append_event_begin(out);
-  ObjectWriter object(out, chunk_head_);
+  json::ObjectWriter object(out, chunk_head_);
   object.begin("choices") += '[';
   {
-    ObjectWriter choice(out);
+    json::ObjectWriter choice(out);
     choice.field("index", index);
     write_delta(choice);
     if (logprobs.empty()) {
@@ -189,8 +190,8 @@ void CompletionAnswer::append_first(std::string& out, std::size_t choice) {
     if (!echo(choice).empty()) append_text(out, choice, echo(choice), {});
     return;
   }
-  append_chunk(out, choice, nullptr, {}, [](ObjectWriter& object) {
-    ObjectWriter delta(object.begin("delta"));
+  append_chunk(out, choice, nullptr, {}, [](json::ObjectWriter& object) {
+    json::ObjectWriter delta(object.begin("delta"));
     delta.field("role", "assistant");
     delta.field("content", "");
     delta.close();
@@ -199,28 +200,28 @@ void CompletionAnswer::append_first(std::string& out, std::size_t choice) {
 
 void CompletionAnswer::append_text(std::string& out, std::size_t choice, std::string_view text,
                                    std::span<const TokenLogprobs> logprobs) {
-  append_chunk(out, choice, nullptr, logprobs, [&](ObjectWriter& object) {
+  append_chunk(out, choice, nullptr, logprobs, [&](json::ObjectWriter& object) {
     if (form_.kind == CompletionKind::text) return object.field("text", text);
-    ObjectWriter delta(object.begin("delta"));
+    json::ObjectWriter delta(object.begin("delta"));
     delta.field("content", text);
     delta.close();
   });
 }
 
 void CompletionAnswer::append_part(std::string& out, std::size_t choice, const ReplyPart& part) {
-  append_chunk(out, choice, nullptr, {}, [&](ObjectWriter& object) {
-    ObjectWriter delta(object.begin("delta"));
+  append_chunk(out, choice, nullptr, {}, [&](json::ObjectWriter& object) {
+    json::ObjectWriter delta(object.begin("delta"));
     if (part.kind == ReplyPart::Kind::reasoning) {
       delta.field("reasoning_content", part.text);
     } else {
       delta.begin("tool_calls") += '[';
-      ObjectWriter call(out);
+      json::ObjectWriter call(out);
       call.field("index", part.call);
       if (!part.id.empty()) {
         call.field("id", part.id);
         call.field("type", "function");
       }
-      ObjectWriter function(call.begin("function"));
+      json::ObjectWriter function(call.begin("function"));
       if (!part.name.empty()) function.field("name", part.name);
       function.field("arguments", part.text);
       function.close();
@@ -240,14 +241,14 @@ void CompletionAnswer::append_last(std::string& out, std::size_t choice, const E
     out += error_json(*eos.error, 500, "");
     append_event_end(out);
   } else {
-    append_chunk(out, choice, &eos, {}, [&](ObjectWriter& object) {
+    append_chunk(out, choice, &eos, {}, [&](json::ObjectWriter& object) {
       if (form_.kind == CompletionKind::text) return object.field("text", "");
-      ObjectWriter(object.begin("delta")).close();
+      json::ObjectWriter(object.begin("delta")).close();
     });
     is_over = end(choice, EosEvent{.usage = eos.usage, .text = "", .error = std::nullopt});
     if (is_over && form_.includes_usage) {
       append_event_begin(out);
-      ObjectWriter object(out, chunk_head_);
+      json::ObjectWriter object(out, chunk_head_);
       object.begin("choices") += "[]";
       write_usage(object, usage());
       object.close();
@@ -260,10 +261,10 @@ void CompletionAnswer::append_last(std::string& out, std::size_t choice, const E
 void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
   Choice& made = choices_[index];
   const EosEvent& eos = *made.end;
-  ObjectWriter choice(out);
+  json::ObjectWriter choice(out);
   choice.field("index", index);
   if (form_.kind == CompletionKind::chat) {
-    ObjectWriter message(choice.begin("message"));
+    json::ObjectWriter message(choice.begin("message"));
     message.field("role", "assistant");
     write_reply(message, eos);
     message.null_field("refusal");
@@ -284,7 +285,7 @@ void CompletionAnswer::write_choice(std::string& out, std::size_t index) {
 std::string CompletionAnswer::whole(std::size_t choice, const EosEvent& eos) {
   std::string out;
   if (!end(choice, eos)) return out;
-  ObjectWriter object(out, whole_head_);
+  json::ObjectWriter object(out, whole_head_);
   object.begin("choices") += '[';
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     if (i > 0) out += ',';

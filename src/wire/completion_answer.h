@@ -1,4 +1,5 @@
-// OpenAI's answers to chat/completions and completions: the choices of one request, as one object or as server-sent events.
+// Writes OpenAI's answers to chat/completions and completions: the choices of one request, as one object or as server-sent
+// events.
 #pragma once
 
 #include <cstddef>
@@ -14,44 +15,44 @@
 
 namespace uma::wire {
 
-// What an answer repeats, and how it is told.
+// The fields that an answer repeats, and its format.
 struct AnswerForm {
   CompletionKind kind = CompletionKind::chat;
-  std::string id;              // the answer's own, without its prefix
-  std::int64_t created_s = 0;  // Unix time
+  std::string id;              // The answer's id without its prefix.
+  std::int64_t created_s = 0;  // Unix time.
   std::string model;
   std::size_t prompts = 1;
-  std::size_t n = 1;  // choices of each prompt
+  std::size_t n = 1;  // Choices of each prompt.
   bool includes_usage = false;
   bool has_logprobs = false;
-  std::vector<std::string> echoes{};  // for each prompt what its texts begin with; empty: nothing
+  std::vector<std::string> echoes{};  // For each prompt the text that its choices begin with; empty: none.
 };
 
-// One for all choices. What is told of one choice is told by one thread at a time; the ends of all, but for one with an error,
-// by the same thread.
+// One object for all choices. Each choice is written by one thread at a time. The ends of all choices come from the same
+// thread, except the end of a choice with an error.
 class CompletionAnswer {
  public:
   explicit CompletionAnswer(AnswerForm form);
 
-  // --- As a stream: server-sent events, each appended whole. Of a choice: its first one, texts and parts, its last one.
+  // --- As server-sent events, each appended completely. For each choice: append_first, then texts and parts, then append_last.
 
-  void append_first(std::string& out, std::size_t choice);  // names the role, or echoes the prompt
+  void append_first(std::string& out, std::size_t choice);  // Names the role, or echoes the prompt.
   void append_text(std::string& out, std::size_t choice, std::string_view text, std::span<const TokenLogprobs> logprobs);
-  // A piece of what the model thinks, or of a call.
+  // Appends a piece of reasoning or of a tool call.
   void append_part(std::string& out, std::size_t choice, const ReplyPart& part);
-  // The rest of the choice, the reason, the receipt. With the last choice also the usage, where it is wanted, and [DONE]. An
-  // error of the engine ends the stream at once, as an event.
+  // Appends the rest of the choice, the finish reason and the receipt. The last choice also adds the usage, if requested, and
+  // [DONE]. An error of the engine ends the stream at once with an error event.
   void append_last(std::string& out, std::size_t choice, const EosEvent& eos);
 
   // --- As one object.
 
-  // The answer, with the last choice that ends; until then nothing.
+  // Returns the answer when the last choice ends; before that an empty string.
   [[nodiscard]] std::string whole(std::size_t choice, const EosEvent& eos);
 
  private:
   struct Choice {
-    std::int64_t characters = 0;    // of its text so far, for text_offset
-    std::optional<EosEvent> end{};  // streamed: its usage alone
+    std::int64_t characters = 0;    // Length of its text so far, for text_offset.
+    std::optional<EosEvent> end{};  // Of a streamed choice, only the usage.
   };
 
   template <class WriteT>

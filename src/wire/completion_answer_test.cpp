@@ -10,12 +10,11 @@
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
 using ::testing::ElementsAre;
 
 // The objects of a stream of server-sent events; [DONE] is a string.
-std::vector<json::value> events_of(std::string_view stream) {
-  std::vector<json::value> events;
+std::vector<boost::json::value> events_of(std::string_view stream) {
+  std::vector<boost::json::value> events;
   while (!stream.empty()) {
     const std::size_t end = stream.find("\n\n");
     EXPECT_NE(end, std::string_view::npos) << "an event without its end: " << stream;
@@ -23,7 +22,7 @@ std::vector<json::value> events_of(std::string_view stream) {
     const std::string_view event = stream.substr(0, end);
     EXPECT_TRUE(event.starts_with("data: ")) << event;
     const std::string data(event.substr(6));
-    events.push_back(data == "[DONE]" ? json::value("[DONE]") : json::parse(data));
+    events.push_back(data == "[DONE]" ? boost::json::value("[DONE]") : boost::json::parse(data));
     stream.remove_prefix(end + 2);
   }
   return events;
@@ -44,25 +43,25 @@ AnswerForm form(CompletionKind kind) {
 }
 
 TEST(CompletionAnswer, HasTheTextTheUsageAndTheReceipt) {
-  const json::value answer =
-      json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, eos("hello", FinishReason::length)));
+  const boost::json::value answer =
+      boost::json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, eos("hello", FinishReason::length)));
   EXPECT_EQ(answer.at("id"), "chatcmpl-abc");
   EXPECT_EQ(answer.at("object"), "chat.completion");
   EXPECT_EQ(answer.at("created"), 1'700'000'000);
   EXPECT_EQ(answer.at("model"), "tiny");
-  const json::value& choice = answer.at("choices").at(0);
+  const boost::json::value& choice = answer.at("choices").at(0);
   EXPECT_EQ(choice.at("message").at("role"), "assistant");
   EXPECT_EQ(choice.at("message").at("content"), "hello");
   EXPECT_EQ(choice.at("finish_reason"), "length");
-  EXPECT_EQ(answer.at("usage"), json::parse(R"({"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,)"
-                                            R"("prompt_tokens_details":{"cached_tokens":8},)"
-                                            R"("completion_tokens_details":{"reasoning_tokens":0}})"));
+  EXPECT_EQ(answer.at("usage"), boost::json::parse(R"({"prompt_tokens":10,"completion_tokens":3,"total_tokens":13,)"
+                                                   R"("prompt_tokens_details":{"cached_tokens":8},)"
+                                                   R"("completion_tokens_details":{"reasoning_tokens":0}})"));
   EXPECT_EQ(answer.at("uma").at("usage").at("tier"), "hot");
   EXPECT_EQ(answer.at("uma").at("usage").at("recomputed_tokens"), 2);
 }
 
 TEST(CompletionAnswer, OfATextHasNoMessage) {
-  const json::value answer = json::parse(CompletionAnswer(form(CompletionKind::text)).whole(0, eos("hello")));
+  const boost::json::value answer = boost::json::parse(CompletionAnswer(form(CompletionKind::text)).whole(0, eos("hello")));
   EXPECT_EQ(answer.at("id"), "cmpl-abc");
   EXPECT_EQ(answer.at("object"), "text_completion");
   EXPECT_EQ(answer.at("choices").at(0).at("text"), "hello");
@@ -77,13 +76,13 @@ TEST(CompletionStream, AreOpenAis) {
   answer.append_first(stream, 0);
   answer.append_text(stream, 0, "one\n", {});
   answer.append_last(stream, 0, eos("two"));
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 6U);
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(events[i].at("object"), "chat.completion.chunk");
     EXPECT_TRUE(events[i].at("usage").is_null());
   }
-  const auto delta = [&](std::size_t i) { return json::serialize(events[i].at("choices").at(0).at("delta")); };
+  const auto delta = [&](std::size_t i) { return boost::json::serialize(events[i].at("choices").at(0).at("delta")); };
   EXPECT_EQ(delta(0), R"({"role":"assistant","content":""})");
   EXPECT_EQ(delta(1), R"({"content":"one\n"})");
   EXPECT_TRUE(events[1].at("choices").at(0).at("finish_reason").is_null());
@@ -103,7 +102,7 @@ TEST(CompletionStream, OfATextHaveNoRoleAndNoUsageThatNobodyAskedFor) {
   EXPECT_EQ(stream, "");
   answer.append_text(stream, 0, "one", {});
   answer.append_last(stream, 0, eos(""));
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[0].at("choices").at(0).at("text"), "one");
   EXPECT_EQ(events[0].as_object().if_contains("usage"), nullptr);
@@ -115,7 +114,7 @@ TEST(CompletionStream, SayAnErrorInTheMiddle) {
   EosEvent event = eos("rest", FinishReason::error);
   event.error = Error{ErrorCode::runtime_decode, "broken"};
   CompletionAnswer(form(CompletionKind::chat)).append_last(stream, 0, event);
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 3U);
   EXPECT_EQ(events[1].at("error").at("code"), "E_RUNTIME_001");
   EXPECT_EQ(events[2], "[DONE]");
@@ -132,19 +131,22 @@ TEST(CompletionAnswer, CallsAndThoughts) {
   EosEvent event = eos("", FinishReason::tool_calls);
   event.usage.reasoning_tokens = 2;
   event.parts = reply_parts();
-  const json::value answer = json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, event));
-  const json::value& choice = answer.at("choices").at(0);
+  const boost::json::value answer = boost::json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, event));
+  const boost::json::value& choice = answer.at("choices").at(0);
   EXPECT_EQ(choice.at("finish_reason"), "tool_calls");
   EXPECT_TRUE(choice.at("message").at("content").is_null());
   EXPECT_EQ(choice.at("message").at("reasoning_content"), "hm");
   EXPECT_EQ(choice.at("message").at("tool_calls"),
-            json::parse(R"([{"id":"x1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},
+            boost::json::parse(R"([{"id":"x1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}},
                             {"id":"x2","type":"function","function":{"name":"g","arguments":"{}"}}])"));
   EXPECT_EQ(answer.at("usage").at("completion_tokens_details").at("reasoning_tokens"), 2);
   event.parts.clear();
-  EXPECT_EQ(
-      json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, event)).at("choices").at(0).at("message").at("content"),
-      "");
+  EXPECT_EQ(boost::json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, event))
+                .at("choices")
+                .at(0)
+                .at("message")
+                .at("content"),
+            "");
 }
 
 TEST(CompletionStream, CallsAndThoughtsAreDeltas) {
@@ -156,13 +158,13 @@ TEST(CompletionStream, CallsAndThoughtsAreDeltas) {
   EosEvent event = eos("", FinishReason::tool_calls);
   event.parts = {{.kind = ReplyPart::Kind::tool_call, .text = "}", .call = 0}};
   answer.append_last(stream, 0, event);
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 5U);
   const auto delta = [&](std::size_t i) { return events[i].at("choices").at(0).at("delta"); };
-  EXPECT_EQ(delta(0), json::parse(R"({"reasoning_content":"hm"})"));
-  EXPECT_EQ(delta(1), json::parse(R"({"tool_calls":[{"index":0,"id":"x1","type":"function",
+  EXPECT_EQ(delta(0), boost::json::parse(R"({"reasoning_content":"hm"})"));
+  EXPECT_EQ(delta(1), boost::json::parse(R"({"tool_calls":[{"index":0,"id":"x1","type":"function",
                                       "function":{"name":"f","arguments":"{\"a\": 1}"}}]})"));
-  EXPECT_EQ(delta(2), json::parse(R"({"tool_calls":[{"index":0,"function":{"arguments":"}"}}]})"));
+  EXPECT_EQ(delta(2), boost::json::parse(R"({"tool_calls":[{"index":0,"function":{"arguments":"}"}}]})"));
   EXPECT_EQ(events[3].at("choices").at(0).at("finish_reason"), "tool_calls");
 }
 
@@ -176,7 +178,7 @@ TEST(CompletionAnswer, OfSeveralChoicesIsTheirsTogether) {
   first.usage.reused_tokens = 2;  // it has computed what the others reuse
   EXPECT_EQ(answer.whole(2, eos("three", FinishReason::length)), "");
   EXPECT_EQ(answer.whole(0, first), "");
-  const json::value made = json::parse(answer.whole(1, eos("two")));
+  const boost::json::value made = boost::json::parse(answer.whole(1, eos("two")));
   ASSERT_EQ(made.at("choices").as_array().size(), 3U);
   for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(made.at("choices").at(static_cast<std::size_t>(i)).at("index"), i);
   EXPECT_EQ(made.at("choices").at(1).at("message").at("content"), "two");
@@ -195,7 +197,7 @@ TEST(CompletionAnswer, CountsEachPromptOnce) {
   several.echoes = {"A", "B"};
   CompletionAnswer answer(several);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(answer.whole(i, eos("x")), "");
-  const json::value made = json::parse(answer.whole(3, eos("y")));
+  const boost::json::value made = boost::json::parse(answer.whole(3, eos("y")));
   EXPECT_EQ(made.at("usage").at("prompt_tokens"), 20);
   EXPECT_EQ(made.at("usage").at("completion_tokens"), 12);
   EXPECT_EQ(made.at("choices").at(1).at("text"), "Ax");
@@ -214,12 +216,12 @@ TEST(CompletionStream, OfSeveralChoicesEndsOnce) {
   answer.append_last(stream, 1, eos(""));
   answer.append_first(stream, 0);
   answer.append_last(stream, 0, eos("zero"));
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 8U);
   std::vector<std::int64_t> order;
   std::vector<std::string> texts(2);
   for (std::size_t i = 0; i < 6; ++i) {
-    const json::value& choice = events[i].at("choices").at(0);
+    const boost::json::value& choice = events[i].at("choices").at(0);
     order.push_back(choice.at("index").as_int64());
     texts[static_cast<std::size_t>(order.back())] += choice.at("text").as_string();
   }
@@ -244,13 +246,13 @@ TEST(CompletionAnswer, TellsHowLikelyTheTokensOfAChatWere) {
   wanted.has_logprobs = true;
   EosEvent event = eos(" h\u00e9");
   event.logprobs = likely_tokens();
-  const json::value made = json::parse(CompletionAnswer(wanted).whole(0, event));
-  EXPECT_EQ(made.at("choices").at(0).at("logprobs"), json::parse(R"({"content":[
+  const boost::json::value made = boost::json::parse(CompletionAnswer(wanted).whole(0, event));
+  EXPECT_EQ(made.at("choices").at(0).at("logprobs"), boost::json::parse(R"({"content":[
       {"token":" h","logprob":-0.25,"bytes":[32,104],"top_logprobs":[
         {"token":" h","logprob":-0.25,"bytes":[32,104]},{"token":"x","logprob":-1.5,"bytes":[120]}]},
       {"token":"\ufffd","logprob":-2,"bytes":[195],"top_logprobs":[{"token":"","logprob":-0.1,"bytes":null}]},
       {"token":"\ufffd","logprob":-9999,"bytes":[169],"top_logprobs":[]}],"refusal":null})"));
-  EXPECT_TRUE(json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, eos("a")))
+  EXPECT_TRUE(boost::json::parse(CompletionAnswer(form(CompletionKind::chat)).whole(0, eos("a")))
                   .at("choices")
                   .at(0)
                   .at("logprobs")
@@ -262,9 +264,9 @@ TEST(CompletionAnswer, TellsHowLikelyTheTokensOfATextWere) {
   wanted.has_logprobs = true;
   EosEvent event = eos(" h\u00e9");
   event.logprobs = likely_tokens();
-  const json::value made = json::parse(CompletionAnswer(wanted).whole(0, event));
+  const boost::json::value made = boost::json::parse(CompletionAnswer(wanted).whole(0, event));
   EXPECT_EQ(made.at("choices").at(0).at("logprobs"),
-            json::parse(R"({"tokens":[" h","bytes:\\xc3","bytes:\\xa9"],"token_logprobs":[-0.25,-2,-9999],
+            boost::json::parse(R"({"tokens":[" h","bytes:\\xc3","bytes:\\xa9"],"token_logprobs":[-0.25,-2,-9999],
                             "top_logprobs":[{" h":-0.25,"x":-1.5},{"":-0.1,"bytes:\\xc3":-2},{"bytes:\\xa9":-9999}],
                             "text_offset":[0,2,3]})"));
 }
@@ -279,10 +281,10 @@ TEST(CompletionStream, TellsHowLikelyTheTokensWereWithTheirText) {
   EosEvent event = eos("\u00e9");
   event.logprobs.assign(tokens.begin() + 1, tokens.end());
   answer.append_last(stream, 0, event);
-  const std::vector<json::value> events = events_of(stream);
+  const std::vector<boost::json::value> events = events_of(stream);
   ASSERT_EQ(events.size(), 4U);
   const auto offsets = [&](std::size_t i) {
-    return json::serialize(events[i].at("choices").at(0).at("logprobs").at("text_offset"));
+    return boost::json::serialize(events[i].at("choices").at(0).at("logprobs").at("text_offset"));
   };
   EXPECT_EQ(offsets(0), "[0]");
   EXPECT_EQ(offsets(1), "[2,3]") << "offsets go on from the chunk before";

@@ -9,31 +9,29 @@
 #include <boost/json/value.hpp>
 
 #include "base/base64.h"
+#include "json/json_writer.h"
 #include "wire/frame.h"
 #include "wire/generate_fields.h"
-#include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
-
 // --- requests
 
-void check_count(FieldReader& fields, std::string_view name, std::size_t count) {
-  if (count == 0) fields.fail_field(name, "must hold at least one text");
+void check_count(json::FieldReader& fields, std::string_view name, std::size_t count) {
+  if (count == 0) fields.fail_field(name, "must contain at least one text");
   if (count > kEmbedInputsMax)
-    fields.fail_field(name, std::format("holds {}, at most {} are accepted", count, kEmbedInputsMax));
+    fields.fail_field(name, std::format("has {} inputs, but the limit is {}", count, kEmbedInputsMax));
 }
 
-std::vector<Token> tokens_of(FieldReader& fields, const std::string& name, const json::array& array) {
+std::vector<Token> tokens_of(json::FieldReader& fields, const std::string& name, const boost::json::array& array) {
   std::vector<Token> tokens;
   tokens.reserve(array.size());
   if (array.empty()) fields.fail_field(name, "must not be empty");
-  for (const json::value& value : array) {
-    if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > kInt32Max) {
-      fields.fail_field(name, "must hold tokens: whole numbers from 0");
+  for (const boost::json::value& value : array) {
+    if (!value.is_int64() || value.get_int64() < 0 || value.get_int64() > json::kInt32Max) {
+      fields.fail_field(name, "must contain token ids: integers from 0");
       break;
     }
     tokens.push_back(static_cast<Token>(value.get_int64()));
@@ -41,10 +39,10 @@ std::vector<Token> tokens_of(FieldReader& fields, const std::string& name, const
   return tokens;
 }
 
-// A text, tokens, or an array of texts or of tokens.
-std::vector<EmbedInput> inputs_field(FieldReader& fields, std::string_view name) {
+// Reads a text, tokens, or an array of texts or of tokens.
+std::vector<EmbedInput> inputs_field(json::FieldReader& fields, std::string_view name) {
   std::vector<EmbedInput> inputs;
-  const json::value* field = fields.find(name);
+  const boost::json::value* field = fields.find(name);
   if (field == nullptr || field->is_string()) {
     inputs.emplace_back(fields.required_text(name, {.min = 1}));
     return inputs;
@@ -53,7 +51,7 @@ std::vector<EmbedInput> inputs_field(FieldReader& fields, std::string_view name)
     fields.fail_field(name, "must be a text or an array of texts");
     return inputs;
   }
-  const json::array& array = field->get_array();
+  const boost::json::array& array = field->get_array();
   if (!array.empty() && array.front().is_number()) {
     inputs.emplace_back(tokens_of(fields, std::string(name), array));
     return inputs;
@@ -61,7 +59,7 @@ std::vector<EmbedInput> inputs_field(FieldReader& fields, std::string_view name)
   check_count(fields, name, array.size());
   for (std::size_t i = 0; i < array.size() && fields.ok(); ++i) {
     const std::string element = std::format("{}[{}]", name, i);
-    if (const json::array* tokens = array[i].if_array()) {
+    if (const boost::json::array* tokens = array[i].if_array()) {
       inputs.emplace_back(tokens_of(fields, element, *tokens));
     } else {
       inputs.emplace_back(fields.checked_text(element, array[i], {.min = 1}).value_or(""));
@@ -70,19 +68,19 @@ std::vector<EmbedInput> inputs_field(FieldReader& fields, std::string_view name)
   return inputs;
 }
 
-// Texts, or objects with a text.
-std::vector<std::string> documents_field(FieldReader& fields) {
+// Reads an array of texts, or of objects with a text.
+std::vector<std::string> documents_field(json::FieldReader& fields) {
   std::vector<std::string> documents;
-  const json::array* array = fields.array("documents");
+  const boost::json::array* array = fields.array("documents");
   if (array == nullptr) {
     fields.fail_field("documents", "is required");
     return documents;
   }
   check_count(fields, "documents", array->size());
   for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-    const json::value& value = (*array)[i];
-    if (const json::object* object = value.if_object()) {
-      FieldReader inner(*object, std::format("documents[{}].", i));
+    const boost::json::value& value = (*array)[i];
+    if (const boost::json::object* object = value.if_object()) {
+      json::FieldReader inner(*object, std::format("documents[{}].", i));
       documents.push_back(inner.required_text("text"));
       if (!inner.ok()) fields.fail_as(inner);
     } else {
@@ -92,8 +90,8 @@ std::vector<std::string> documents_field(FieldReader& fields) {
   return documents;
 }
 
-// Those of our own that both have.
-void read_options(FieldReader& fields, TextOptions& options, bool can_chunk) {
+// Reads umad's extensions that embeddings and reranking share.
+void read_options(json::FieldReader& fields, TextOptions& options, bool can_chunk) {
   const std::string long_input = fields.text("long_input").value_or("refuse");
   if (long_input == "truncate") {
     options.long_input = LongInput::truncate;
@@ -107,17 +105,17 @@ void read_options(FieldReader& fields, TextOptions& options, bool can_chunk) {
   options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
 }
 
-void read_embed_options(FieldReader& fields, EmbedRequest& request) {
+void read_embed_options(json::FieldReader& fields, EmbedRequest& request) {
   read_options(fields, request.options, /*can_chunk=*/true);
   request.task = fields.text("task").value_or("");
   request.normalize = fields.boolean("normalize").value_or(true);
 }
 
-EmbeddingCall read_embedding_call(FieldReader& fields, std::string_view inputs_name) {
+EmbeddingCall read_embedding_call(json::FieldReader& fields, std::string_view inputs_name) {
   EmbeddingCall call;
   call.embed.options.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   call.embed.inputs = inputs_field(fields, inputs_name);
-  call.embed.dimensions = static_cast<std::int32_t>(fields.integer("dimensions", 1, kInt32Max).value_or(0));
+  call.embed.dimensions = static_cast<std::int32_t>(fields.integer("dimensions", 1, json::kInt32Max).value_or(0));
   const std::string encoding = fields.text("encoding_format").value_or("float");
   if (encoding == "base64") {
     call.encoding = VectorEncoding::base64;
@@ -127,22 +125,22 @@ EmbeddingCall read_embedding_call(FieldReader& fields, std::string_view inputs_n
   return call;
 }
 
-RerankCall read_rerank_call(FieldReader& fields) {
+RerankCall read_rerank_call(json::FieldReader& fields) {
   RerankCall call;
   call.rerank.options.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   call.rerank.query = fields.required_text("query", {.min = 1});
   call.rerank.documents = documents_field(fields);
-  call.rerank.top_n = static_cast<std::int32_t>(fields.integer("top_n", 1, kInt32Max).value_or(0));
+  call.rerank.top_n = static_cast<std::int32_t>(fields.integer("top_n", 1, json::kInt32Max).value_or(0));
   call.returns_documents = fields.boolean("return_documents").value_or(false);
   return call;
 }
 
-// Our options of a body: read(own) takes them from "uma".
+// Reads umad's extensions of a body: read(own) takes them from "uma".
 template <class ReadT>
-void read_own(FieldReader& fields, ReadT&& read) {
-  const json::object* object = fields.object("uma");
+void read_own(json::FieldReader& fields, ReadT&& read) {
+  const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
-  FieldReader own(*object, "uma.");
+  json::FieldReader own(*object, "uma.");
   read(own);
   if (!own.ok()) fields.fail_as(own);
 }
@@ -152,7 +150,7 @@ void read_own(FieldReader& fields, ReadT&& read) {
 void append_vector(std::string& out, std::span<const float> vector, VectorEncoding encoding) {
   static_assert(std::endian::native == std::endian::little);
   if (encoding == VectorEncoding::numbers) {
-    append_json_array(out, vector, [&](float value) { append_json_float(out, value); });
+    json::append_array(out, vector, [&](float value) { json::append_float(out, value); });
     return;
   }
   out += '"';
@@ -160,21 +158,21 @@ void append_vector(std::string& out, std::span<const float> vector, VectorEncodi
   out += '"';
 }
 
-void write_token_usage(ObjectWriter& parent, std::int64_t tokens) {
-  ObjectWriter usage(parent.begin("usage"));
+void write_token_usage(json::ObjectWriter& parent, std::int64_t tokens) {
+  json::ObjectWriter usage(parent.begin("usage"));
   usage.field("prompt_tokens", tokens);
   usage.field("total_tokens", tokens);
   usage.close();
 }
 
-void write_scores(ObjectWriter& parent, std::string_view score_name, const RerankResult& result, const RerankCall& call) {
+void write_scores(json::ObjectWriter& parent, std::string_view score_name, const RerankResult& result, const RerankCall& call) {
   std::string& out = parent.begin("results");
-  append_json_array(out, result.scores, [&](const RerankScore& score) {
-    ObjectWriter object(out);
+  json::append_array(out, result.scores, [&](const RerankScore& score) {
+    json::ObjectWriter object(out);
     object.field("index", score.index);
-    append_json_float(object.begin(score_name), score.score);
+    json::append_float(object.begin(score_name), score.score);
     if (call.returns_documents) {
-      ObjectWriter document(object.begin("document"));
+      json::ObjectWriter document(object.begin("document"));
       document.field("text", call.rerank.documents[score.index]);
       document.close();
     }
@@ -184,37 +182,37 @@ void write_scores(ObjectWriter& parent, std::string_view score_name, const Reran
 
 }  // namespace
 
-EmbeddingCall read_embed(FieldReader& fields) {
+EmbeddingCall read_embed(json::FieldReader& fields) {
   EmbeddingCall call = read_embedding_call(fields, "texts");
   read_embed_options(fields, call.embed);
   return call;
 }
 
-RerankCall read_rerank(FieldReader& fields) {
+RerankCall read_rerank(json::FieldReader& fields) {
   RerankCall call = read_rerank_call(fields);
   read_options(fields, call.rerank.options, /*can_chunk=*/false);
   return call;
 }
 
 std::expected<EmbeddingCall, RejectedBody> decode_embeddings(std::string_view body) {
-  return decode_body<EmbeddingCall>(body, [](FieldReader& fields) {
+  return decode_body<EmbeddingCall>(body, [](json::FieldReader& fields) {
     EmbeddingCall call = read_embedding_call(fields, "input");
-    read_own(fields, [&](FieldReader& own) { read_embed_options(own, call.embed); });
+    read_own(fields, [&](json::FieldReader& own) { read_embed_options(own, call.embed); });
     return call;
   });
 }
 
 std::expected<RerankCall, RejectedBody> decode_rerank(std::string_view body) {
-  return decode_body<RerankCall>(body, [](FieldReader& fields) {
+  return decode_body<RerankCall>(body, [](json::FieldReader& fields) {
     RerankCall call = read_rerank_call(fields);
-    read_own(fields, [&](FieldReader& own) { read_options(own, call.rerank.options, /*can_chunk=*/false); });
+    read_own(fields, [&](json::FieldReader& own) { read_options(own, call.rerank.options, /*can_chunk=*/false); });
     return call;
   });
 }
 
 void append_embedding(std::string& out, const FrameHead& head, const EmbedResult& result, VectorEncoding encoding) {
   const std::size_t start = begin_frame(out);
-  ObjectWriter object(out, head.bytes());
+  json::ObjectWriter object(out, head.bytes());
   object.field("event", "embedding");
   object.begin("embeddings") += '[';
   for (std::size_t i = 0; i < result.count(); ++i) {
@@ -231,7 +229,7 @@ void append_embedding(std::string& out, const FrameHead& head, const EmbedResult
 
 void append_rerank(std::string& out, const FrameHead& head, const RerankResult& result, const RerankCall& call) {
   const std::size_t start = begin_frame(out);
-  ObjectWriter object(out, head.bytes());
+  json::ObjectWriter object(out, head.bytes());
   object.field("event", "rerank");
   write_scores(object, "score", result, call);
   object.field("model", result.model);
@@ -242,12 +240,12 @@ void append_rerank(std::string& out, const FrameHead& head, const RerankResult& 
 
 std::string embeddings_json(const EmbedResult& result, VectorEncoding encoding) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("object", "list");
   object.begin("data") += '[';
   for (std::size_t i = 0; i < result.count(); ++i) {
     if (i > 0) out += ',';
-    ObjectWriter entry(out);
+    json::ObjectWriter entry(out);
     entry.field("object", "embedding");
     entry.field("index", i);
     append_vector(entry.begin("embedding"), result.vector(i), encoding);
@@ -262,7 +260,7 @@ std::string embeddings_json(const EmbedResult& result, VectorEncoding encoding) 
 
 std::string rerank_json(const RerankResult& result, const RerankCall& call) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("object", "list");
   object.field("model", result.model);
   write_scores(object, "relevance_score", result, call);

@@ -1,5 +1,5 @@
-// Embeddings and reranking on both doors: the frames of the Unix socket, and over HTTP OpenAI's embeddings and the rerank API
-// of Jina and Cohere. docs/protocol/openai.md lists the fields.
+// Embeddings and reranking: the frames of the Unix socket, and over HTTP OpenAI's embeddings and the rerank API of Jina and
+// Cohere. docs/protocol/openai.md lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,15 @@
 #include <string_view>
 
 #include "core/embedding.h"
+#include "json/field_reader.h"
 #include "wire/event_codec.h"
-#include "wire/field_reader.h"
 #include "wire/json_body.h"
 
 namespace uma::wire {
 
 enum class VectorEncoding : std::uint8_t {
   numbers,
-  base64,  // of 32-bit floats, little-endian
+  base64,  // Base64 of 32-bit floats, little-endian.
 };
 
 struct EmbeddingCall {
@@ -29,15 +29,15 @@ struct RerankCall {
   bool returns_documents = false;
 };
 
-// Of a frame.
-[[nodiscard]] EmbeddingCall read_embed(FieldReader& fields);
-[[nodiscard]] RerankCall read_rerank(FieldReader& fields);
-// Of a body. Pure.
+// Decodes the fields of a frame.
+[[nodiscard]] EmbeddingCall read_embed(json::FieldReader& fields);
+[[nodiscard]] RerankCall read_rerank(json::FieldReader& fields);
+// Decodes an HTTP body. Pure.
 [[nodiscard]] std::expected<EmbeddingCall, RejectedBody> decode_embeddings(std::string_view body);
 [[nodiscard]] std::expected<RerankCall, RejectedBody> decode_rerank(std::string_view body);
 
 void append_embedding(std::string& out, const FrameHead& head, const EmbedResult& result, VectorEncoding encoding);
-// `call`: the request, for its documents.
+// `call` is the request, whose documents are repeated.
 void append_rerank(std::string& out, const FrameHead& head, const RerankResult& result, const RerankCall& call);
 [[nodiscard]] std::string embeddings_json(const EmbedResult& result, VectorEncoding encoding);
 [[nodiscard]] std::string rerank_json(const RerankResult& result, const RerankCall& call);

@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "wire/json_writer.h"
+#include "json/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
@@ -62,18 +62,18 @@ TEST(EmbeddingCodec, WrongFieldsAreNamed) {
   EXPECT_THAT(refused("{}"), StartsWith("field \"input\" is required"));
   EXPECT_THAT(refused(R"({"input":7})"), StartsWith("field \"input\" must be a text"));
   EXPECT_THAT(refused(R"({"input":""})"), StartsWith("field \"input\" must not be empty"));
-  EXPECT_THAT(refused(R"({"input":[]})"), StartsWith("field \"input\" must hold at least one"));
+  EXPECT_THAT(refused(R"({"input":[]})"), StartsWith("field \"input\" must contain at least one"));
   EXPECT_THAT(refused(R"({"input":["a",""]})"), StartsWith("field \"input[1]\" must not be empty"));
   EXPECT_THAT(refused(R"({"input":[[]]})"), StartsWith("field \"input[0]\" must not be empty"));
-  EXPECT_THAT(refused(R"({"input":[1,-1]})"), StartsWith("field \"input\" must hold tokens"));
-  EXPECT_THAT(refused(R"({"input":[1,1.5]})"), StartsWith("field \"input\" must hold tokens"));
-  EXPECT_THAT(refused(R"({"input":[[4294967296]]})"), StartsWith("field \"input[0]\" must hold tokens"));
+  EXPECT_THAT(refused(R"({"input":[1,-1]})"), StartsWith("field \"input\" must contain token ids"));
+  EXPECT_THAT(refused(R"({"input":[1,1.5]})"), StartsWith("field \"input\" must contain token ids"));
+  EXPECT_THAT(refused(R"({"input":[[4294967296]]})"), StartsWith("field \"input[0]\" must contain token ids"));
   EXPECT_THAT(refused(R"({"input":"a","dimensions":0})"), StartsWith("field \"dimensions\" must be 1"));
   EXPECT_THAT(refused(R"({"input":"a","encoding_format":"int8"})"), StartsWith("field \"encoding_format\""));
   EXPECT_THAT(refused(R"({"input":"a","uma":{"class":"urgent"}})"), StartsWith("field \"uma.class\""));
   std::string many = R"({"input":["a")";
   for (int i = 0; i < 2048; ++i) many += R"(,"a")";
-  EXPECT_THAT(refused(many + "]}"), StartsWith("field \"input\" holds 2049, at most 2048"));
+  EXPECT_THAT(refused(many + "]}"), StartsWith("field \"input\" has 2049 inputs, but the limit is 2048"));
 }
 
 TEST(EmbeddingCodec, DocumentsAreTextsOrObjectsWithOne) {
@@ -130,11 +130,11 @@ TEST(EmbeddingCodec, WritesScoresWithTheirDocumentsWhereAsked) {
 TEST(EmbeddingCodec, AFloatIsReadBackAsItself) {
   for (const float value : {0.1f, -1.0f / 3, std::numeric_limits<float>::min(), std::numeric_limits<float>::max()}) {
     std::string out;
-    append_json_float(out, value);
+    json::append_float(out, value);
     EXPECT_EQ(std::stof(out), value) << out;
   }
   std::string out;
-  append_json_float(out, std::numeric_limits<float>::infinity());
+  json::append_float(out, std::numeric_limits<float>::infinity());
   EXPECT_EQ(out, "null");
 }
 

@@ -9,7 +9,7 @@
 namespace uma::wire {
 namespace {
 
-// A buffer that grew for one large frame is given back once it is empty: thousands of idle connections keep no megabytes.
+// A larger buffer is released once it is empty, so that thousands of idle connections need little memory.
 constexpr std::size_t kIdleBufferBytesMax = 65'536;
 
 std::size_t read_length(std::string_view header) {
@@ -24,7 +24,7 @@ std::size_t read_length(std::string_view header) {
 
 void FrameReader::append(std::string_view bytes) {
   if (consumed_ >= buffer_.size() - consumed_) {
-    // Moving the rest only when it is the smaller half keeps the work linear in the bytes received.
+    // The rest is moved only if it is the smaller half, so the work is linear in the bytes received.
     buffer_.erase(0, consumed_);
     consumed_ = 0;
   }
@@ -42,8 +42,7 @@ Expected<std::optional<std::string_view>> FrameReader::next() {
   const std::size_t length = read_length(unread);
   if (length > frame_bytes_max_) {
     return fail(ErrorCode::proto_frame,
-                std::format("a frame of {} bytes was announced, at most {} are accepted (limits.max_frame_bytes)", length,
-                            frame_bytes_max_));
+                std::format("the frame has {} bytes, but the limit is {} (limits.max_frame_bytes)", length, frame_bytes_max_));
   }
   if (unread.size() - kFrameHeaderBytes < length) return std::nullopt;
   consumed_ += kFrameHeaderBytes + length;

@@ -88,7 +88,7 @@ TEST(FrameReader, RefusesTooLongAFrameFromItsHeaderAlone) {
   const auto refused = reader.next();
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::proto_frame);
-  EXPECT_EQ(refused.error().message, "a frame of 17 bytes was announced, at most 16 are accepted (limits.max_frame_bytes)");
+  EXPECT_EQ(refused.error().message, "the frame has 17 bytes, but the limit is 16 (limits.max_frame_bytes)");
   reader.append("more");
   EXPECT_FALSE(reader.next().has_value()) << "a refused stream stays refused";
 }

@@ -12,41 +12,39 @@
 #include <boost/json/value.hpp>
 
 #include "base/utf8.h"
+#include "json/json_writer.h"
 #include "wire/image_fields.h"
-#include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
-
-constexpr TextBytes kNameBytes{1, 128};  // of a tool
+constexpr json::TextBytes kNameBytes{1, 128};  // Name of a tool.
 constexpr std::size_t kToolsMax = 128;
 
-// The image of a part of a content: {type: "image_url", image_url: {url}} as OpenAI has it, or {type: "image"} with path, data
-// or url. Nothing where the part is another one, or wrong.
-std::optional<ImageSource> image_part(FieldReader& part) {
+// The image in a part of a content: OpenAI's {type: "image_url", image_url: {url}}, or {type: "image"} with path, data or url.
+// Nullopt for another part, or an invalid one.
+std::optional<ImageSource> image_part(json::FieldReader& part) {
   const std::string type = part.text("type").value_or("");
   if (type == "image") return image_field(part);
-  const json::value* address = part.find("image_url");
+  const boost::json::value* address = part.find("image_url");
   if (type != "image_url" || address == nullptr) return std::nullopt;
   if (!address->is_object()) return image_of_url(part.required_text("image_url", {.min = 1}));
-  FieldReader inner(address->get_object(), part.path() + "image_url.");
+  json::FieldReader inner(address->get_object(), part.path() + "image_url.");
   ImageSource image = image_of_url(inner.required_text("url", {.min = 1}));
   if (!inner.ok()) part.fail_as(inner);
   return image;
 }
 
-// OpenAI's two forms of a message's content: a string, or an array of {type: "text", text} and, of a user, images.
-std::string content_field(FieldReader& message, bool is_users, std::size_t index, std::vector<InputImage>& images) {
-  const json::value* content = message.find("content");
+// Reads OpenAI's two formats of a message's content: a string, or an array of {type: "text", text} and, for a user, images.
+std::string content_field(json::FieldReader& message, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+  const boost::json::value* content = message.find("content");
   if (content == nullptr || !content->is_array()) return message.required_text("content");
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && message.ok(); ++i) {
-    const json::object* object = content->get_array()[i].if_object();
-    const json::value* type = object == nullptr ? nullptr : object->if_contains("type");
-    const json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
+    const boost::json::object* object = content->get_array()[i].if_object();
+    const boost::json::value* type = object == nullptr ? nullptr : object->if_contains("type");
+    const boost::json::value* part_text = object == nullptr ? nullptr : object->if_contains("text");
     if (type != nullptr && *type == "text" && part_text != nullptr) {
       text += message.checked_text("content", *part_text, {}).value_or("");
       continue;
@@ -54,13 +52,13 @@ std::string content_field(FieldReader& message, bool is_users, std::size_t index
     std::optional<ImageSource> image;
     const std::string field = std::format("{}content[{}]", message.path(), i);
     if (object != nullptr && is_users) {
-      FieldReader part(*object, field + ".");
+      json::FieldReader part(*object, field + ".");
       image = image_part(part);
       if (!part.ok()) message.fail_as(part);
     }
     if (!image) {
       message.fail_field("content", R"(must be a string or an array of {"type": "text", "text": ...})"
-                                    R"( and, of a user, {"type": "image_url", "image_url": {"url": ...}})");
+                                    R"( and, for a user, {"type": "image_url", "image_url": {"url": ...}})");
       return "";
     }
     images.push_back({.message = index, .at = text.size(), .source = std::move(*image), .field = field});
@@ -68,9 +66,9 @@ std::string content_field(FieldReader& message, bool is_users, std::size_t index
   return text;
 }
 
-std::string role_field(FieldReader& message) {
+std::string role_field(json::FieldReader& message) {
   std::string role = message.required_text("role");
-  if (role == "developer") return "system";  // the newer name of the same role
+  if (role == "developer") return "system";  // The newer name of the same role.
   constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
   if (std::ranges::find(kRoles, role) == kRoles.end()) {
     message.fail_field("role", R"(must be "system", "user", "assistant", "tool" or "developer")");
@@ -78,42 +76,43 @@ std::string role_field(FieldReader& message) {
   return role;
 }
 
-std::string name_field(FieldReader& fields) {
+std::string name_field(json::FieldReader& fields) {
   std::string name = fields.required_text("name", kNameBytes);
   const auto is_fine = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || std::string_view("_-.:/").contains(c);
   };
-  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may have letters, digits and _ - . : / only");
+  if (!std::ranges::all_of(name, is_fine)) fields.fail_field("name", "may contain only letters, digits and _ - . : /");
   return name;
 }
 
-// Reads the object `name` of `fields` with read(inner); what is wrong there is wrong here.
+// Reads the object `name` of `fields` with read(inner); a failure of the object becomes a failure of `fields`.
 template <class ReadT>
-void inside(FieldReader& fields, const json::object& object, std::string path, ReadT&& read) {
-  FieldReader inner(object, std::move(path));
+void inside(json::FieldReader& fields, const boost::json::object& object, std::string path, ReadT&& read) {
+  json::FieldReader inner(object, std::move(path));
   read(inner);
   if (!inner.ok()) fields.fail_as(inner);
 }
 
-// The object at [i] of the array `name`; null, and a failure, where there is none.
-const json::object* object_at(FieldReader& fields, const json::array& array, std::string_view name, std::size_t i) {
-  const json::object* object = array[i].if_object();
+// The object at [i] of the array `name`. Returns null, and records a failure, for another type.
+const boost::json::object* object_at(json::FieldReader& fields, const boost::json::array& array, std::string_view name,
+                                     std::size_t i) {
+  const boost::json::object* object = array[i].if_object();
   if (object == nullptr) fields.fail_field(std::format("{}[{}]", name, i), "must be an object");
   return fields.ok() ? object : nullptr;
 }
 
-// One call of a tool, appended as JSON with the fields that we know.
-void append_call(std::string& out, FieldReader& call) {
-  ObjectWriter object(out);
+// Appends one tool call as JSON with the known fields.
+void append_call(std::string& out, json::FieldReader& call) {
+  json::ObjectWriter object(out);
   object.field("id", call.required_text("id", kCallIdBytes));
   const std::string type = call.text("type").value_or("function");
   if (type != "function") call.fail_field("type", R"(must be "function")");
   object.field("type", type);
-  const json::object* function = call.object("function");
+  const boost::json::object* function = call.object("function");
   if (function == nullptr && call.ok()) call.fail_field("function", "is required");
   if (function != nullptr) {
-    inside(call, *function, call.path() + "function.", [&](FieldReader& inner) {
-      ObjectWriter fields(object.begin("function"));
+    inside(call, *function, call.path() + "function.", [&](json::FieldReader& inner) {
+      json::ObjectWriter fields(object.begin("function"));
       fields.field("name", name_field(inner));
       fields.field("arguments", inner.text("arguments").value_or("{}"));
       fields.close();
@@ -122,29 +121,29 @@ void append_call(std::string& out, FieldReader& call) {
   object.close();
 }
 
-void append_calls(std::string& out, FieldReader& message, const json::array& calls) {
-  if (calls.size() > kCallsMax) message.fail_field("tool_calls", std::format("holds more than {} calls", kCallsMax));
+void append_calls(std::string& out, json::FieldReader& message, const boost::json::array& calls) {
+  if (calls.size() > kCallsMax) message.fail_field("tool_calls", std::format("has more than {} calls", kCallsMax));
   out += '[';
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const json::object* object = object_at(message, calls, "tool_calls", i);
+    const boost::json::object* object = object_at(message, calls, "tool_calls", i);
     if (object == nullptr) return;
     if (i > 0) out += ',';
     inside(message, *object, std::format("{}tool_calls[{}].", message.path(), i),
-           [&](FieldReader& call) { append_call(out, call); });
+           [&](json::FieldReader& call) { append_call(out, call); });
   }
   out += ']';
 }
 
-// ChatMessage::extra.
-std::string extra_fields(FieldReader& message, std::string_view role) {
+// Returns the JSON of ChatMessage::extra.
+std::string extra_fields(json::FieldReader& message, std::string_view role) {
   std::string extra;
-  ObjectWriter object(extra);
-  const auto keep = [&](std::string_view name, TextBytes bytes = {}) {
+  json::ObjectWriter object(extra);
+  const auto keep = [&](std::string_view name, json::TextBytes bytes = {}) {
     if (const auto text = message.text(name, bytes); text && !text->empty()) object.field(name, *text);
   };
   if (role == "assistant") {
     keep("reasoning_content");
-    if (const json::array* calls = message.array("tool_calls"); calls != nullptr && !calls->empty()) {
+    if (const boost::json::array* calls = message.array("tool_calls"); calls != nullptr && !calls->empty()) {
       append_calls(object.begin("tool_calls"), message, *calls);
     }
   } else if (role == "tool") {
@@ -155,7 +154,7 @@ std::string extra_fields(FieldReader& message, std::string_view role) {
   return extra == "{}" ? "" : extra;
 }
 
-ChatMessage read_message(FieldReader& fields, std::size_t index, std::vector<InputImage>& images) {
+ChatMessage read_message(json::FieldReader& fields, std::size_t index, std::vector<InputImage>& images) {
   ChatMessage message;
   message.role = role_field(fields);
   message.extra = extra_fields(fields, message.role);
@@ -165,66 +164,67 @@ ChatMessage read_message(FieldReader& fields, std::size_t index, std::vector<Inp
   return message;
 }
 
-// What a tool says of its function.
-void check_function(FieldReader& function, std::vector<std::string>& names) {
+// Checks the function of a tool.
+void check_function(json::FieldReader& function, std::vector<std::string>& names) {
   std::string name = name_field(function);
-  if (std::ranges::contains(names, name)) function.fail_field("name", "is that of another tool too");
+  if (std::ranges::contains(names, name)) function.fail_field("name", "is also the name of another tool");
   names.push_back(std::move(name));
   (void)function.text("description");
   (void)function.object("parameters");
   (void)function.boolean("strict");
 }
 
-void check_tool(FieldReader& tool, ToolShape shape, std::vector<std::string>& names) {
-  if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not served)");
+void check_tool(json::FieldReader& tool, ToolShape shape, std::vector<std::string>& names) {
+  if (tool.required_text("type") != "function") tool.fail_field("type", R"(must be "function": other tools are not supported)");
   if (shape == ToolShape::flat) return check_function(tool, names);
-  const json::object* function = tool.object("function");
+  const boost::json::object* function = tool.object("function");
   if (function == nullptr) return tool.fail_field("function", "is required");
-  inside(tool, *function, tool.path() + "function.", [&](FieldReader& inner) { check_function(inner, names); });
+  inside(tool, *function, tool.path() + "function.", [&](json::FieldReader& inner) { check_function(inner, names); });
 }
 
-// As templates know them.
-json::value nested_tool(const json::object& tool) {
-  json::object function = tool;
+// The tool in the format that templates expect.
+boost::json::value nested_tool(const boost::json::object& tool) {
+  boost::json::object function = tool;
   if (const auto type = function.find("type"); type != function.end()) function.stable_erase(type);
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
-void read_tools(FieldReader& fields, ToolShape shape, ChatOptions& options) {
-  const json::array* tools = fields.array("tools");
+void read_tools(json::FieldReader& fields, ToolShape shape, ChatOptions& options) {
+  const boost::json::array* tools = fields.array("tools");
   if (tools == nullptr || tools->empty()) return;
-  if (tools->size() > kToolsMax) fields.fail_field("tools", std::format("holds more than {} tools", kToolsMax));
-  json::array nested;
+  if (tools->size() > kToolsMax) fields.fail_field("tools", std::format("has more than {} tools", kToolsMax));
+  boost::json::array nested;
   for (std::size_t i = 0; i < tools->size(); ++i) {
-    const json::object* object = object_at(fields, *tools, "tools", i);
+    const boost::json::object* object = object_at(fields, *tools, "tools", i);
     if (object == nullptr) return;
     inside(fields, *object, std::format("tools[{}].", i),
-           [&](FieldReader& tool) { check_tool(tool, shape, options.tool_names); });
-    if (!fields.ok()) return;  // it may lack what every tool has
+           [&](json::FieldReader& tool) { check_tool(tool, shape, options.tool_names); });
+    if (!fields.ok()) return;  // A required field of a tool may be missing.
     if (shape == ToolShape::flat) nested.push_back(nested_tool(*object));
   }
   options.tools = shape == ToolShape::flat ? json_text(fields, "tools", nested) : json_text(fields, "tools", *tools);
 }
 
-void read_named_choice(FieldReader& choice, ChatOptions& options) {
+void read_named_choice(json::FieldReader& choice, ChatOptions& options) {
   options.tool_choice = ToolChoice::named;
   options.tool_name = choice.required_text("name");
-  if (!std::ranges::contains(options.tool_names, options.tool_name)) choice.fail_field("name", "is none of the tools");
+  if (!std::ranges::contains(options.tool_names, options.tool_name))
+    choice.fail_field("name", "is not the name of a tool in this request");
 }
 
-void read_tool_choice(FieldReader& fields, ToolShape shape, ChatOptions& options) {
+void read_tool_choice(json::FieldReader& fields, ToolShape shape, ChatOptions& options) {
   const std::string_view forms =
       shape == ToolShape::flat ? R"(must be "auto", "none", "required" or {"type": "function", "name": ...})"
                                : R"(must be "auto", "none", "required" or {"type": "function", "function": {"name": ...}})";
-  const json::value* choice = fields.find("tool_choice");
+  const boost::json::value* choice = fields.find("tool_choice");
   if (choice == nullptr) return;
-  if (const json::object* object = choice->if_object()) {
-    inside(fields, *object, "tool_choice.", [&](FieldReader& named) {
+  if (const boost::json::object* object = choice->if_object()) {
+    inside(fields, *object, "tool_choice.", [&](json::FieldReader& named) {
       const bool is_function = named.text("type") == "function";
       if (is_function && shape == ToolShape::flat) return read_named_choice(named, options);
-      const json::object* function = is_function ? named.object("function") : nullptr;
+      const boost::json::object* function = is_function ? named.object("function") : nullptr;
       if (function == nullptr) return fields.fail_field("tool_choice", forms);
-      inside(named, *function, "tool_choice.function.", [&](FieldReader& inner) { read_named_choice(inner, options); });
+      inside(named, *function, "tool_choice.function.", [&](json::FieldReader& inner) { read_named_choice(inner, options); });
     });
     return;
   }
@@ -233,30 +233,31 @@ void read_tool_choice(FieldReader& fields, ToolShape shape, ChatOptions& options
     options.tool_names.clear();
   } else if (*choice == "required") {
     options.tool_choice = ToolChoice::required;
-    if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but there are no tools");
+    if (options.tools.empty()) fields.fail_field("tool_choice", "requires a call, but the request has no tools");
   } else if (*choice != "auto") {
     fields.fail_field("tool_choice", forms);
   }
 }
 
-std::optional<std::string> effort_field(FieldReader& fields, ToolShape shape) {
-  constexpr TextBytes kEffortBytes{1, 64};
+std::optional<std::string> effort_field(json::FieldReader& fields, ToolShape shape) {
+  constexpr json::TextBytes kEffortBytes{1, 64};
   if (shape == ToolShape::nested) return fields.text("reasoning_effort", kEffortBytes);
   std::optional<std::string> effort;
-  if (const json::object* reasoning = fields.object("reasoning")) {
-    inside(fields, *reasoning, "reasoning.", [&](FieldReader& inner) { effort = inner.text("effort", kEffortBytes); });
+  if (const boost::json::object* reasoning = fields.object("reasoning")) {
+    inside(fields, *reasoning, "reasoning.", [&](json::FieldReader& inner) { effort = inner.text("effort", kEffortBytes); });
   }
   return effort;
 }
 
-// Switches of the template: what it is given anyway has its own fields.
-std::string template_arguments(FieldReader& fields, const std::optional<std::string>& effort) {
+// Reads options for the template. Names that umad sets itself have their own fields.
+std::string template_arguments(json::FieldReader& fields, const std::optional<std::string>& effort) {
   constexpr std::array<std::string_view, 6> kOurs = {"messages",  "tools",     "add_generation_prompt",
                                                      "documents", "bos_token", "eos_token"};
-  const json::object* given = fields.object("chat_template_kwargs");
-  json::object arguments = given == nullptr ? json::object() : *given;
+  const boost::json::object* given = fields.object("chat_template_kwargs");
+  boost::json::object arguments = given == nullptr ? boost::json::object() : *given;
   for (const std::string_view name : kOurs) {
-    if (arguments.contains(name)) fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be given here");
+    if (arguments.contains(name))
+      fields.fail_field(std::format("chat_template_kwargs.{}", name), "cannot be set here: umad sets it itself");
   }
   if (effort) {
     if (!arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
@@ -265,27 +266,27 @@ std::string template_arguments(FieldReader& fields, const std::optional<std::str
   return arguments.empty() ? "" : json_text(fields, "chat_template_kwargs", arguments);
 }
 
-// The bias of one token: a number that is added to its logit, where false, and -100 and less, forbid the token.
-float bias_value(FieldReader& fields, const json::value& value) {
+// The bias of one token: a number to add to its logit. False, and numbers up to -100, forbid the token.
+float bias_value(json::FieldReader& fields, const boost::json::value& value) {
   constexpr float kForbidden = -std::numeric_limits<float>::infinity();
   if (value.is_bool() && !value.get_bool()) return kForbidden;
   const double bias = fields.checked_number("logit_bias", value, {-std::numeric_limits<double>::max(), 100}).value_or(0);
   return bias <= -100 ? kForbidden : static_cast<float>(bias);
 }
 
-std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
+std::vector<std::pair<Token, float>> logit_bias_field(json::FieldReader& fields) {
   std::vector<std::pair<Token, float>> biases;
-  const json::object* object = fields.object("logit_bias");
+  const boost::json::object* object = fields.object("logit_bias");
   if (object == nullptr) return biases;
   if (object->size() > kLogitBiasMax) {
-    fields.fail_field("logit_bias", std::format("has {} tokens, at most {} are served", object->size(), kLogitBiasMax));
+    fields.fail_field("logit_bias", std::format("has {} tokens, but the limit is {}", object->size(), kLogitBiasMax));
     return biases;
   }
   for (const auto& [key, value] : *object) {
     Token token = kNoToken;
     const auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), token);
     if (problem != std::errc() || end != key.data() + key.size() || token < 0) {
-      fields.fail_field("logit_bias", "must have token ids as its names, such as {\"15\": -100}");
+      fields.fail_field("logit_bias", "must have token ids as keys, such as {\"15\": -100}");
       break;
     }
     biases.emplace_back(token, bias_value(fields, value));
@@ -293,22 +294,22 @@ std::vector<std::pair<Token, float>> logit_bias_field(FieldReader& fields) {
   }
   std::ranges::sort(biases);
   const auto same = std::ranges::adjacent_find(biases, {}, &std::pair<Token, float>::first);
-  if (same != biases.end()) fields.fail_field("logit_bias", std::format("names token {} twice", same->first));
+  if (same != biases.end()) fields.fail_field("logit_bias", std::format("has token {} twice", same->first));
   return biases;
 }
 
-// What describes a schema.
-std::string schema_field(FieldReader& fields) {
+// Reads the description of a schema.
+std::string schema_field(json::FieldReader& fields) {
   (void)fields.text("name");
-  (void)fields.boolean("strict");  // it always is
-  const json::object* schema = fields.object("schema");
+  (void)fields.boolean("strict");  // Always true for umad.
+  const boost::json::object* schema = fields.object("schema");
   if (fields.ok() && schema == nullptr) fields.fail_field("schema", "is required");
-  return schema == nullptr ? "" : json::serialize(*schema);
+  return schema == nullptr ? "" : boost::json::serialize(*schema);
 }
 
-// read_schema() reads the schema that belongs to its type.
+// Reads a format. read_schema() reads the schema of its type.
 template <class ReadT>
-void read_format(FieldReader& format, GenerateOptions& options, ReadT&& read_schema) {
+void read_format(json::FieldReader& format, GenerateOptions& options, ReadT&& read_schema) {
   const std::string type = format.required_text("type");
   if (type == "json_object") {
     options.json_schema = R"({"type":"object"})";
@@ -319,36 +320,36 @@ void read_format(FieldReader& format, GenerateOptions& options, ReadT&& read_sch
   }
 }
 
-void check_format_alone(FieldReader& fields, std::string_view name, const GenerateOptions& options) {
+void check_format_alone(json::FieldReader& fields, std::string_view name, const GenerateOptions& options) {
   if (options.json_schema.empty() || options.grammar.empty()) return;
-  fields.fail_field(name, "and a grammar exclude each other");
+  fields.fail_field(name, "and \"grammar\" exclude each other: leave one of the two out");
 }
 
 }  // namespace
 
-std::string json_text(FieldReader& fields, std::string_view name, const json::value& value) {
-  std::string text = json::serialize(value);
+std::string json_text(json::FieldReader& fields, std::string_view name, const boost::json::value& value) {
+  std::string text = boost::json::serialize(value);
   if (!is_utf8(text)) fields.fail_field(name, "is not valid UTF-8");
   if (text.contains("\\u0000")) fields.fail_field(name, "must not contain NUL characters");
   return text;
 }
 
-std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputImage>& images) {
+std::vector<ChatMessage> messages_field(json::FieldReader& fields, std::vector<InputImage>& images) {
   std::vector<ChatMessage> messages;
-  const json::array* array = fields.array("messages");
+  const boost::json::array* array = fields.array("messages");
   if (array == nullptr) return messages;
-  if (array->empty()) fields.fail_field("messages", "must hold at least one message");
+  if (array->empty()) fields.fail_field("messages", "must contain at least one message");
   for (std::size_t i = 0; i < array->size() && fields.ok(); ++i) {
-    const json::object* object = (*array)[i].if_object();
+    const boost::json::object* object = (*array)[i].if_object();
     if (object == nullptr) {
       fields.fail_field(std::format("messages[{}]", i), "must be an object");
       break;
     }
     inside(fields, *object, std::format("messages[{}].", i),
-           [&](FieldReader& message) { messages.push_back(read_message(message, i, images)); });
+           [&](json::FieldReader& message) { messages.push_back(read_message(message, i, images)); });
   }
   if (images.size() > kImagesPerRequestMax) {
-    fields.fail_field("messages", std::format("hold {} images, at most {} are taken", images.size(), kImagesPerRequestMax));
+    fields.fail_field("messages", std::format("have {} images, but the limit is {}", images.size(), kImagesPerRequestMax));
   }
   return messages;
 }
@@ -356,28 +357,28 @@ std::vector<ChatMessage> messages_field(FieldReader& fields, std::vector<InputIm
 bool normalize_extra(ChatMessage& message) {
   if (message.extra.empty()) return true;
   boost::system::error_code problem;
-  const json::value given = parse_json(message.extra, {}, problem);
+  const boost::json::value given = json::parse(message.extra, {}, problem);
   if (problem || !given.is_object()) return false;
-  FieldReader fields(given.get_object());
+  json::FieldReader fields(given.get_object());
   message.extra = extra_fields(fields, message.role);
   return fields.ok();
 }
 
 bool normalize_context(std::string& tools, std::string& template_arguments_text) {
   boost::system::error_code problem;
-  json::object given;
-  if (!tools.empty()) given["tools"] = parse_json(tools, {}, problem);
+  boost::json::object given;
+  if (!tools.empty()) given["tools"] = json::parse(tools, {}, problem);
   if (problem) return false;
-  if (!template_arguments_text.empty()) given["chat_template_kwargs"] = parse_json(template_arguments_text, {}, problem);
+  if (!template_arguments_text.empty()) given["chat_template_kwargs"] = json::parse(template_arguments_text, {}, problem);
   if (problem) return false;
-  FieldReader fields(given);
+  json::FieldReader fields(given);
   const ChatOptions options = chat_options(fields);
   tools = options.tools;
   template_arguments_text = options.template_arguments;
   return fields.ok();
 }
 
-ChatOptions chat_options(FieldReader& fields, ToolShape shape) {
+ChatOptions chat_options(json::FieldReader& fields, ToolShape shape) {
   ChatOptions options;
   read_tools(fields, shape, options);
   read_tool_choice(fields, shape, options);
@@ -386,11 +387,11 @@ ChatOptions chat_options(FieldReader& fields, ToolShape shape) {
   return options;
 }
 
-std::vector<std::string> stop_field(FieldReader& fields) {
+std::vector<std::string> stop_field(json::FieldReader& fields) {
   std::vector<std::string> stop;
-  const json::value* value = fields.find("stop");
+  const boost::json::value* value = fields.find("stop");
   if (value == nullptr) return stop;
-  const auto add = [&](const json::value& text) {
+  const auto add = [&](const boost::json::value& text) {
     stop.push_back(fields.checked_text("stop", text, {1, kStopBytesMax}).value_or(""));
   };
   if (!value->is_array()) {
@@ -398,17 +399,16 @@ std::vector<std::string> stop_field(FieldReader& fields) {
     return stop;
   }
   if (value->get_array().size() > kStopStringsMax) {
-    fields.fail_field("stop",
-                      std::format("holds {} strings, at most {} are accepted", value->get_array().size(), kStopStringsMax));
+    fields.fail_field("stop", std::format("has {} strings, but the limit is {}", value->get_array().size(), kStopStringsMax));
     return stop;
   }
-  for (const json::value& text : value->get_array()) add(text);
+  for (const boost::json::value& text : value->get_array()) add(text);
   return stop;
 }
 
-void read_common_sampling(FieldReader& fields, SamplingParams& sampling) {
+void read_common_sampling(json::FieldReader& fields, SamplingParams& sampling) {
   sampling.temperature = fields.number("temperature", {0, kTemperatureMax}).value_or(sampling.temperature);
-  // 0 keeps the one most likely token, as it does for OpenAI's clients.
+  // 0 keeps only the most likely token, which OpenAI's clients expect.
   sampling.top_p = std::max(fields.number("top_p", {0, 1}).value_or(sampling.top_p), std::numeric_limits<double>::min());
   sampling.presence_penalty = fields.number("presence_penalty", {-2, 2}).value_or(sampling.presence_penalty);
   sampling.frequency_penalty = fields.number("frequency_penalty", {-2, 2}).value_or(sampling.frequency_penalty);
@@ -416,22 +416,22 @@ void read_common_sampling(FieldReader& fields, SamplingParams& sampling) {
   sampling.logit_bias = logit_bias_field(fields);
 }
 
-void read_own_sampling(FieldReader& fields, SamplingParams& sampling) {
-  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, kInt32Max).value_or(sampling.top_k));
+void read_own_sampling(json::FieldReader& fields, SamplingParams& sampling) {
+  sampling.top_k = static_cast<int>(fields.integer("top_k", 0, json::kInt32Max).value_or(sampling.top_k));
   sampling.min_p = fields.number("min_p", {.low = 0, .high = 1, .high_excluded = true}).value_or(sampling.min_p);
   sampling.repeat_penalty = fields.number("repeat_penalty", {.low = 0, .high = kRepeatPenaltyMax, .low_excluded = true})
                                 .value_or(sampling.repeat_penalty);
   sampling.ignore_eos = fields.boolean("ignore_eos").value_or(false);
 }
 
-RequestClass class_field(FieldReader& fields) {
+RequestClass class_field(json::FieldReader& fields) {
   const std::string name = fields.text("class").value_or("interactive");
   if (name == "background") return RequestClass::background;
   if (name != "interactive") fields.fail_field("class", R"(must be "interactive" or "background")");
   return RequestClass::interactive;
 }
 
-void read_scheduling(FieldReader& fields, GenerateOptions& options) {
+void read_scheduling(json::FieldReader& fields, GenerateOptions& options) {
   options.request_class = class_field(fields);
   options.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
   options.timeout_ms = fields.integer("timeout_ms", 0, kTimeMsMax).value_or(0);
@@ -440,42 +440,43 @@ void read_scheduling(FieldReader& fields, GenerateOptions& options) {
   options.target_tbt_ms = fields.number("target_tbt_ms", {0, kTargetMax}).value_or(0);
 }
 
-std::optional<std::int32_t> max_tokens_field(FieldReader& fields, std::string_view name) {
+std::optional<std::int32_t> max_tokens_field(json::FieldReader& fields, std::string_view name) {
   const auto count = fields.integer(name, 1, std::numeric_limits<std::int64_t>::max());
   if (!count) return std::nullopt;
-  return static_cast<std::int32_t>(std::min(*count, kInt32Max));
+  return static_cast<std::int32_t>(std::min(*count, json::kInt32Max));
 }
 
-void read_grammar(FieldReader& fields, GenerateOptions& options) {
+void read_grammar(json::FieldReader& fields, GenerateOptions& options) {
   std::string grammar = fields.text("grammar", {0, kGrammarBytesMax}).value_or("");
   if (grammar.empty()) return;
-  if (!options.grammar.empty()) fields.fail_field("grammar", "is there twice: leave one out");
+  if (!options.grammar.empty()) fields.fail_field("grammar", "is given twice: leave one out");
   options.grammar = std::move(grammar);
 }
 
-void read_response_format(FieldReader& fields, GenerateOptions& options) {
-  const json::object* object = fields.object("response_format");
+void read_response_format(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::object* object = fields.object("response_format");
   if (object == nullptr) return;
-  inside(fields, *object, "response_format.", [&](FieldReader& format) {
+  inside(fields, *object, "response_format.", [&](json::FieldReader& format) {
     read_format(format, options, [&] {
       if (format.find("json_schema") == nullptr) format.fail_field("json_schema", "is required");
-      if (const json::object* described = format.object("json_schema")) {
+      if (const boost::json::object* described = format.object("json_schema")) {
         inside(format, *described, "response_format.json_schema.",
-               [&](FieldReader& schema) { options.json_schema = schema_field(schema); });
+               [&](json::FieldReader& schema) { options.json_schema = schema_field(schema); });
       }
     });
   });
   check_format_alone(fields, "response_format", options);
 }
 
-void read_text_format(FieldReader& fields, GenerateOptions& options) {
-  const json::object* text = fields.object("text");
+void read_text_format(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::object* text = fields.object("text");
   if (text == nullptr) return;
-  inside(fields, *text, "text.", [&](FieldReader& inner) {
-    const json::object* object = inner.object("format");
+  inside(fields, *text, "text.", [&](json::FieldReader& inner) {
+    const boost::json::object* object = inner.object("format");
     if (object == nullptr) return;
-    inside(inner, *object, "text.format.",
-           [&](FieldReader& format) { read_format(format, options, [&] { options.json_schema = schema_field(format); }); });
+    inside(inner, *object, "text.format.", [&](json::FieldReader& format) {
+      read_format(format, options, [&] { options.json_schema = schema_field(format); });
+    });
   });
   check_format_alone(fields, "text.format", options);
 }

@@ -8,12 +8,10 @@
 #include <utility>
 
 #include "base/base64.h"
-#include "wire/json_writer.h"
+#include "json/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
-
-namespace json = boost::json;
 
 namespace {
 
@@ -51,12 +49,12 @@ std::string data_uri(std::span<const std::byte> file) {
   return uri;
 }
 
-ImageSource image_field(FieldReader& fields) {
+ImageSource image_field(json::FieldReader& fields) {
   constexpr std::array<std::string_view, 3> kNames = {"path", "data", "url"};
   std::size_t count = 0;
   for (const std::string_view name : kNames) count += fields.find(name) != nullptr ? 1 : 0;
   if (count != 1) {
-    fields.fail_field("data", "or one of \"path\" and \"url\" is required, and not two of them");
+    fields.fail_field("data", "or \"path\" or \"url\" is required, and only one is allowed");
     return {};
   }
   if (auto path = fields.text("path", {.min = 1})) return {.kind = ImageSource::Kind::path, .text = std::move(*path)};
@@ -64,25 +62,25 @@ ImageSource image_field(FieldReader& fields) {
   return image_of_url(fields.text("url", {.min = 1}).value_or(""));
 }
 
-EmbedImagesRequest embed_images_fields(FieldReader& fields) {
+EmbedImagesRequest embed_images_fields(json::FieldReader& fields) {
   EmbedImagesRequest request;
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.deadline_ms = fields.integer("deadline_ms", 0, kTimeMsMax);
-  const json::array* images = fields.array("images");
+  const boost::json::array* images = fields.array("images");
   if (images == nullptr) {
     request.images.push_back(image_field(fields));
     return request;
   }
   if (images->empty() || images->size() > kImagesPerRequestMax) {
-    fields.fail_field("images", std::format("holds {} images, 1 to {} are taken", images->size(), kImagesPerRequestMax));
+    fields.fail_field("images", std::format("has {} images, but must have 1 to {}", images->size(), kImagesPerRequestMax));
   }
   for (std::size_t i = 0; i < images->size() && fields.ok(); ++i) {
-    const json::object* object = (*images)[i].if_object();
+    const boost::json::object* object = (*images)[i].if_object();
     if (object == nullptr) {
       fields.fail_field(std::format("images[{}]", i), "must be an object");
       break;
     }
-    FieldReader image(*object, std::format("images[{}].", i));
+    json::FieldReader image(*object, std::format("images[{}].", i));
     request.images.push_back(image_field(image));
     if (!image.ok()) fields.fail_as(image);
   }
@@ -90,22 +88,22 @@ EmbedImagesRequest embed_images_fields(FieldReader& fields) {
 }
 
 void append_vectors(std::string& out, const std::vector<std::vector<float>>& vectors) {
-  append_json_array(out, vectors, [&](const std::vector<float>& vector) {
-    append_json_array(out, vector, [&](float value) { append_float(out, value); });
+  json::append_array(out, vectors, [&](const std::vector<float>& vector) {
+    json::append_array(out, vector, [&](float value) { append_float(out, value); });
   });
 }
 
 std::string image_embeddings_json(const ImageEmbeddings& embeddings, std::string_view model) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("object", "list");
   std::size_t index = 0;
-  append_json_array(object.begin("data"), embeddings.embeddings, [&](const std::vector<float>& vector) {
-    ObjectWriter item(out);
+  json::append_array(object.begin("data"), embeddings.embeddings, [&](const std::vector<float>& vector) {
+    json::ObjectWriter item(out);
     item.field("object", "embedding");
     item.field("index", index++);
     std::string& value = item.begin("embedding");
-    append_json_array(value, vector, [&](float number) { append_float(value, number); });
+    json::append_array(value, vector, [&](float number) { append_float(value, number); });
     item.close();
   });
   object.field("model", model);

@@ -1,4 +1,4 @@
-// The body of an HTTP request: one JSON object.
+// Parses the body of an HTTP request: one JSON object.
 #pragma once
 
 #include <array>
@@ -12,34 +12,34 @@
 #include <boost/json/storage_ptr.hpp>
 
 #include "core/error.h"
-#include "wire/field_reader.h"
+#include "json/field_reader.h"
 
 namespace uma::wire {
 
-// A body that holds no valid request.
+// Why a body was rejected.
 struct RejectedBody {
   Error error;
   std::string field;  // with its path ("messages[2].role"); empty: no single one
 };
 
-// The body's object, in `memory`.
+// The body's object, allocated in `memory`.
 [[nodiscard]] std::expected<boost::json::object, RejectedBody> parse_body(std::string_view body,
                                                                           boost::json::storage_ptr memory);
 
-// What read(fields) makes of an object, unless a field that it reads is wrong.
+// Returns read(fields) of the object, or the first error of its fields.
 template <class T, class ReadT>
 [[nodiscard]] std::expected<T, RejectedBody> read_object(const boost::json::object& object, ReadT&& read) {
-  FieldReader fields(object);
+  json::FieldReader fields(object);
   T value = read(fields);
   if (fields.ok()) return value;
   std::string field = fields.failed_field();
   return std::unexpected(RejectedBody{fields.take_error(), std::move(field)});
 }
 
-// Both.
+// Parses the body and reads its fields.
 template <class T, class ReadT>
 [[nodiscard]] std::expected<T, RejectedBody> decode_body(std::string_view body, ReadT&& read) {
-  std::array<unsigned char, 4096> buffer;  // most requests fit
+  std::array<unsigned char, 4096> buffer;  // Large enough for most requests.
   boost::json::monotonic_resource memory(buffer.data(), buffer.size());
   const auto object = parse_body(body, &memory);
   if (!object) return std::unexpected(object.error());

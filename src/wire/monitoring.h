@@ -1,4 +1,4 @@
-// What is told to who watches the daemon: its numbers as Prometheus' text, and whether work gets done. docs/METRICS.md.
+// Health of the daemon (docs/METRICS.md). The metrics themselves are in wire/metrics_codec.h.
 #pragma once
 
 #include <string>
@@ -8,16 +8,13 @@
 
 namespace uma::wire {
 
-// The numbers of a snapshot: the names of docs/METRICS.md after "uma_", and the histograms.
-[[nodiscard]] std::string metrics_text(const MetricsSnapshot& metrics);
-
 // Longer than any library call takes.
 inline constexpr double kStalledAfterS = 30;
 
-// Requests are open, and for kStalledAfterS nothing was computed, though one of them could have been.
+// Whether requests are open and, for kStalledAfterS, nothing was computed, although at least one request was ready.
 [[nodiscard]] bool is_stalled(const MetricsSnapshot& metrics);
 
-// Whether the daemon does what it is for: ready, and not stalled. Its load does not count.
+// Whether the daemon is ready and not stalled. Its load does not matter.
 [[nodiscard]] bool is_healthy(const MetricsSnapshot& metrics, ModelState model);
 [[nodiscard]] std::string health_json(const MetricsSnapshot& metrics, ModelState model);
 

@@ -8,32 +8,30 @@
 
 #include <boost/json/value.hpp>
 
-#include "wire/field_reader.h"
+#include "json/field_reader.h"
+#include "json/json_writer.h"
 #include "wire/generate_fields.h"
-#include "wire/json_writer.h"
 #include "wire/request_codec.h"
 
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
-
 // --- requests
 
-// The tokens of a prompt, or nothing where they are none.
-std::optional<std::vector<Token>> tokens_of(const json::array& ids) {
+// The tokens of a prompt, or nullopt for other arrays.
+std::optional<std::vector<Token>> tokens_of(const boost::json::array& ids) {
   std::vector<Token> tokens;
-  for (const json::value& id : ids) {
+  for (const boost::json::value& id : ids) {
     if (!id.is_int64() || id.get_int64() < 0 || id.get_int64() > std::numeric_limits<Token>::max()) return std::nullopt;
     tokens.push_back(static_cast<Token>(id.get_int64()));
   }
   return tokens;
 }
 
-// A string or the ids of tokens, or an array of either.
-std::vector<Input> prompts_field(FieldReader& fields) {
+// Reads a string, an array of token ids, or an array of either.
+std::vector<Input> prompts_field(json::FieldReader& fields) {
   std::vector<Input> prompts;
-  const auto add = [&](const json::value& prompt) {
+  const auto add = [&](const boost::json::value& prompt) {
     Input& input = prompts.emplace_back();
     if (prompt.is_string()) {
       input.text = fields.checked_text("prompt", prompt, {.min = 1}).value_or("");
@@ -43,35 +41,35 @@ std::vector<Input> prompts_field(FieldReader& fields) {
       fields.fail_field("prompt", "must be a string or an array of token ids, or an array of those, none of them empty");
     }
   };
-  const json::value* prompt = fields.find("prompt");
+  const boost::json::value* prompt = fields.find("prompt");
   if (prompt == nullptr) {
     fields.fail_field("prompt", "is required");
   } else if (!prompt->is_array() || prompt->get_array().empty() || prompt->get_array().front().is_number()) {
     add(*prompt);
   } else if (prompt->get_array().size() > kAnswerChoicesMax) {
-    fields.fail_field("prompt", std::format("holds {} prompts, at most {} are served at once", prompt->get_array().size(),
-                                            kAnswerChoicesMax));
+    fields.fail_field("prompt",
+                      std::format("has {} prompts, but the limit is {}", prompt->get_array().size(), kAnswerChoicesMax));
   } else {
-    for (const json::value& one : prompt->get_array()) add(one);
+    for (const boost::json::value& one : prompt->get_array()) add(one);
   }
   return prompts;
 }
 
-// n, and how many choices that makes.
-void read_counts(FieldReader& fields, CompletionRequest& request) {
+// Reads n and checks the total number of choices.
+void read_counts(json::FieldReader& fields, CompletionRequest& request) {
   const std::int64_t n = fields.integer("n", 1, kChoicesMax).value_or(1);
   request.n = static_cast<std::size_t>(n);
   if (request.n * request.prompts.size() > kAnswerChoicesMax) {
-    fields.fail_field("n", std::format("makes {} choices of {} prompts, {} are served at once",
+    fields.fail_field("n", std::format("gives {} choices for {} prompts, but the limit is {} choices",
                                        request.n * request.prompts.size(), request.prompts.size(), kAnswerChoicesMax));
   }
   if (fields.integer("best_of", 1, kAnswerChoicesMax).value_or(n) != n) {
-    fields.fail_field("best_of", "is served only where it is n: every choice is told");
+    fields.fail_field("best_of", "must be equal to n: every choice is returned");
   }
 }
 
-// How many of the likeliest tokens are told with each; nothing: none, nor how likely it was.
-std::optional<std::int32_t> logprobs_field(CompletionKind kind, FieldReader& fields) {
+// The number of alternatives to return with each token; nullopt: no logprobs.
+std::optional<std::int32_t> logprobs_field(CompletionKind kind, json::FieldReader& fields) {
   if (kind == CompletionKind::text) {
     const auto top = fields.integer("logprobs", 0, kTextTopLogprobsMax);
     return top ? std::optional(static_cast<std::int32_t>(*top)) : std::nullopt;
@@ -82,58 +80,58 @@ std::optional<std::int32_t> logprobs_field(CompletionKind kind, FieldReader& fie
   return is_wanted ? std::optional(static_cast<std::int32_t>(top.value_or(0))) : std::nullopt;
 }
 
-// The text is to begin with its prompt.
-bool echo_field(FieldReader& fields, const CompletionRequest& request) {
+// Whether the text should begin with its prompt.
+bool echo_field(json::FieldReader& fields, const CompletionRequest& request) {
   if (!fields.boolean("echo").value_or(false)) return false;
   if (request.generate.options.logprobs) {
-    fields.fail_field("echo", "is not served with \"logprobs\": those of a prompt are not computed");
+    fields.fail_field("echo", "cannot be used with \"logprobs\", because logprobs of a prompt are not computed");
   }
   if (!std::ranges::all_of(request.prompts, [](const Input& prompt) { return !prompt.text.empty(); })) {
-    fields.fail_field("echo", "is served for prompts that are texts");
+    fields.fail_field("echo", "requires text prompts");
   }
   return true;
 }
 
-// A field whose value would change the answer is refused where we do not act on it.
-void refuse_completion_field(FieldReader& fields, std::string_view name) {
-  fields.fail_field(name, "is not served by this version: leave it out");
+// Refuses an unsupported field whose value would change the answer.
+void refuse_completion_field(json::FieldReader& fields, std::string_view name) {
+  fields.fail_field(name, "is not supported by this version: leave it out");
 }
 
-void refuse_unserved_completion_fields(FieldReader& fields) {
+void refuse_unserved_completion_fields(json::FieldReader& fields) {
   for (const std::string_view name : {"suffix", "functions", "audio"}) {
-    const json::value* value = fields.find(name);
+    const boost::json::value* value = fields.find(name);
     const bool is_empty = value == nullptr || *value == false || (value->is_string() && value->get_string().empty()) ||
                           (value->is_array() && value->get_array().empty());
     if (!is_empty) refuse_completion_field(fields, name);
   }
 }
 
-bool include_usage_field(FieldReader& fields) {
-  const json::object* options = fields.object("stream_options");
+bool include_usage_field(json::FieldReader& fields) {
+  const boost::json::object* options = fields.object("stream_options");
   if (options == nullptr) return false;
-  FieldReader inner(*options, "stream_options.");
+  json::FieldReader inner(*options, "stream_options.");
   const bool includes = inner.boolean("include_usage").value_or(false);
   if (!inner.ok()) fields.fail_as(inner);
   return includes;
 }
 
-// Our own options, under "uma".
-void read_completion_options(FieldReader& fields, GenerateOptions& options) {
-  const json::object* object = fields.object("uma");
+// Reads umad's extensions under "uma".
+void read_completion_options(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
-  FieldReader own(*object, "uma.");
+  json::FieldReader own(*object, "uma.");
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
   read_grammar(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
   for (const std::string_view name : {"session_id", "progress"}) {
-    const json::value* value = own.find(name);
+    const boost::json::value* value = own.find(name);
     if (value != nullptr && *value != false) refuse_completion_field(own, name);
   }
   if (!own.ok()) fields.fail_as(own);
 }
 
-CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
+CompletionRequest read_completion(CompletionKind kind, json::FieldReader& fields) {
   CompletionRequest request;
   GenerateRequest& generate = request.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
@@ -145,8 +143,8 @@ CompletionRequest read_completion(CompletionKind kind, FieldReader& fields) {
     generate.options.chat.splits_reasoning = true;
   } else {
     request.prompts = prompts_field(fields);
-    const json::array* tools = fields.array("tools");
-    if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "belongs to chat/completions");
+    const boost::json::array* tools = fields.array("tools");
+    if (tools != nullptr && !tools->empty()) fields.fail_field("tools", "is only valid for chat/completions");
   }
   GenerateOptions& options = generate.options;
   options.sampling.temperature = 1;
@@ -188,13 +186,13 @@ std::string_view error_type(int status) {
 }  // namespace
 
 std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body) {
-  return decode_body<CompletionRequest>(body, [&](FieldReader& fields) { return read_completion(kind, fields); });
+  return decode_body<CompletionRequest>(body, [&](json::FieldReader& fields) { return read_completion(kind, fields); });
 }
 
 std::string error_json(const Error& error, int status, std::string_view field) {
   std::string out;
-  ObjectWriter object(out);
-  ObjectWriter inner(object.begin("error"));
+  json::ObjectWriter object(out);
+  json::ObjectWriter inner(object.begin("error"));
   inner.field("message", error.message);
   inner.field("type", error_type(status));
   if (field.empty()) {
@@ -210,7 +208,7 @@ std::string error_json(const Error& error, int status, std::string_view field) {
 
 std::string model_json(const ModelInfo& model, std::int64_t created_s) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("id", model.name);
   object.field("object", "model");
   object.field("created", created_s);
@@ -221,9 +219,9 @@ std::string model_json(const ModelInfo& model, std::int64_t created_s) {
 
 std::string models_json(std::span<const ModelInfo> models, std::int64_t created_s) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("object", "list");
-  append_json_array(object.begin("data"), models, [&](const ModelInfo& model) { out += model_json(model, created_s); });
+  json::append_array(object.begin("data"), models, [&](const ModelInfo& model) { out += model_json(model, created_s); });
   object.close();
   return out;
 }

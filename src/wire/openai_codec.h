@@ -1,5 +1,5 @@
-// OpenAI's JSON of chat/completions and completions: bodies of requests as core requests (their answers: completion_answer.h),
-// errors and models. docs/protocol/openai.md lists the fields.
+// OpenAI's JSON of chat/completions and completions: decodes requests, encodes errors and models (answers:
+// completion_answer.h). docs/protocol/openai.md lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,22 @@ namespace uma::wire {
 
 enum class CompletionKind : std::uint8_t { chat, text };
 
-inline constexpr std::int64_t kChoicesMax = 16;         // of one prompt
-inline constexpr std::int64_t kAnswerChoicesMax = 64;   // of one request
-inline constexpr std::int64_t kTextTopLogprobsMax = 5;  // of a text, as OpenAI has it
+inline constexpr std::int64_t kChoicesMax = 16;         // Limit for one prompt.
+inline constexpr std::int64_t kAnswerChoicesMax = 64;   // Limit for one request.
+inline constexpr std::int64_t kTextTopLogprobsMax = 5;  // OpenAI's limit for text completions.
 
 struct CompletionRequest {
-  GenerateRequest generate;     // of each prompt, but for its input
-  std::vector<Input> prompts;   // at least one
-  std::size_t n = 1;            // choices of each prompt
-  bool includes_usage = false;  // stream_options.include_usage
-  bool echoes = false;          // the prompts are texts
+  GenerateRequest generate;     // The request for each prompt, without its input.
+  std::vector<Input> prompts;   // At least one.
+  std::size_t n = 1;            // Choices of each prompt.
+  bool includes_usage = false;  // Field stream_options.include_usage.
+  bool echoes = false;          // Requires that the prompts are texts.
 };
 
 // Pure.
 [[nodiscard]] std::expected<CompletionRequest, RejectedBody> decode_completion(CompletionKind kind, std::string_view body);
 
-// {"error":{"message","type","param","code"}}; `field` may be empty. The status chooses the type.
+// Returns {"error":{"message","type","param","code"}}; `field` may be empty. The status determines the type.
 [[nodiscard]] std::string error_json(const Error& error, int status, std::string_view field);
 
 [[nodiscard]] std::string model_json(const ModelInfo& model, std::int64_t created_s);

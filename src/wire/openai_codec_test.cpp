@@ -11,7 +11,6 @@
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -228,7 +227,7 @@ constexpr const char* kTools = R"([{"type":"function","function":{"name":"f","pa
 TEST(DecodeCompletion, TakesToolsAsTheyAre) {
   const ChatOptions options =
       chat(std::string(kMessages) + R"(,"parallel_tool_calls":false,"tools":)" + kTools).generate.options.chat;
-  EXPECT_EQ(json::parse(options.tools), json::parse(kTools));
+  EXPECT_EQ(boost::json::parse(options.tools), boost::json::parse(kTools));
   EXPECT_THAT(options.tool_names, ElementsAre("f"));
   EXPECT_EQ(options.tool_choice, ToolChoice::automatic);
   EXPECT_FALSE(options.has_parallel_calls);

@@ -1,4 +1,4 @@
-// One request of a client, as a value. Every field was checked: what a Request holds can be acted on.
+// A client's request as a value. Every field has been validated.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace uma::wire {
 
-// Ends one generation: by the client's id of the request on the same connection, or by its session. Exactly one is set.
+// Cancels one generation, by the id of the request on the same connection or by its session. Exactly one is set.
 struct CancelRequest {
   std::string target;
   std::string session;
@@ -25,12 +25,12 @@ struct EndSessionRequest {
 
 struct ForkSessionRequest {
   std::string session;
-  std::string name;  // of the new session; empty: none
+  std::string name;  // Name of the new session; empty: none.
 };
 
 struct RewindSessionRequest {
   std::string session;
-  std::int32_t turn = 0;  // the last turn that is kept
+  std::int32_t turn = 0;  // Last turn to keep.
 };
 
 struct TouchRequest {
@@ -48,18 +48,18 @@ struct ExportSessionRequest {
 
 // Begins an import; the file follows.
 struct ImportSessionRequest {
-  std::string name;  // of the new session; empty: the one it had
+  std::string name;  // Name of the new session; empty: the exported name.
 };
 
 // A part of a file that is being imported.
 struct ImportDataRequest {
-  std::string target;  // the id of the import_session
+  std::string target;  // Id of the import_session request.
   Bytes data;
   bool is_last = false;
 };
 
 struct LoadModelRequest {
-  std::string model;  // empty: the default one
+  std::string model;  // Empty: the default model.
 };
 struct UnloadModelRequest {
   std::string model;
@@ -69,7 +69,7 @@ struct ModelsRequest {};
 struct MetricsRequest {};
 struct PingRequest {};
 
-// generate, generate_stream and regenerate are all a core GenerateRequest.
+// generate, generate_stream and regenerate are all decoded to a core GenerateRequest.
 using RequestBody =
     std::variant<GenerateRequest, EmbedImagesRequest, CreateSessionRequest, AppendRequest, CancelRequest, EndSessionRequest,
                  ForkSessionRequest, RewindSessionRequest, TouchRequest, GetSessionRequest, SessionListRequest,
@@ -77,11 +77,11 @@ using RequestBody =
                  UnloadModelRequest, ModelsRequest, MetricsRequest, PingRequest>;
 
 struct Request {
-  std::string id;  // the client's: 1 to 128 bytes of UTF-8 without NUL
+  std::string id;  // The client's id: 1 to 128 bytes of UTF-8 without NUL.
   RequestBody body;
 };
 
-// A frame that holds no valid request: what to answer, and under which id (none: null).
+// An invalid frame: the error to answer, and the request's id (nullopt: null).
 struct RejectedRequest {
   std::optional<std::string> id;
   Error error;

@@ -13,46 +13,45 @@
 
 #include "base/base64.h"
 #include "base/check.h"
-#include "wire/field_reader.h"
+#include "json/field_reader.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
 
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
+constexpr json::TextBytes kSessionBytes{1, kSessionBytesMax};
 
-constexpr TextBytes kSessionBytes{1, kSessionBytesMax};
-
-std::string session_field(FieldReader& fields) {
+std::string session_field(json::FieldReader& fields) {
   return fields.required_text("session_id", kSessionBytes);
 }
 
-// --- input: a text, or messages
+// --- Input: a text, or messages
 
-// Input under `text_name` ("prompt" or "text") or "messages". Missing input is a failure when it is `required`.
-Input input_fields(FieldReader& fields, std::string_view text_name, bool required) {
+// Reads input under `text_name` ("prompt" or "text") or "messages". Missing input is a failure if it is `required`.
+Input input_fields(json::FieldReader& fields, std::string_view text_name, bool required) {
   Input input;
   const bool has_text = fields.find(text_name) != nullptr;
   const bool has_messages = fields.find("messages") != nullptr;
-  if (has_text && has_messages) fields.fail_field(text_name, "and field \"messages\" exclude each other");
+  if (has_text && has_messages)
+    fields.fail_field(text_name, "and field \"messages\" exclude each other: leave one of the two out");
   if (required && !has_text && !has_messages) fields.fail_field(text_name, "or field \"messages\" is required");
   input.text = fields.text(text_name, {.min = required ? 1u : 0u}).value_or("");
   input.messages = messages_field(fields, input.images);
   return input;
 }
 
-void refuse_input(FieldReader& fields, std::string_view type) {
+void refuse_input(json::FieldReader& fields, std::string_view type) {
   for (const std::string_view name : {"prompt", "messages"}) {
     if (fields.find(name) != nullptr) {
-      fields.fail_field(name, std::format("does not belong to {}: send it with generate or append_input", type));
+      fields.fail_field(name, std::format("is not valid for {}: send it with generate or append_input", type));
     }
   }
 }
 
-// --- options of a generation
+// --- Options of a generation
 
-GenerateOptions option_fields(FieldReader& fields) {
+GenerateOptions option_fields(json::FieldReader& fields) {
   GenerateOptions options;
   read_common_sampling(fields, options.sampling);
   read_own_sampling(fields, options.sampling);
@@ -69,20 +68,20 @@ GenerateOptions option_fields(FieldReader& fields) {
   return options;
 }
 
-// --- one decoder per type
+// --- One decoder per type
 
-RequestBody decode_generate(FieldReader& fields) {
+RequestBody decode_generate(json::FieldReader& fields) {
   GenerateRequest request;
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.session = fields.text("session_id", kSessionBytes).value_or("");
   request.input = input_fields(fields, "prompt", request.session.empty());
   request.options = option_fields(fields);
   const bool is_text = request.session.empty() && request.input.messages.empty();
-  if (is_text && !request.options.chat.tools.empty()) fields.fail_field("tools", "belongs to \"messages\", not to \"prompt\"");
+  if (is_text && !request.options.chat.tools.empty()) fields.fail_field("tools", "is only valid with \"messages\"");
   return request;
 }
 
-RequestBody decode_generate_stream(FieldReader& fields) {
+RequestBody decode_generate_stream(json::FieldReader& fields) {
   GenerateRequest request;
   request.session = session_field(fields);
   refuse_input(fields, "generate_stream");
@@ -90,7 +89,7 @@ RequestBody decode_generate_stream(FieldReader& fields) {
   return request;
 }
 
-RequestBody decode_regenerate(FieldReader& fields) {
+RequestBody decode_regenerate(json::FieldReader& fields) {
   GenerateRequest request;
   request.session = session_field(fields);
   request.regenerate = true;
@@ -99,7 +98,7 @@ RequestBody decode_regenerate(FieldReader& fields) {
   return request;
 }
 
-SessionMode mode_field(FieldReader& fields) {
+SessionMode mode_field(json::FieldReader& fields) {
   const std::string mode = fields.text("mode").value_or("auto");
   if (mode == "text") return SessionMode::text;
   if (mode == "chat") return SessionMode::chat;
@@ -107,19 +106,19 @@ SessionMode mode_field(FieldReader& fields) {
   return SessionMode::automatic;
 }
 
-void full_context_fields(FieldReader& fields, CreateSessionRequest& request) {
+void full_context_fields(json::FieldReader& fields, CreateSessionRequest& request) {
   const std::string on_full = fields.text("on_full").value_or("error");
   if (on_full == "shift") {
     request.on_full = OnFull::shift;
   } else if (on_full != "error") {
     fields.fail_field("on_full", R"(must be "error" or "shift")");
   } else if (fields.find("n_keep") != nullptr) {
-    fields.fail_field("n_keep", R"(belongs to on_full "shift")");
+    fields.fail_field("n_keep", R"(is only valid with on_full "shift")");
   }
-  request.n_keep = static_cast<std::int32_t>(fields.integer("n_keep", 0, kInt32Max).value_or(0));
+  request.n_keep = static_cast<std::int32_t>(fields.integer("n_keep", 0, json::kInt32Max).value_or(0));
 }
 
-RequestBody decode_create_session(FieldReader& fields) {
+RequestBody decode_create_session(json::FieldReader& fields) {
   CreateSessionRequest request;
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.system = fields.text("system").value_or("");
@@ -132,78 +131,78 @@ RequestBody decode_create_session(FieldReader& fields) {
   return request;
 }
 
-RequestBody decode_append_input(FieldReader& fields) {
+RequestBody decode_append_input(json::FieldReader& fields) {
   AppendRequest request;
   request.session = session_field(fields);
   request.input = input_fields(fields, "text", true);
   return request;
 }
 
-RequestBody decode_cancel(FieldReader& fields) {
+RequestBody decode_cancel(json::FieldReader& fields) {
   CancelRequest request;
   request.target = fields.text("target", {1, kIdBytesMax}).value_or("");
   request.session = fields.text("session_id", kSessionBytes).value_or("");
   if (request.target.empty() == request.session.empty()) {
-    fields.fail_field("target", "or field \"session_id\" is required, and not both");
+    fields.fail_field("target", "or field \"session_id\" is required, and only one is allowed");
   }
   return request;
 }
 
-RequestBody decode_end_session(FieldReader& fields) {
+RequestBody decode_end_session(json::FieldReader& fields) {
   return EndSessionRequest{session_field(fields)};
 }
 
-RequestBody decode_fork_session(FieldReader& fields) {
+RequestBody decode_fork_session(json::FieldReader& fields) {
   std::string session = session_field(fields);
   return ForkSessionRequest{std::move(session), fields.text("name", kSessionBytes).value_or("")};
 }
 
-RequestBody decode_rewind_session(FieldReader& fields) {
+RequestBody decode_rewind_session(json::FieldReader& fields) {
   RewindSessionRequest request;
   request.session = session_field(fields);
   if (fields.ok() && fields.find("turn") == nullptr) fields.fail_field("turn", "is required");
-  request.turn = static_cast<std::int32_t>(fields.integer("turn", 0, kInt32Max).value_or(0));
+  request.turn = static_cast<std::int32_t>(fields.integer("turn", 0, json::kInt32Max).value_or(0));
   return request;
 }
 
-RequestBody decode_touch(FieldReader& fields) {
+RequestBody decode_touch(json::FieldReader& fields) {
   return TouchRequest{session_field(fields)};
 }
-RequestBody decode_get_session(FieldReader& fields) {
+RequestBody decode_get_session(json::FieldReader& fields) {
   return GetSessionRequest{session_field(fields)};
 }
 
-RequestBody decode_list_sessions(FieldReader& fields) {
+RequestBody decode_list_sessions(json::FieldReader& fields) {
   SessionListRequest request;
   request.after = fields.text("after").value_or("");
   request.limit = static_cast<std::int32_t>(fields.integer("limit", 1, SessionListRequest::kLimitMax).value_or(request.limit));
   return request;
 }
 
-RequestBody decode_export_session(FieldReader& fields) {
+RequestBody decode_export_session(json::FieldReader& fields) {
   ExportSessionRequest request{.session = session_field(fields)};
   request.with_kv = fields.boolean("kv").value_or(false);
   return request;
 }
 
-RequestBody decode_import_session(FieldReader& fields) {
+RequestBody decode_import_session(json::FieldReader& fields) {
   return ImportSessionRequest{fields.text("name", kSessionBytes).value_or("")};
 }
 
-RequestBody decode_import_data(FieldReader& fields) {
+RequestBody decode_import_data(json::FieldReader& fields) {
   ImportDataRequest request;
   request.target = fields.required_text("target", {1, kIdBytesMax});
   if (auto data = decode_base64(fields.required_text("data"))) {
     request.data = std::move(*data);
   } else {
-    fields.fail_field("data", "is not base64");
+    fields.fail_field("data", "is not valid base64");
   }
   request.is_last = fields.boolean("last").value_or(false);
   return request;
 }
 
-// A one-shot chat about one image.
-RequestBody decode_describe_image(FieldReader& fields) {
+// Decodes a one-shot chat about one image.
+RequestBody decode_describe_image(json::FieldReader& fields) {
   GenerateRequest request;
   request.model = fields.text("model", {0, kModelBytesMax}).value_or("");
   request.input.images.push_back({.message = 0, .at = 0, .source = image_field(fields)});
@@ -212,29 +211,29 @@ RequestBody decode_describe_image(FieldReader& fields) {
   return request;
 }
 
-RequestBody decode_embed_image(FieldReader& fields) {
+RequestBody decode_embed_image(json::FieldReader& fields) {
   return embed_images_fields(fields);
 }
-RequestBody decode_embed(FieldReader& fields) {
+RequestBody decode_embed(json::FieldReader& fields) {
   return read_embed(fields);
 }
-RequestBody decode_rerank_request(FieldReader& fields) {
+RequestBody decode_rerank_request(json::FieldReader& fields) {
   return read_rerank(fields);
 }
 
 template <class BodyT>
-RequestBody decode_model(FieldReader& fields) {
+RequestBody decode_model(json::FieldReader& fields) {
   return BodyT{fields.text("model", {0, kModelBytesMax}).value_or("")};
 }
 
 template <class BodyT>
-RequestBody decode_plain(FieldReader&) {
+RequestBody decode_plain(json::FieldReader&) {
   return BodyT{};
 }
 
 struct TypeDecoder {
   std::string_view type;
-  RequestBody (*decode)(FieldReader& fields);
+  RequestBody (*decode)(json::FieldReader& fields);
 };
 
 constexpr std::array<TypeDecoder, 24> kDecoders = {{
@@ -266,7 +265,8 @@ constexpr std::array<TypeDecoder, 24> kDecoders = {{
 
 Error type_error(std::string_view type) {
   if (type == "generate_image") {
-    return {ErrorCode::model_capability, std::format("this version reads texts and images, {} comes later", type)};
+    return {ErrorCode::model_capability,
+            std::format("this version supports texts and images only, so {} is not available", type)};
   }
   std::string known;
   for (const TypeDecoder& decoder : kDecoders) known += std::format("{}{}", known.empty() ? "" : ", ", decoder.type);
@@ -274,13 +274,13 @@ Error type_error(std::string_view type) {
                                                    : std::format("unknown request type; known: {}", known)};
 }
 
-std::string type_field(FieldReader& fields) {
+std::string type_field(json::FieldReader& fields) {
   if (fields.find("type") != nullptr) return fields.text("type").value_or("");
   if (fields.find("prompt") == nullptr && fields.find("messages") == nullptr) fields.fail_field("type", "is required");
   return "generate";
 }
 
-RequestBody body_fields(FieldReader& fields) {
+RequestBody body_fields(json::FieldReader& fields) {
   const std::string type = type_field(fields);
   if (!fields.ok()) return PingRequest{};
   const auto decoder = std::ranges::find(kDecoders, type, &TypeDecoder::type);
@@ -291,8 +291,8 @@ RequestBody body_fields(FieldReader& fields) {
   return decoder->decode(fields);
 }
 
-std::expected<Request, RejectedRequest> decode_object(const json::object& object) {
-  FieldReader fields(object);
+std::expected<Request, RejectedRequest> decode_object(const boost::json::object& object) {
+  json::FieldReader fields(object);
   std::string id = fields.required_text("id", {1, kIdBytesMax});
   if (!fields.ok()) return std::unexpected(RejectedRequest{std::nullopt, fields.take_error()});
   RequestBody body = body_fields(fields);
@@ -303,17 +303,17 @@ std::expected<Request, RejectedRequest> decode_object(const json::object& object
 }  // namespace
 
 std::expected<Request, RejectedRequest> decode_request(std::string_view body) {
-  // Most requests fit into this buffer, so that parsing them allocates nothing.
+  // Large enough for most requests, so that parsing them allocates nothing.
   std::array<unsigned char, 4096> buffer;
-  json::monotonic_resource memory(buffer.data(), buffer.size());
+  boost::json::monotonic_resource memory(buffer.data(), buffer.size());
   boost::system::error_code problem;
-  const json::value root = parse_json(body, &memory, problem);
+  const boost::json::value root = json::parse(body, &memory, problem);
   if (problem) {
     return std::unexpected(
         RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame is not JSON: " + problem.message()}});
   }
   if (!root.is_object()) {
-    return std::unexpected(RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame must hold one JSON object"}});
+    return std::unexpected(RejectedRequest{std::nullopt, {ErrorCode::proto_json, "the frame must be one JSON object"}});
   }
   return decode_object(root.get_object());
 }

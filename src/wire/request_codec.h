@@ -1,4 +1,4 @@
-// The JSON of one frame as a typed request. docs/protocol/socket.md lists every type, field and range.
+// Decodes the JSON of one frame to a typed request. docs/protocol/socket.md lists every type, field and range.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,25 @@
 
 namespace uma::wire {
 
-inline constexpr std::size_t kIdBytesMax = 128;       // of the client's request id
-inline constexpr std::size_t kSessionBytesMax = 128;  // of a session's id or name
-inline constexpr std::size_t kModelBytesMax = 1024;   // of a model's name
+inline constexpr std::size_t kIdBytesMax = 128;       // The client's request id.
+inline constexpr std::size_t kSessionBytesMax = 128;  // A session's id or name.
+inline constexpr std::size_t kModelBytesMax = 1024;   // A model's name.
 inline constexpr std::size_t kStopStringsMax = 16;
-inline constexpr std::size_t kStopBytesMax = 1024;   // of one stop string
-inline constexpr std::int64_t kTopLogprobsMax = 20;  // told with each token
-inline constexpr std::size_t kLogitBiasMax = 1024;   // tokens; each costs at every token of the reply
+inline constexpr std::size_t kStopBytesMax = 1024;   // One stop string.
+inline constexpr std::int64_t kTopLogprobsMax = 20;  // Alternatives returned with each token.
+inline constexpr std::size_t kLogitBiasMax = 1024;   // Tokens of a logit_bias, which cost time for each token of the reply.
 inline constexpr std::size_t kGrammarBytesMax = 262'144;
-inline constexpr std::size_t kJsonDepthMax = 32;
 inline constexpr double kTemperatureMax = 100;
 inline constexpr double kRepeatPenaltyMax = 100;
-inline constexpr std::int64_t kTimeMsMax = 31'536'000'000;   // deadline_ms, timeout_ms: a year
-inline constexpr std::int64_t kTargetMsMax = 3'600'000;      // target_ttft_ms, target_tbt_ms: an hour
-inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;  // ten years
+inline constexpr std::int64_t kTimeMsMax = 31'536'000'000;   // Limit of deadline_ms and timeout_ms: a year.
+inline constexpr std::int64_t kTargetMsMax = 3'600'000;      // Limit of target_ttft_ms and target_tbt_ms: an hour.
+inline constexpr std::int64_t kTtlSecondsMax = 315'360'000;  // Ten years.
 
-// Pure. `body` is a frame without its header.
+// `body` is a frame without its length. Pure.
 [[nodiscard]] std::expected<Request, RejectedRequest> decode_request(std::string_view body);
 
-// Pure. The same over HTTP, where the path says the type, which must be known, and the session (empty: none); the body, which
-// may be empty, has the other fields.
+// The same for HTTP. The path determines the type, which must be known, and the session (empty: none); the body, which may be
+// empty, has the other fields. Pure.
 [[nodiscard]] std::expected<RequestBody, RejectedBody> decode_session_request(std::string_view type, std::string_view session,
                                                                               std::string_view body);
 

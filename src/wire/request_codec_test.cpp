@@ -64,7 +64,7 @@ TEST(DecodeRequest, RefusesWhatIsNotAJsonObject) {
     EXPECT_EQ(refusal_without_id(body).substr(0, 33), "E_PROTO_001 the frame is not JSON") << body;
   }
   for (const char* body : {"[]", "1", "\"text\"", "null", "true"}) {
-    EXPECT_EQ(refusal_without_id(body), "E_PROTO_001 the frame must hold one JSON object") << body;
+    EXPECT_EQ(refusal_without_id(body), "E_PROTO_001 the frame must be one JSON object") << body;
   }
 }
 
@@ -114,16 +114,17 @@ TEST(DecodeRequest, RefusesAMissingOrUnknownType) {
       {R"("type":"generat","prompt":"hi")", "E_PROTO_004 unknown request type \"generat\"" + known},
       {R"("type":")" + std::string(65, 'x') + "\"", "E_PROTO_004 unknown request type" + known},
       {R"("type":"load_model","model":7)", "E_PROTO_003 field \"model\" must be a string, got number"},
-      {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+      {R"("type":"embed_image")", "E_PROTO_003 field \"data\" or \"path\" or \"url\" is required, and only one is allowed"},
       {R"("type":"embed_image","data":"a","path":"b")",
-       "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
-      {R"("type":"embed_image","images":[])", "E_PROTO_003 field \"images\" holds 0 images, 1 to 64 are taken"},
+       "E_PROTO_003 field \"data\" or \"path\" or \"url\" is required, and only one is allowed"},
+      {R"("type":"embed_image","images":[])", "E_PROTO_003 field \"images\" has 0 images, but must have 1 to 64"},
       {R"("type":"embed_image","images":[{"data":"a"},7])", "E_PROTO_003 field \"images[1]\" must be an object"},
       {R"("type":"embed_image","images":[{"path":""}])", "E_PROTO_003 field \"images[0].path\" must not be empty"},
       {R"("type":"describe_image","query":"what?")",
-       "E_PROTO_003 field \"data\" or one of \"path\" and \"url\" is required, and not two of them"},
+       "E_PROTO_003 field \"data\" or \"path\" or \"url\" is required, and only one is allowed"},
       {R"("type":"describe_image","data":"a")", "E_PROTO_003 field \"query\" is required"},
-      {R"("type":"generate_image")", "E_MODEL_003 this version reads texts and images, generate_image comes later"},
+      {R"("type":"generate_image")",
+       "E_MODEL_003 this version supports texts and images only, so generate_image is not available"},
   });
 }
 
@@ -152,7 +153,7 @@ TEST(DecodeRequest, AFileComesInParts) {
       {R"("type":"import_session","name":"")", "E_PROTO_003 field \"name\" must not be empty"},
       {R"("type":"import_data","data":"Zm9v")", "E_PROTO_003 field \"target\" is required"},
       {R"("type":"import_data","target":"1")", "E_PROTO_003 field \"data\" is required"},
-      {R"("type":"import_data","target":"1","data":"Zm9")", "E_PROTO_003 field \"data\" is not base64"},
+      {R"("type":"import_data","target":"1","data":"Zm9")", "E_PROTO_003 field \"data\" is not valid base64"},
       {R"("type":"import_data","target":"1","data":"Zm9v","last":1)",
        "E_PROTO_003 field \"last\" must be true or false, got number"},
   });
@@ -173,15 +174,16 @@ TEST(DecodeRequest, ReadsMessagesInBothForms) {
 
 TEST(DecodeRequest, RefusesBadInput) {
   const std::string parts =
-      R"( must be a string or an array of {"type": "text", "text": ...} and, of a user, {"type": "image_url", "image_url": {"url": ...}})";
+      R"( must be a string or an array of {"type": "text", "text": ...} and, for a user, {"type": "image_url", "image_url": {"url": ...}})";
   expect_refusals({
       {R"("type":"generate")", "E_PROTO_003 field \"prompt\" or field \"messages\" is required"},
       {R"("prompt":"")", "E_PROTO_003 field \"prompt\" must not be empty"},
       {R"("prompt":["a"])", "E_PROTO_003 field \"prompt\" must be a string, got array"},
       {R"("prompt":"a\u0000")", "E_PROTO_003 field \"prompt\" must not contain NUL characters"},
       {"\"prompt\":\"\xe2\x82\"", "E_PROTO_003 field \"prompt\" is not valid UTF-8"},
-      {R"("prompt":"a","messages":[])", "E_PROTO_003 field \"prompt\" and field \"messages\" exclude each other"},
-      {R"("messages":[])", "E_PROTO_003 field \"messages\" must hold at least one message"},
+      {R"("prompt":"a","messages":[])",
+       "E_PROTO_003 field \"prompt\" and field \"messages\" exclude each other: leave one of the two out"},
+      {R"("messages":[])", "E_PROTO_003 field \"messages\" must contain at least one message"},
       {R"("messages":{})", "E_PROTO_003 field \"messages\" must be an array, got object"},
       {R"("messages":["a"])", "E_PROTO_003 field \"messages[0]\" must be an object"},
       {R"("messages":[{"content":"a"}])", "E_PROTO_003 field \"messages[0].role\" is required"},
@@ -328,7 +330,7 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("stop":["a",1])", "\"stop\" must be a string, got number"),
       row(R"("stop":{})", "\"stop\" must be a string, got object"),
       row(R"("stop":["1","2","3","4","5","6","7","8","9","0","1","2","3","4","5","6","7"])",
-          "\"stop\" holds 17 strings, at most 16 are accepted"),
+          "\"stop\" has 17 strings, but the limit is 16"),
       row(R"("stop":")" + std::string(1025, 'x') + "\"", "\"stop\" is 1025 bytes, at most 1024 are accepted"),
       row(R"("stop":"\u0000")", "\"stop\" must not contain NUL characters"),
       row(R"("stream":1)", "\"stream\" must be true or false, got number"),
@@ -341,15 +343,15 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("target_tbt_ms":"30")", "\"target_tbt_ms\" must be a number, got string"),
       row(R"("model":5)", "\"model\" must be a string, got number"),
       row(R"("logit_bias":[])", "\"logit_bias\" must be an object, got array"),
-      row(R"("logit_bias":{"a":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
-      row(R"("logit_bias":{"7":1,"007":2})", "\"logit_bias\" names token 7 twice"),
-      row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
-      row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as its names, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"a":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"7":1,"007":2})", "\"logit_bias\" has token 7 twice"),
+      row(R"("logit_bias":{"-1":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
+      row(R"("logit_bias":{"99999999999":1})", "\"logit_bias\" must have token ids as keys, such as {\"15\": -100}"),
       row(R"("logit_bias":{"5":true})", "\"logit_bias\" must be a number, got boolean"),
       row(R"("grammar":")" + std::string(262145, 'x') + "\"", "\"grammar\" is 262145 bytes, at most 262144 are accepted"),
       row(R"("grammar":{})", "\"grammar\" must be a string, got object"),
       row(R"("tools":[{}])", "\"tools[0].type\" is required"),
-      row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" belongs to \"messages\", not to \"prompt\""),
+      row(R"("tools":[{"type":"function","function":{"name":"f"}}])", "\"tools\" is only valid with \"messages\""),
       row(R"("response_format":{"type":"xml"})",
           "\"response_format.type\" must be \"text\", \"json_object\" or \"json_schema\""),
       row(R"("response_format":{})", "\"response_format.type\" is required"),
@@ -360,7 +362,7 @@ TEST(DecodeRequest, RefusesOptionsByName) {
       row(R"("response_format":{"type":"json_schema","json_schema":{"strict":1,"schema":{}}})",
           "\"response_format.json_schema.strict\" must be true or false, got number"),
       row(R"("grammar":"root ::= [a]","response_format":{"type":"json_object"})",
-          "\"response_format\" and a grammar exclude each other"),
+          "\"response_format\" and \"grammar\" exclude each other: leave one of the two out"),
       row(R"("response_format":"text")", "\"response_format\" must be an object, got string"),
   });
   EXPECT_EQ(refusal(R"("prompt":"hi","logit_bias":{"5":100.5})").substr(0, 43),
@@ -415,9 +417,9 @@ TEST(DecodeRequest, GenerateStreamAndRegenerateTakeASessionAndNoInput) {
       {R"("type":"generate_stream")", "E_PROTO_003 field \"session_id\" is required"},
       {R"("type":"regenerate","session_id":5)", "E_PROTO_003 field \"session_id\" must be a string, got number"},
       {R"("type":"regenerate","session_id":"s","prompt":"x")",
-       "E_PROTO_003 field \"prompt\" does not belong to regenerate: send it with generate or append_input"},
+       "E_PROTO_003 field \"prompt\" is not valid for regenerate: send it with generate or append_input"},
       {R"("type":"generate_stream","session_id":"s","messages":[])",
-       "E_PROTO_003 field \"messages\" does not belong to generate_stream: send it with generate or append_input"},
+       "E_PROTO_003 field \"messages\" is not valid for generate_stream: send it with generate or append_input"},
       {R"("type":"generate_stream","session_id":"s","stop":5)", "E_PROTO_003 field \"stop\" must be a string, got number"},
   });
 }
@@ -449,8 +451,9 @@ TEST(DecodeRequest, CreateSessionRefusesByName) {
        "E_PROTO_003 field \"name\" is 129 bytes, at most 128 are accepted"},
       {R"("type":"create_session","on_full":"explode")", "E_PROTO_003 field \"on_full\" must be \"error\" or \"shift\""},
       {R"("type":"create_session","on_full":1)", "E_PROTO_003 field \"on_full\" must be a string, got number"},
-      {R"("type":"create_session","n_keep":4)", "E_PROTO_003 field \"n_keep\" belongs to on_full \"shift\""},
-      {R"("type":"create_session","on_full":"error","n_keep":4)", "E_PROTO_003 field \"n_keep\" belongs to on_full \"shift\""},
+      {R"("type":"create_session","n_keep":4)", "E_PROTO_003 field \"n_keep\" is only valid with on_full \"shift\""},
+      {R"("type":"create_session","on_full":"error","n_keep":4)",
+       "E_PROTO_003 field \"n_keep\" is only valid with on_full \"shift\""},
       {R"("type":"create_session","on_full":"shift","n_keep":-1)", "E_PROTO_003 field \"n_keep\" must be 0 to 2147483647"},
       {R"("type":"create_session","ephemeral":1)", "E_PROTO_003 field \"ephemeral\" must be true or false, got number"},
       {R"("type":"create_session","public":"no")", "E_PROTO_003 field \"public\" must be true or false, got string"},
@@ -469,7 +472,7 @@ TEST(DecodeRequest, AppendInputTakesTextOrMessages) {
       {R"("type":"append_input","session_id":"s")", "E_PROTO_003 field \"text\" or field \"messages\" is required"},
       {R"("type":"append_input","session_id":"s","text":"")", "E_PROTO_003 field \"text\" must not be empty"},
       {R"("type":"append_input","session_id":"s","text":"x","messages":[])",
-       "E_PROTO_003 field \"text\" and field \"messages\" exclude each other"},
+       "E_PROTO_003 field \"text\" and field \"messages\" exclude each other: leave one of the two out"},
   });
 }
 
@@ -477,9 +480,9 @@ TEST(DecodeRequest, CancelTakesATargetOrASession) {
   EXPECT_EQ(decode<CancelRequest>(R"("type":"cancel","target":"r9")").target, "r9");
   EXPECT_EQ(decode<CancelRequest>(R"("type":"cancel","session_id":"s")").session, "s");
   expect_refusals({
-      {R"("type":"cancel")", "E_PROTO_003 field \"target\" or field \"session_id\" is required, and not both"},
+      {R"("type":"cancel")", "E_PROTO_003 field \"target\" or field \"session_id\" is required, and only one is allowed"},
       {R"("type":"cancel","target":"a","session_id":"b")",
-       "E_PROTO_003 field \"target\" or field \"session_id\" is required, and not both"},
+       "E_PROTO_003 field \"target\" or field \"session_id\" is required, and only one is allowed"},
       {R"("type":"cancel","target":9)", "E_PROTO_003 field \"target\" must be a string, got number"},
   });
 }

@@ -3,7 +3,7 @@
 #include <format>
 #include <utility>
 
-#include "wire/json_writer.h"
+#include "json/json_writer.h"
 
 namespace uma::wire {
 
@@ -42,11 +42,11 @@ void ResponseEncoder::append_response(std::string& out, const std::vector<Item>&
   wire::append_response(out, facts);
 }
 
-// {"type","sequence_number",…}: write(object) adds the rest.
+// Writes an event {"type","sequence_number",…}; write(object) adds the rest.
 template <class WriteT>
 void ResponseEncoder::append_event(std::string& out, std::string_view type, WriteT&& write) {
   out += std::format("event: {}\ndata: ", type);
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("type", type);
   object.field("sequence_number", events_++);
   write(object);
@@ -54,10 +54,10 @@ void ResponseEncoder::append_event(std::string& out, std::string_view type, Writ
   out += "\n\n";
 }
 
-// Of the item that goes on; messages and thoughts have one part.
+// Writes an event of the open item. Messages and reasoning have one part.
 template <class WriteT>
 void ResponseEncoder::append_item_event(std::string& out, std::string_view type, WriteT&& write) {
-  append_event(out, type, [&](ObjectWriter& object) {
+  append_event(out, type, [&](json::ObjectWriter& object) {
     object.field("item_id", items_.back().id);
     object.field("output_index", items_.size() - 1);
     if (items_.back().kind != Item::Kind::call) object.field("content_index", 0);
@@ -66,7 +66,7 @@ void ResponseEncoder::append_item_event(std::string& out, std::string_view type,
 }
 
 void ResponseEncoder::append_response_event(std::string& out, std::string_view type, const EosEvent* eos) {
-  append_event(out, type, [&](ObjectWriter& object) { append_response(object.begin("response"), items_, eos); });
+  append_event(out, type, [&](json::ObjectWriter& object) { append_response(object.begin("response"), items_, eos); });
 }
 
 Item ResponseEncoder::begun_item(Item::Kind kind, std::int32_t call) const {
@@ -80,45 +80,46 @@ void ResponseEncoder::begin_item(std::string& out, Item item) {
   if (is_in_item_) end_item(out, ItemStatus::completed);
   items_.push_back(std::move(item));
   is_in_item_ = true;
-  append_event(out, "response.output_item.added", [&](ObjectWriter& object) {
+  append_event(out, "response.output_item.added", [&](json::ObjectWriter& object) {
     object.field("output_index", items_.size() - 1);
     append_item(object.begin("item"), items_.back(), ItemStatus::in_progress);
   });
   if (items_.back().kind == Item::Kind::call) return;
   append_item_event(out, "response.content_part.added",
-                    [&](ObjectWriter& object) { append_content_part(object.begin("part"), items_.back()); });
+                    [&](json::ObjectWriter& object) { append_content_part(object.begin("part"), items_.back()); });
 }
 
 void ResponseEncoder::end_item(std::string& out, ItemStatus status) {
   const Item& item = items_.back();
   switch (item.kind) {
     case Item::Kind::call:
-      append_item_event(out, "response.function_call_arguments.done", [&](ObjectWriter& object) {
+      append_item_event(out, "response.function_call_arguments.done", [&](json::ObjectWriter& object) {
         object.field("name", item.name);
         object.field("arguments", item.text);
       });
       break;
     case Item::Kind::reasoning:
-      append_item_event(out, "response.reasoning_text.done", [&](ObjectWriter& object) { object.field("text", item.text); });
+      append_item_event(out, "response.reasoning_text.done",
+                        [&](json::ObjectWriter& object) { object.field("text", item.text); });
       break;
     default:
-      append_item_event(out, "response.output_text.done", [&](ObjectWriter& object) {
+      append_item_event(out, "response.output_text.done", [&](json::ObjectWriter& object) {
         object.field("text", item.text);
         object.begin("logprobs") += "[]";
       });
   }
   if (item.kind != Item::Kind::call) {
     append_item_event(out, "response.content_part.done",
-                      [&](ObjectWriter& object) { append_content_part(object.begin("part"), item); });
+                      [&](json::ObjectWriter& object) { append_content_part(object.begin("part"), item); });
   }
-  append_event(out, "response.output_item.done", [&](ObjectWriter& object) {
+  append_event(out, "response.output_item.done", [&](json::ObjectWriter& object) {
     object.field("output_index", items_.size() - 1);
     append_item(object.begin("item"), item, status);
   });
   is_in_item_ = false;
 }
 
-// The next piece of the item that goes on.
+// Appends the next piece of the open item.
 void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
   Item& item = items_.back();
   item.text += text;
@@ -126,7 +127,7 @@ void ResponseEncoder::append_delta(std::string& out, std::string_view text) {
   const std::string_view type = is_said                              ? "response.output_text.delta"
                                 : item.kind == Item::Kind::reasoning ? "response.reasoning_text.delta"
                                                                      : "response.function_call_arguments.delta";
-  append_item_event(out, type, [&](ObjectWriter& object) {
+  append_item_event(out, type, [&](json::ObjectWriter& object) {
     object.field("delta", text);
     if (is_said) object.begin("logprobs") += "[]";
   });
@@ -140,7 +141,7 @@ void ResponseEncoder::append_first(std::string& out) {
 void ResponseEncoder::append_text(std::string& out, std::string_view text) {
   if (!is_in(Item::Kind::message)) {
     Item item = begun_item(Item::Kind::message);
-    // Among what is kept there is one message, with all that was said.
+    // The stored conversation has one message with the whole reply.
     if (!items_.empty() && items_.back().kind == Item::Kind::call) item.id += std::format("_{}", items_.size());
     begin_item(out, std::move(item));
   }

@@ -12,14 +12,14 @@
 
 namespace uma::wire {
 
-// The calls for a stream come in order: append_first, append_text and append_part as often as there is something, append_last.
-// Every item ends before the next one begins: text behind a call is an item of its own.
+// A stream is written in order: append_first, then append_text and append_part as often as needed, then append_last. Every item
+// ends before the next one begins: text after a tool call is a separate item.
 class ResponseEncoder {
  public:
   // `request` is ResponseCall::request; `created_s` is Unix time.
   ResponseEncoder(const ResponseId& id, std::string request, std::string model, std::int64_t created_s);
 
-  // Where it is, before anything is written; without this call it is in no session.
+  // Sets the session of the response. Called before anything is written; without it the response belongs to no session.
   void set_place(const ResponseBegunEvent& place);
 
   void append_first(std::string& out);
@@ -41,18 +41,18 @@ class ResponseEncoder {
   void end_item(std::string& out, ItemStatus status);
   [[nodiscard]] bool is_in(Item::Kind kind) const { return is_in_item_ && items_.back().kind == kind; }
 
-  const std::string response_;  // ResponseId::response
+  const std::string response_;  // See ResponseId::response.
   const std::string request_;
   const std::string model_;
   const std::int64_t created_s_;
   std::string id_;
   std::string session_;
   MessagePosition place_;
-  bool has_session_ = false;  // else the name of the session stands for none
+  bool has_session_ = false;  // If false, the session's name does not stand for a session.
 
-  // Of the stream, so far.
+  // Items of the stream so far.
   std::vector<Item> items_;
-  bool is_in_item_ = false;  // the last one goes on
+  bool is_in_item_ = false;  // The last item is still open.
   std::uint64_t events_ = 0;
 };
 

@@ -8,14 +8,12 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
+#include "json/field_reader.h"
+#include "json/json_writer.h"
 #include "wire/event_codec.h"
-#include "wire/field_reader.h"
-#include "wire/json_writer.h"
 
 namespace uma::wire {
 namespace {
-
-namespace json = boost::json;
 
 std::string_view prefix_of(Item::Kind kind) {
   switch (kind) {
@@ -57,29 +55,29 @@ std::string_view status_name(ItemStatus status) {
   return "incomplete";
 }
 
-// The text called `name` of what a message has beside its content; empty where there is none.
-std::string text_of(const json::object& fields, std::string_view name) {
-  const json::value* value = fields.if_contains(name);
-  const json::string* text = value == nullptr ? nullptr : value->if_string();
+// The extra text field `name` of a message; empty if it is missing.
+std::string text_of(const boost::json::object& fields, std::string_view name) {
+  const boost::json::value* value = fields.if_contains(name);
+  const boost::json::string* text = value == nullptr ? nullptr : value->if_string();
   return text == nullptr ? "" : std::string(*text);
 }
 
-json::object extra_of(const ChatMessage& message) {
+boost::json::object extra_of(const ChatMessage& message) {
   if (message.extra.empty()) return {};
   boost::system::error_code problem;
-  json::value extra = parse_json(message.extra, {}, problem);
-  return extra.is_object() ? std::move(extra.get_object()) : json::object();
+  boost::json::value extra = json::parse(message.extra, {}, problem);
+  return extra.is_object() ? std::move(extra.get_object()) : boost::json::object();
 }
 
-// Of a message whose content has so many bytes; as capability/message_images.h writes them.
-std::vector<ItemImage> images_of(const json::object& extra, std::size_t content_bytes) {
+// The images of a message with a content of `content_bytes`, in the format of capability/message_images.h.
+std::vector<ItemImage> images_of(const boost::json::object& extra, std::size_t content_bytes) {
   std::vector<ItemImage> images;
-  const json::value* value = extra.if_contains("images");
-  const json::array* array = value == nullptr ? nullptr : value->if_array();
+  const boost::json::value* value = extra.if_contains("images");
+  const boost::json::array* array = value == nullptr ? nullptr : value->if_array();
   if (array == nullptr) return images;
-  for (const json::value& given : *array) {
-    const json::object* image = given.if_object();
-    const json::value* at = image == nullptr ? nullptr : image->if_contains("at");
+  for (const boost::json::value& given : *array) {
+    const boost::json::object* image = given.if_object();
+    const boost::json::value* at = image == nullptr ? nullptr : image->if_contains("at");
     const std::size_t least = images.empty() ? 0 : images.back().at;
     if (at == nullptr || !at->is_int64() || std::cmp_less(at->get_int64(), least)) return {};
     images.push_back(
@@ -88,14 +86,14 @@ std::vector<ItemImage> images_of(const json::object& extra, std::size_t content_
   return images;
 }
 
-void add_calls(std::vector<Item>& items, const json::object& extra, std::string_view session, MessagePosition place) {
-  const json::value* value = extra.if_contains("tool_calls");
-  const json::array* calls = value == nullptr ? nullptr : value->if_array();
+void add_calls(std::vector<Item>& items, const boost::json::object& extra, std::string_view session, MessagePosition place) {
+  const boost::json::value* value = extra.if_contains("tool_calls");
+  const boost::json::array* calls = value == nullptr ? nullptr : value->if_array();
   if (calls == nullptr) return;
   for (std::size_t i = 0; i < calls->size(); ++i) {
-    const json::object* call = (*calls)[i].if_object();
-    const json::value* inner = call == nullptr ? nullptr : call->if_contains("function");
-    const json::object* function = inner == nullptr ? nullptr : inner->if_object();
+    const boost::json::object* call = (*calls)[i].if_object();
+    const boost::json::value* inner = call == nullptr ? nullptr : call->if_contains("function");
+    const boost::json::object* function = inner == nullptr ? nullptr : inner->if_object();
     if (function == nullptr) continue;
     items.push_back({.kind = Item::Kind::call,
                      .id = item_id(Item::Kind::call, session, place, static_cast<std::int32_t>(i)),
@@ -105,23 +103,23 @@ void add_calls(std::vector<Item>& items, const json::object& extra, std::string_
   }
 }
 
-void write_usage(ObjectWriter& parent, const ResponseFacts& facts) {
-  ObjectWriter usage(parent.begin("usage"));
+void write_usage(json::ObjectWriter& parent, const ResponseFacts& facts) {
+  json::ObjectWriter usage(parent.begin("usage"));
   usage.field("input_tokens", facts.prompt_tokens);
-  ObjectWriter input(usage.begin("input_tokens_details"));
+  json::ObjectWriter input(usage.begin("input_tokens_details"));
   input.field("cached_tokens", facts.reused_tokens);
   input.close();
   usage.field("output_tokens", facts.completion_tokens);
-  ObjectWriter output(usage.begin("output_tokens_details"));
+  json::ObjectWriter output(usage.begin("output_tokens_details"));
   output.field("reasoning_tokens", facts.reasoning_tokens);
   output.close();
   usage.field("total_tokens", facts.prompt_tokens + facts.completion_tokens);
   usage.close();
 }
 
-// Where it is, and once it has ended how and at what cost, in our words.
-void write_own(ObjectWriter& parent, const ResponseFacts& facts) {
-  ObjectWriter own(parent.begin("uma"));
+// Writes umad's extensions: the session, and at the end the finish reason and the usage.
+void write_own(json::ObjectWriter& parent, const ResponseFacts& facts) {
+  json::ObjectWriter own(parent.begin("uma"));
   if (!facts.session.empty()) {
     own.field("session_id", facts.session);
     own.field("turn", facts.turn);
@@ -140,7 +138,7 @@ std::string item_id(Item::Kind kind, std::string_view session, MessagePosition p
 }
 
 void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place) {
-  const json::object extra = extra_of(message);
+  const boost::json::object extra = extra_of(message);
   if (message.role == "tool") {
     items.push_back({.kind = Item::Kind::call_output,
                      .id = item_id(Item::Kind::call_output, session, place),
@@ -160,13 +158,13 @@ void add_items(std::vector<Item>& items, const ChatMessage& message, std::string
             .images = images_of(extra, message.content.size())};
   if (!message.content.empty()) items.push_back(said);
   add_calls(items, extra, session, place);
-  if (items.size() == before) items.push_back(std::move(said));  // somebody said nothing
+  if (items.size() == before) items.push_back(std::move(said));  // The message is empty.
 }
 
 namespace {
 
 void append_text_part(std::string& out, const Item& item, std::string_view text) {
-  ObjectWriter part(out);
+  json::ObjectWriter part(out);
   if (item.kind == Item::Kind::reasoning) {
     part.field("type", "reasoning_text");
   } else if (item.role == "assistant") {
@@ -181,7 +179,7 @@ void append_text_part(std::string& out, const Item& item, std::string_view text)
 }
 
 void append_image_part(std::string& out, const ItemImage& image) {
-  ObjectWriter part(out);
+  json::ObjectWriter part(out);
   part.field("type", "input_image");
   part.field("detail", "auto");
   part.null_field("file_id");
@@ -193,7 +191,7 @@ void append_image_part(std::string& out, const ItemImage& image) {
   part.close();
 }
 
-// Its text, and its images where they stand in it.
+// Appends the text with the images at their positions.
 void append_content(std::string& out, const Item& item) {
   const std::string_view text = item.text;
   std::size_t begin = 0;
@@ -213,7 +211,7 @@ void append_content(std::string& out, const Item& item) {
     append_image_part(out, image);
   }
   append_text_until(text.size());
-  if (is_first) append_text_part(out, item, "");  // somebody said nothing
+  if (is_first) append_text_part(out, item, "");  // The message is empty.
 }
 
 }  // namespace
@@ -224,7 +222,7 @@ void append_content_part(std::string& out, const Item& item) {
 
 void append_item(std::string& out, const Item& item, ItemStatus status) {
   const bool has_content = status != ItemStatus::in_progress;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("id", item.id);
   object.field("type", type_of(item.kind));
   object.field("status", status_name(status));
@@ -255,7 +253,7 @@ void append_item(std::string& out, const Item& item, ItemStatus status) {
   object.close();
 }
 
-// OpenAI knows no other ways: what was cut for whatever reason is incomplete, and `uma.reason` says why.
+// OpenAI has no other status: a reply that was cut for any reason is incomplete, and `uma.reason` has the exact one.
 std::string_view response_status(FinishReason reason) {
   switch (reason) {
     case FinishReason::stop:
@@ -272,7 +270,7 @@ std::string_view response_status(FinishReason reason) {
 
 void append_response(std::string& out, const ResponseFacts& facts) {
   const std::string_view status = facts.reason ? response_status(*facts.reason) : "in_progress";
-  ObjectWriter object(out, facts.request);
+  json::ObjectWriter object(out, facts.request);
   object.field("id", facts.id);
   object.field("object", "response");
   object.field("created_at", facts.created_s);
@@ -280,7 +278,7 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   object.field("model", facts.model);
   object.field("background", false);
   if (status == "failed") {
-    ObjectWriter error(object.begin("error"));
+    json::ObjectWriter error(object.begin("error"));
     error.field("code", "server_error");
     error.field("message", facts.error);
     error.close();
@@ -292,8 +290,8 @@ void append_response(std::string& out, const ResponseFacts& facts) {
   } else {
     object.null_field("incomplete_details");
   }
-  // What was cut was cut in the last item.
-  append_json_array(object.begin("output"), facts.output, [&](const Item& item) {
+  // Only the last item can be cut.
+  json::append_array(object.begin("output"), facts.output, [&](const Item& item) {
     const bool is_whole = status == "completed" || &item != &facts.output.back();
     append_item(out, item, is_whole ? ItemStatus::completed : ItemStatus::incomplete);
   });

@@ -1,8 +1,8 @@
-// What the answers of /v1/responses and /v1/conversations are made of: items, and the response around its output. One message
-// is several items where it has thoughts or calls. An item's id says where it is: SESSION _ TURN _ NUMBER of its message
-// (MessagePosition), and for the calls of a message _ CALL, behind the prefix of its kind:
+// The parts of answers of /v1/responses and /v1/conversations: items, and the response around its output. A message with
+// reasoning or tool calls becomes several items. An item's id consists of the prefix of its kind and SESSION _ TURN _ NUMBER of
+// its message (MessagePosition), for a tool call followed by _ CALL:
 //
-//   msg_ what was said    rs_ what was thought first    fc_ a call of a tool    fco_ what it gave
+//   msg_ message text    rs_ reasoning    fc_ tool call    fco_ output of a tool call
 #pragma once
 
 #include <cstddef>
@@ -20,53 +20,53 @@
 
 namespace uma::wire {
 
-// In a user's message.
+// An image in a user's message.
 struct ItemImage {
-  std::size_t at = 0;  // it stands before this byte of the text
-  std::string id{};    // SHA-256 of its file, in hexadecimal digits
-  std::string url{};   // as the client is to see it; empty: it is not shown
+  std::size_t at = 0;  // The image precedes this byte of the text.
+  std::string id{};    // SHA-256 of its file in hexadecimal digits.
+  std::string url{};   // URL for the client; empty: the image is not shown.
 };
 
 struct Item {
   enum class Kind : std::uint8_t { message, reasoning, call, call_output };
   Kind kind = Kind::message;
   std::string id;
-  std::string text;                 // of a call its arguments
-  std::string role{};               // message
-  std::string call_id{};            // call, call_output
-  std::string name{};               // call
-  std::vector<ItemImage> images{};  // message; in order
+  std::string text;                 // For a call, its arguments.
+  std::string role{};               // Set for a message.
+  std::string call_id{};            // Set for a call and its output.
+  std::string name{};               // Set for a call.
+  std::vector<ItemImage> images{};  // Set for a message; in order.
 };
 
 enum class ItemStatus : std::uint8_t { in_progress, completed, incomplete };
 
 [[nodiscard]] std::string item_id(Item::Kind kind, std::string_view session, MessagePosition place, std::int32_t call = 0);
-// The items of a message, in OpenAI's order: its thoughts, its text, its calls.
+// Adds the items of a message in OpenAI's order: reasoning, text, tool calls.
 void add_items(std::vector<Item>& items, const ChatMessage& message, std::string_view session, MessagePosition place);
-// One in progress has no content yet.
+// An item in progress has no content yet.
 void append_item(std::string& out, const Item& item, ItemStatus status);
-// What messages and thoughts have as content.
+// Appends the content of a message or of reasoning.
 void append_content_part(std::string& out, const Item& item);
 
-// What is known of a response at one moment.
+// The state of a response at one moment.
 struct ResponseFacts {
   std::string_view id;
-  std::string_view request;  // ResponseRequest::request
+  std::string_view request;  // See ResponseRequest::request.
   std::string_view model;
   std::int64_t created_s = 0;
-  std::string_view session;  // empty: none
+  std::string_view session;  // Empty: none.
   std::int32_t turn = 0;
   std::span<const Item> output;
-  std::optional<FinishReason> reason = std::nullopt;  // absent: it is in progress
+  std::optional<FinishReason> reason = std::nullopt;  // Nullopt: the response is in progress.
   std::string_view error = {};
   std::int32_t prompt_tokens = 0;
   std::int32_t reused_tokens = 0;
   std::int32_t completion_tokens = 0;
   std::int32_t reasoning_tokens = 0;
-  const Usage* receipt = nullptr;  // null: it was not kept
+  const Usage* receipt = nullptr;  // Null: the receipt was not stored.
 };
 
-// In OpenAI's words: completed, incomplete, cancelled or failed.
+// OpenAI's status: completed, incomplete, cancelled or failed.
 [[nodiscard]] std::string_view response_status(FinishReason reason);
 void append_response(std::string& out, const ResponseFacts& facts);
 

@@ -11,10 +11,10 @@
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
+#include "json/json_writer.h"
 #include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
-#include "wire/json_writer.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
 #include "wire/response_writer.h"
@@ -22,13 +22,11 @@
 namespace uma::wire {
 namespace {
 
-namespace json = boost::json;
-
 constexpr std::string_view kResponsePrefix = "resp_";
 constexpr std::string_view kConversationPrefix = "conv_";
 constexpr std::size_t kSessionDigits = 32;
 constexpr std::size_t kResponseDigits = 16;
-constexpr std::size_t kMetadataPairsMax = 16;  // these three as OpenAI has them
+constexpr std::size_t kMetadataPairsMax = 16;  // OpenAI's limits for metadata.
 constexpr std::size_t kMetadataKeyBytesMax = 64;
 constexpr std::size_t kMetadataValueBytesMax = 512;
 constexpr std::size_t kItemsPerPageMax = 100;
@@ -37,27 +35,28 @@ bool is_hex(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-// --- requests
+// --- Requests
 
-void refuse_response_field(FieldReader& fields, std::string_view name) {
-  fields.fail_field(name, "is not served by this version: leave it out");
+void refuse_response_field(json::FieldReader& fields, std::string_view name) {
+  fields.fail_field(name, "is not supported by this version: leave it out");
 }
 
-void fail_unknown(FieldReader& fields, std::string_view name, std::string_view what) {
-  fields.fail_field(name, std::format("names no {}: it was never made, or it is gone", what), ErrorCode::session_unknown);
+void fail_unknown(json::FieldReader& fields, std::string_view name, std::string_view what) {
+  fields.fail_field(name, std::format("is not the id of an existing {}: it never existed or was deleted", what),
+                    ErrorCode::session_unknown);
 }
 
-bool is_empty(const json::value& value) {
-  if (const json::object* object = value.if_object()) {
+bool is_empty(const boost::json::value& value) {
+  if (const boost::json::object* object = value.if_object()) {
     return std::ranges::all_of(*object, [](const auto& entry) { return entry.value().is_null(); });
   }
   return value.is_null() || value == false || (value.is_array() && value.get_array().empty()) ||
          (value.is_string() && value.get_string().empty());
 }
 
-std::string item_role(FieldReader& item) {
+std::string item_role(json::FieldReader& item) {
   std::string role = item.required_text("role");
-  if (role == "developer") return "system";  // the newer name of the same role
+  if (role == "developer") return "system";  // The newer name of the same role.
   if (item.ok() && role != "system" && role != "user" && role != "assistant") {
     item.fail_field("role", R"(must be "user", "assistant", "system" or "developer")");
   }
@@ -66,23 +65,23 @@ std::string item_role(FieldReader& item) {
 
 constexpr std::array<std::string_view, 3> kTextParts = {"input_text", "output_text", "text"};
 
-// What a part of one of these types says; nothing where it is of another one.
-std::optional<std::string> text_of_part(FieldReader& item, std::string_view name, const json::object& part,
+// The text of a part of one of these types; nullopt for another type.
+std::optional<std::string> text_of_part(json::FieldReader& item, std::string_view name, const boost::json::object& part,
                                         std::span<const std::string_view> types) {
-  const json::value* type = part.if_contains("type");
-  const json::value* text = part.if_contains("text");
-  const json::string* type_name = type == nullptr ? nullptr : type->if_string();
+  const boost::json::value* type = part.if_contains("type");
+  const boost::json::value* text = part.if_contains("text");
+  const boost::json::string* type_name = type == nullptr ? nullptr : type->if_string();
   const bool is_text = type_name != nullptr && std::ranges::contains(types, std::string_view(*type_name));
   if (!is_text || text == nullptr) return std::nullopt;
   return item.checked_text(name, *text, {}).value_or("");
 }
 
-// What parts of these types say together; nothing where one is of another type.
-std::optional<std::string> text_of_parts(FieldReader& item, std::string_view name, const json::array& parts,
+// The joined text of parts of these types; nullopt if a part has another type.
+std::optional<std::string> text_of_parts(json::FieldReader& item, std::string_view name, const boost::json::array& parts,
                                          std::span<const std::string_view> types) {
   std::string text;
-  for (const json::value& part : parts) {
-    const json::object* object = part.if_object();
+  for (const boost::json::value& part : parts) {
+    const boost::json::object* object = part.if_object();
     const auto said = object == nullptr ? std::nullopt : text_of_part(item, name, *object, types);
     if (!said) return std::nullopt;
     text += *said;
@@ -90,34 +89,35 @@ std::optional<std::string> text_of_parts(FieldReader& item, std::string_view nam
   return text;
 }
 
-// A string, or parts of text.
-std::string text_field(FieldReader& item, std::string_view name) {
-  const json::value* content = item.find(name);
+// Reads a string, or parts of text.
+std::string text_field(json::FieldReader& item, std::string_view name) {
+  const boost::json::value* content = item.find(name);
   if (content == nullptr || !content->is_array()) return item.required_text(name);
   auto text = text_of_parts(item, name, content->get_array(), kTextParts);
-  if (!text) item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is read)");
+  if (!text)
+    item.fail_field(name, R"(must be a string or an array of {"type": "input_text", "text": ...}: only text is supported)");
   return std::move(text).value_or("");
 }
 
-// The image of {"type": "input_image", "image_url": ...}; nothing where the part is another one.
-std::optional<ImageSource> item_image(FieldReader& part) {
+// The image of {"type": "input_image", "image_url": ...}; nullopt for another part.
+std::optional<ImageSource> item_image(json::FieldReader& part) {
   if (part.text("type") != "input_image") return std::nullopt;
   if (part.find("file_id") != nullptr) {
-    part.fail_field("file_id", "is not served, there is no store of files: send the image as a data: URI in image_url");
+    part.fail_field("file_id", "is not supported: send the image as a data: URI in image_url");
   }
   return image_of_url(part.required_text("image_url", {.min = 1}));
 }
 
-// A string, or parts of text and, of a user, images, which are added to `images`; those of the message `index`.
-std::string item_content(FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
-  const json::value* content = item.find("content");
+// Reads a string, or parts of text and, for a user, images, which are added to `images` for the message `index`.
+std::string item_content(json::FieldReader& item, bool is_users, std::size_t index, std::vector<InputImage>& images) {
+  const boost::json::value* content = item.find("content");
   if (content == nullptr || !content->is_array()) return item.required_text("content");
   std::string text;
   for (std::size_t i = 0; i < content->get_array().size() && item.ok(); ++i) {
-    const json::object* object = content->get_array()[i].if_object();
+    const boost::json::object* object = content->get_array()[i].if_object();
     if (object != nullptr && is_users) {
       const std::string field = std::format("{}content[{}]", item.path(), i);
-      FieldReader part(*object, field + ".");
+      json::FieldReader part(*object, field + ".");
       auto image = item_image(part);
       if (!part.ok()) item.fail_as(part);
       if (image) {
@@ -128,7 +128,7 @@ std::string item_content(FieldReader& item, bool is_users, std::size_t index, st
     const auto said = object == nullptr ? std::nullopt : text_of_part(item, "content", *object, kTextParts);
     if (!said) {
       item.fail_field("content", R"(must be a string or an array of {"type": "input_text", "text": ...})"
-                                 R"( and, of a user, {"type": "input_image", "image_url": ...})");
+                                 R"( and, for a user, {"type": "input_image", "image_url": ...})");
       return "";
     }
     text += *said;
@@ -136,23 +136,23 @@ std::string item_content(FieldReader& item, bool is_users, std::size_t index, st
   return text;
 }
 
-// What a thought says itself. Its summary, and what another server has encrypted, say nothing to the model.
-std::string reasoning_field(FieldReader& item) {
+// Reads the text of a reasoning item. Its summary and encrypted content are ignored, since the model cannot use them.
+std::string reasoning_field(json::FieldReader& item) {
   constexpr std::array<std::string_view, 1> kTypes = {"reasoning_text"};
-  const json::array* content = item.array("content");
+  const boost::json::array* content = item.array("content");
   if (content == nullptr) return "";
   auto text = text_of_parts(item, "content", *content, kTypes);
   if (!text) item.fail_field("content", R"(must be an array of {"type": "reasoning_text", "text": ...})");
   return std::move(text).value_or("");
 }
 
-// Makes messages of items. What an assistant thinks, says and calls, one after the other, is one message. Images of users go to
+// Converts items to messages. Consecutive reasoning, texts and calls of the assistant form one message. Images of users go to
 // `images`.
 class MessageReader {
  public:
   explicit MessageReader(std::vector<InputImage>& images) : images_(images) {}
 
-  void read(FieldReader& item) {
+  void read(json::FieldReader& item) {
     const std::string type = item.text("type").value_or("message");
     if (type == "message") {
       read_message(item);
@@ -163,13 +163,13 @@ class MessageReader {
     } else if (type == "function_call_output") {
       end_reply();
       std::string extra;
-      ObjectWriter object(extra);
+      json::ObjectWriter object(extra);
       object.field("tool_call_id", item.required_text("call_id", kCallIdBytes));
       object.close();
       messages_.push_back({"tool", text_field(item, "output"), std::move(extra)});
     } else if (item.ok()) {
       item.fail_field("type",
-                      R"(must be "message", "reasoning", "function_call" or "function_call_output": others are not served)");
+                      R"(must be "message", "reasoning", "function_call" or "function_call_output": others are not supported)");
     }
   }
 
@@ -185,9 +185,9 @@ class MessageReader {
     std::vector<ReplyPart> calls;
   };
 
-  void read_message(FieldReader& item) {
+  void read_message(json::FieldReader& item) {
     std::string role = item_role(item);
-    // A user's message comes behind the reply that goes on until here.
+    // A user's message follows the assistant's message that ends here.
     const std::size_t index = messages_.size() + (reply_ ? 1 : 0);
     std::string content = item_content(item, role == "user", index, images_);
     if (role == "assistant" && reply_ && !reply_->content && reply_->calls.empty()) {
@@ -203,7 +203,7 @@ class MessageReader {
     }
   }
 
-  void read_reasoning(FieldReader& item) {
+  void read_reasoning(json::FieldReader& item) {
     std::string text = reasoning_field(item);
     if (text.empty()) return;
     end_reply();
@@ -211,10 +211,11 @@ class MessageReader {
     reply_->reasoning = std::move(text);
   }
 
-  void read_call(FieldReader& item) {
-    constexpr TextBytes kNameBytes{1, 256};  // as long as one that a model makes up
+  void read_call(json::FieldReader& item) {
+    constexpr json::TextBytes kNameBytes{1, 256};  // As long as a name that a model invents.
     if (!reply_) reply_.emplace();
-    if (reply_->calls.size() == kCallsMax) item.fail_field("type", std::format("is the {}th call in a row", kCallsMax + 1));
+    if (reply_->calls.size() == kCallsMax)
+      item.fail_field("type", std::format("is the {}th call in a row, which exceeds the limit", kCallsMax + 1));
     reply_->calls.push_back({.kind = ReplyPart::Kind::tool_call,
                              .text = item.text("arguments").value_or("{}"),
                              .id = item.required_text("call_id", kCallIdBytes),
@@ -225,7 +226,7 @@ class MessageReader {
     if (!reply_) return;
     std::string extra;
     if (!reply_->reasoning.empty() || !reply_->calls.empty()) {
-      ObjectWriter object(extra);
+      json::ObjectWriter object(extra);
       if (!reply_->reasoning.empty()) object.field("reasoning_content", reply_->reasoning);
       if (!reply_->calls.empty()) append_calls(object.begin("tool_calls"), reply_->calls);
       object.close();
@@ -236,65 +237,65 @@ class MessageReader {
 
   std::vector<InputImage>& images_;
   std::vector<ChatMessage> messages_;
-  std::optional<Reply> reply_;  // that the next item may belong to
+  std::optional<Reply> reply_;  // The assistant's message that the next item may belong to.
 };
 
-std::vector<ChatMessage> items_field(FieldReader& fields, std::string_view name, std::vector<InputImage>& images) {
+std::vector<ChatMessage> items_field(json::FieldReader& fields, std::string_view name, std::vector<InputImage>& images) {
   MessageReader reader(images);
-  const json::array* items = fields.array(name);
+  const boost::json::array* items = fields.array(name);
   if (items == nullptr) return {};
   for (std::size_t i = 0; i < items->size() && fields.ok(); ++i) {
-    const json::object* object = (*items)[i].if_object();
+    const boost::json::object* object = (*items)[i].if_object();
     if (object == nullptr) {
       fields.fail_field(std::format("{}[{}]", name, i), "must be an object");
       break;
     }
-    FieldReader item(*object, std::format("{}[{}].", name, i));
+    json::FieldReader item(*object, std::format("{}[{}].", name, i));
     reader.read(item);
     if (!item.ok()) fields.fail_as(item);
   }
   std::vector<ChatMessage> messages = reader.take();
-  if (messages.empty() && !items->empty()) fields.fail_field(name, "says nothing: of thoughts only the text itself is read");
+  if (messages.empty() && !items->empty()) fields.fail_field(name, "has no text: only the text of reasoning items is used");
   if (images.size() > kImagesPerRequestMax) {
-    fields.fail_field(name, std::format("holds {} images, at most {} are taken", images.size(), kImagesPerRequestMax));
+    fields.fail_field(name, std::format("has {} images, but the limit is {}", images.size(), kImagesPerRequestMax));
   }
   return messages;
 }
 
-std::vector<ChatMessage> input_field(FieldReader& fields, std::vector<InputImage>& images) {
-  const json::value* input = fields.find("input");
+std::vector<ChatMessage> input_field(json::FieldReader& fields, std::vector<InputImage>& images) {
+  const boost::json::value* input = fields.find("input");
   if (input == nullptr) {
     fields.fail_field("input", "is required");
     return {};
   }
   if (!input->is_array()) return {{"user", fields.text("input", {.min = 1}).value_or("")}};
-  if (input->get_array().empty()) fields.fail_field("input", "must hold at least one item");
+  if (input->get_array().empty()) fields.fail_field("input", "must contain at least one item");
   return items_field(fields, "input", images);
 }
 
-// As an object of ours: the names and values are checked strings. "{}" where it is absent.
-std::string metadata_field(FieldReader& fields) {
+// Reads metadata as an object of checked strings; "{}" if it is absent.
+std::string metadata_field(json::FieldReader& fields) {
   std::string out;
-  ObjectWriter writer(out);
-  if (const json::object* metadata = fields.object("metadata"); metadata != nullptr) {
+  json::ObjectWriter writer(out);
+  if (const boost::json::object* metadata = fields.object("metadata"); metadata != nullptr) {
     if (metadata->size() > kMetadataPairsMax) {
-      fields.fail_field("metadata", std::format("has {} pairs, at most {} are kept", metadata->size(), kMetadataPairsMax));
+      fields.fail_field("metadata", std::format("has {} pairs, but the limit is {}", metadata->size(), kMetadataPairsMax));
     }
     for (const auto& [key, value] : *metadata) {
-      const auto name = fields.checked_text("metadata", json::value(key), {1, kMetadataKeyBytesMax});
+      const auto name = fields.checked_text("metadata", boost::json::value(key), {1, kMetadataKeyBytesMax});
       const auto text = fields.checked_text("metadata", value, {0, kMetadataValueBytesMax});
       if (!name || !text) break;
-      // A name of the client's, unlike ours, needs escaping: begin() is for those that do not.
+      // The client's name needs escaping, unlike the names that begin() expects.
       std::string quoted;
-      append_json_string(quoted, *name);
-      append_json_string(writer.begin(std::string_view(quoted).substr(1, quoted.size() - 2)), *text);
+      json::append_string(quoted, *name);
+      json::append_string(writer.begin(std::string_view(quoted).substr(1, quoted.size() - 2)), *text);
     }
   }
   writer.close();
   return out;
 }
 
-std::optional<OnFull> truncation_field(FieldReader& fields) {
+std::optional<OnFull> truncation_field(json::FieldReader& fields) {
   const auto truncation = fields.text("truncation");
   if (!truncation) return std::nullopt;
   if (*truncation == "auto") return OnFull::shift;
@@ -302,14 +303,14 @@ std::optional<OnFull> truncation_field(FieldReader& fields) {
   return OnFull::error;
 }
 
-// "conv_…", or an object with it as its id.
-std::string conversation_field(FieldReader& fields) {
-  const json::value* value = fields.find("conversation");
+// Reads "conv_…", or an object with that id.
+std::string conversation_field(json::FieldReader& fields) {
+  const boost::json::value* value = fields.find("conversation");
   if (value == nullptr) return "";
-  const json::object* object = value->if_object();
+  const boost::json::object* object = value->if_object();
   std::string text;
   if (object != nullptr) {
-    FieldReader inner(*object, "conversation.");
+    json::FieldReader inner(*object, "conversation.");
     text = inner.required_text("id");
     if (!inner.ok()) fields.fail_as(inner);
   } else {
@@ -321,22 +322,22 @@ std::string conversation_field(FieldReader& fields) {
   return std::move(session).value_or("");
 }
 
-void refuse_unserved_response_fields(FieldReader& fields) {
+void refuse_unserved_response_fields(json::FieldReader& fields) {
   for (const std::string_view name :
        {"background", "prompt", "top_logprobs", "max_tool_calls", "moderation", "context_management"}) {
-    if (const json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
+    if (const boost::json::value* value = fields.find(name); value != nullptr && !is_empty(*value) && *value != 0)
       refuse_response_field(fields, name);
   }
 }
 
-// What shall come beside the answer. Most of it belongs to what no answer of ours has; thoughts are never encrypted, but come
-// as they are.
-void check_include(FieldReader& fields) {
+// Checks `include`, which asks for additional output. Most values concern features that umad does not have. Reasoning is never
+// encrypted and always included as text.
+void check_include(json::FieldReader& fields) {
   constexpr std::array<std::string_view, 7> kOfNoUse = {
       "reasoning.encrypted_content",    "file_search_call.results",      "web_search_call.results",
       "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
       "code_interpreter_call.outputs"};
-  const json::array* names = fields.array("include");
+  const boost::json::array* names = fields.array("include");
   if (names == nullptr) return;
   for (std::size_t i = 0; i < names->size(); ++i) {
     const std::string name = fields.checked_text("include", (*names)[i], {}).value_or("");
@@ -345,52 +346,53 @@ void check_include(FieldReader& fields) {
   }
 }
 
-// Our own options, under "uma".
-void read_response_options(FieldReader& fields, GenerateOptions& options) {
-  const json::object* object = fields.object("uma");
+// Reads umad's extensions under "uma".
+void read_response_options(json::FieldReader& fields, GenerateOptions& options) {
+  const boost::json::object* object = fields.object("uma");
   if (object == nullptr) return;
-  FieldReader own(*object, "uma.");
+  json::FieldReader own(*object, "uma.");
   read_own_sampling(own, options.sampling);
   read_scheduling(own, options);
   read_grammar(own, options);
   if (const auto splits = own.boolean("split_reasoning")) options.chat.splits_reasoning = *splits;
   for (const std::string_view name : {"session_id", "progress"}) {
-    if (const json::value* value = own.find(name); value != nullptr && !is_empty(*value)) refuse_response_field(own, name);
+    if (const boost::json::value* value = own.find(name); value != nullptr && !is_empty(*value))
+      refuse_response_field(own, name);
   }
   if (!own.ok()) fields.fail_as(own);
 }
 
-// The object without fields of other names: what a response repeats is of OpenAI's shape, whatever the client sent beside it.
-json::object repeated(const json::object& given, std::initializer_list<std::string_view> names) {
-  json::object known;
+// A copy of the object with these names only, so that a response repeats exactly OpenAI's fields.
+boost::json::object repeated(const boost::json::object& given, std::initializer_list<std::string_view> names) {
+  boost::json::object known;
   for (const std::string_view name : names) {
-    if (const json::value* value = given.if_contains(name)) known.emplace(name, *value);
+    if (const boost::json::value* value = given.if_contains(name)) known.emplace(name, *value);
   }
   return known;
 }
 
-// As the response repeats them: with all that OpenAI's schema requires.
-json::array repeated_tools(const json::array& tools) {
-  json::array all;
-  for (const json::value& tool : tools) {
-    json::object known = repeated(tool.as_object(), {"type", "name", "description", "parameters", "strict"});
+// The tools as a response repeats them, with all fields that OpenAI's schema requires.
+boost::json::array repeated_tools(const boost::json::array& tools) {
+  boost::json::array all;
+  for (const boost::json::value& tool : tools) {
+    boost::json::object known = repeated(tool.as_object(), {"type", "name", "description", "parameters", "strict"});
     for (const std::string_view name : {"parameters", "strict"}) known.emplace(name, nullptr);
     all.push_back(std::move(known));
   }
   return all;
 }
 
-std::string_view tool_choice_name(FieldReader& fields) {
-  const json::value* choice = fields.find("tool_choice");
+std::string_view tool_choice_name(json::FieldReader& fields) {
+  const boost::json::value* choice = fields.find("tool_choice");
   return choice == nullptr ? "auto" : std::string_view(choice->as_string());
 }
 
-// What it may call, how it may think and speak.
-void repeat_chat_fields(ObjectWriter& object, FieldReader& fields, const ChatOptions& chat) {
-  const json::array* tools = fields.array("tools");
+// Writes the fields for tools, reasoning and text format.
+void repeat_chat_fields(json::ObjectWriter& object, json::FieldReader& fields, const ChatOptions& chat) {
+  const boost::json::array* tools = fields.array("tools");
   object.begin("tools") += tools == nullptr ? "[]" : json_text(fields, "tools", repeated_tools(*tools));
   if (chat.tool_choice == ToolChoice::named) {
-    ObjectWriter choice(object.begin("tool_choice"));
+    json::ObjectWriter choice(object.begin("tool_choice"));
     choice.field("type", "function");
     choice.field("name", chat.tool_name);
     choice.close();
@@ -398,16 +400,16 @@ void repeat_chat_fields(ObjectWriter& object, FieldReader& fields, const ChatOpt
     object.field("tool_choice", tool_choice_name(fields));
   }
   object.field("parallel_tool_calls", chat.has_parallel_calls);
-  const json::object* given = fields.object("reasoning");
-  const json::value* effort = given == nullptr ? nullptr : given->if_contains("effort");
-  ObjectWriter reasoning(object.begin("reasoning"));
+  const boost::json::object* given = fields.object("reasoning");
+  const boost::json::value* effort = given == nullptr ? nullptr : given->if_contains("effort");
+  json::ObjectWriter reasoning(object.begin("reasoning"));
   reasoning.begin("effort") += effort == nullptr ? "null" : json_text(fields, "reasoning.effort", *effort);
-  reasoning.null_field("summary");  // there never is one
+  reasoning.null_field("summary");  // umad makes no summaries.
   reasoning.close();
   given = fields.object("text");
-  const json::value* format = given == nullptr ? nullptr : given->if_contains("format");
+  const boost::json::value* format = given == nullptr ? nullptr : given->if_contains("format");
   const bool is_plain = format == nullptr || format->is_null();
-  ObjectWriter text(object.begin("text"));
+  json::ObjectWriter text(object.begin("text"));
   text.begin("format") += is_plain
                               ? R"({"type":"text"})"
                               : json_text(fields, "text.format",
@@ -415,12 +417,12 @@ void repeat_chat_fields(ObjectWriter& object, FieldReader& fields, const ChatOpt
   text.close();
 }
 
-// What the response repeats, with OpenAI's defaults where a field was left out.
-std::string repeated_fields(FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
+// Writes the fields that the response repeats, with OpenAI's defaults for absent fields.
+std::string repeated_fields(json::FieldReader& fields, const GenerateRequest& generate, const ResponseRequest& response,
                             std::string_view previous, std::string_view metadata) {
   std::string out;
   if (!fields.ok()) return out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   if (response.instructions) {
     object.field("instructions", *response.instructions);
   } else {
@@ -437,7 +439,7 @@ std::string repeated_fields(FieldReader& fields, const GenerateRequest& generate
     object.field("previous_response_id", previous);
   }
   if (previous.empty() && !generate.session.empty()) {
-    ObjectWriter conversation(object.begin("conversation"));
+    json::ObjectWriter conversation(object.begin("conversation"));
     conversation.field("id", conversation_id_text(generate.session));
     conversation.close();
   } else {
@@ -452,7 +454,7 @@ std::string repeated_fields(FieldReader& fields, const GenerateRequest& generate
   return out;
 }
 
-ResponseCall read_response(FieldReader& fields, std::string id) {
+ResponseCall read_response(json::FieldReader& fields, std::string id) {
   ResponseCall call;
   GenerateRequest& generate = call.generate;
   generate.model = fields.text("model", {0, kModelBytesMax}).value_or("");
@@ -467,7 +469,7 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   const std::string previous = fields.text("previous_response_id").value_or("");
   if (!previous.empty()) {
     if (!generate.session.empty()) {
-      fields.fail_field("previous_response_id", R"(and field "conversation" exclude each other)");
+      fields.fail_field("previous_response_id", R"(and field "conversation" exclude each other: leave one of the two out)");
     } else if (auto named = parse_response_id(previous)) {
       generate.session = std::move(named->session);
       response.previous = std::move(named->response);
@@ -503,15 +505,15 @@ ResponseCall read_response(FieldReader& fields, std::string id) {
   return call;
 }
 
-// --- items
+// --- Items
 
-// All that was said, with what waits for a reply; instructions were not said. `messages_end`: of the finished ones; what waits
-// comes after all of them.
+// All items of a session with its pending input, but without instructions. `messages_end` is the end among the finished
+// messages; the pending input follows them.
 std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
   std::vector<Item> items;
   const std::string& id = session.info.id.value;
   MessagePosition place;
-  std::size_t next_turn = 0;  // of those that are left
+  std::size_t next_turn = 0;  // Index among the remaining turns.
   for (std::size_t i = 0; i < std::min(session.messages.size(), messages_end); ++i) {
     if (next_turn < session.turns_begin.size() && session.turns_begin[next_turn] == static_cast<std::int32_t>(i)) {
       place.turn = session.info.dropped_turns + static_cast<std::int32_t>(next_turn++);
@@ -532,7 +534,7 @@ std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_en
   return items;
 }
 
-// In the last turn. REQUIRES: there is one.
+// Number of the reply in the last turn. Requires: there is a reply.
 std::int32_t number_of_reply(const SessionDetail& session) {
   const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
   return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
@@ -543,9 +545,9 @@ RejectedBody unknown_item() {
 }
 
 void append_list(std::string& out, std::span<const Item> items, bool has_more) {
-  ObjectWriter list(out);
+  json::ObjectWriter list(out);
   list.field("object", "list");
-  append_json_array(list.begin("data"), items, [&](const Item& item) { append_item(out, item, ItemStatus::completed); });
+  json::append_array(list.begin("data"), items, [&](const Item& item) { append_item(out, item, ItemStatus::completed); });
   if (items.empty()) {
     list.null_field("first_id");
     list.null_field("last_id");
@@ -563,7 +565,8 @@ std::expected<ItemPage, RejectedBody> page_of(std::vector<Item> items, const Lis
   if (!page.after.empty()) {
     first = std::ranges::find(items, page.after, &Item::id);
     if (first == items.end()) {
-      return std::unexpected(RejectedBody{{ErrorCode::proto_field, "field \"after\" names no item of this list"}, "after"});
+      return std::unexpected(
+          RejectedBody{{ErrorCode::proto_field, "field \"after\" is not the id of an item in this list"}, "after"});
     }
     ++first;
   }
@@ -601,33 +604,34 @@ std::optional<std::string> parse_conversation_id(std::string_view text) {
 // --- Requests
 
 std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id) {
-  return decode_body<ResponseCall>(body, [&](FieldReader& fields) { return read_response(fields, std::move(id)); });
+  return decode_body<ResponseCall>(body, [&](json::FieldReader& fields) { return read_response(fields, std::move(id)); });
 }
 
 std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body) {
-  return decode_body<CreateSessionRequest>(body.empty() ? "{}" : body, [](FieldReader& fields) {
+  return decode_body<CreateSessionRequest>(body.empty() ? "{}" : body, [](json::FieldReader& fields) {
     CreateSessionRequest request;
     request.mode = SessionMode::chat;
     std::vector<InputImage> images;
     request.messages = items_field(fields, "items", images);
-    if (!images.empty()) fields.fail_field("items", "has images: add them to the conversation once it is there");
+    if (!images.empty())
+      fields.fail_field("items", "must not have images in this request: add them after the conversation was created");
     request.metadata = metadata_field(fields);
     return request;
   });
 }
 
 std::expected<std::string, RejectedBody> decode_metadata(std::string_view body) {
-  return decode_body<std::string>(body, [](FieldReader& fields) {
+  return decode_body<std::string>(body, [](json::FieldReader& fields) {
     if (fields.find("metadata") == nullptr) fields.fail_field("metadata", "is required");
     return metadata_field(fields);
   });
 }
 
 std::expected<Input, RejectedBody> decode_items(std::string_view body) {
-  return decode_body<Input>(body, [](FieldReader& fields) {
+  return decode_body<Input>(body, [](json::FieldReader& fields) {
     Input input;
     input.messages = items_field(fields, "items", input.images);
-    if (input.empty()) fields.fail_field("items", "must hold at least one item");
+    if (input.empty()) fields.fail_field("items", "must contain at least one item");
     return input;
   });
 }
@@ -690,12 +694,12 @@ std::string item_json(const Item& item) {
 }
 
 std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page) {
-  return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // without the reply
+  return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // Without the reply.
 }
 
 std::string conversation_json(const SessionDetail& conversation) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("id", conversation_id_text(conversation.info.id.value));
   object.field("object", "conversation");
   object.field("created_at", conversation.info.created_s);
@@ -724,13 +728,14 @@ std::expected<MessagePosition, RejectedBody> removable_message(const SessionDeta
     return std::unexpected(RejectedBody{
         {ErrorCode::proto_field,
          std::format(
-             "item {} cannot be taken out alone: that is possible with the last item of a conversation, where it is the "
-             "whole of a message but for its thoughts",
+             "item {} cannot be deleted alone: only the last item of a conversation can be deleted, and only if it is the "
+             "whole message apart from its reasoning",
              item)},
         ""});
   };
   const bool waits = !conversation.pending_messages.empty();
-  if (!waits && conversation.turns_begin.empty()) return refuse();  // of a turn that was dropped, and kept
+  // The input belongs to a turn that was dropped, but is still stored.
+  if (!waits && conversation.turns_begin.empty()) return refuse();
   const bool waits_behind_instructions = conversation.has_instructions && conversation.messages.empty();
   const auto pending = static_cast<std::int32_t>(conversation.pending_messages.size());
   const MessagePosition last = waits ? MessagePosition{turns, pending - 1 - (waits_behind_instructions ? 1 : 0)}
@@ -760,7 +765,7 @@ std::string appended_items_json(const SessionInfo& conversation, const Input& in
 
 std::string deleted_json(std::string_view id, std::string_view object_name) {
   std::string out;
-  ObjectWriter object(out);
+  json::ObjectWriter object(out);
   object.field("id", id);
   object.field("object", object_name);
   object.field("deleted", true);

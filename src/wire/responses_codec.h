@@ -1,9 +1,9 @@
-// OpenAI's JSON of responses and conversations: bodies of requests as core requests, and back what is kept. What is being made
-// is written by ResponseEncoder. docs/protocol/openai.md lists the fields. Ids say where a thing is:
+// OpenAI's JSON of responses and conversations: decodes requests, and encodes stored objects. ResponseEncoder writes a response
+// in progress. docs/protocol/openai.md lists the fields. An id contains the position of its object:
 //
 //   resp_ SESSION RESPONSE    conv_ SESSION
 //
-// SESSION is a SessionId (32 hexadecimal digits), RESPONSE a ResponseRequest::id (16). Those of items: response_writer.h.
+// SESSION is a SessionId (32 hexadecimal digits), RESPONSE a ResponseRequest::id (16 digits). Ids of items: response_writer.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace uma::wire {
 
-// --- Ids. What is not one of ours in every byte is none.
+// --- Ids. A text that differs from umad's format in any byte is no id.
 
 struct ResponseId {
   std::string session;
@@ -32,37 +32,38 @@ struct ResponseId {
 [[nodiscard]] std::string response_id_text(const ResponseId& id);
 [[nodiscard]] std::optional<ResponseId> parse_response_id(std::string_view text);
 [[nodiscard]] std::string conversation_id_text(std::string_view session);
-[[nodiscard]] std::optional<std::string> parse_conversation_id(std::string_view text);  // the session
+[[nodiscard]] std::optional<std::string> parse_conversation_id(std::string_view text);  // Returns the session.
 
-// --- Requests. Pure. An id that cannot exist is E_SESSION_001.
+// --- Requests. Pure. An impossible id fails with E_SESSION_001.
 
 struct ResponseCall {
-  GenerateRequest generate;  // without `response` where it continues nothing and is not to be kept
-  std::string request;       // what the response repeats of it: the beginning of a JSON object, as ResponseRequest::request
+  GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
+  // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
+  std::string request;
 };
 
-// `id` is the response's own.
+// `id` is the id of the response.
 [[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
-// An empty body has no fields.
+// An empty body is valid and has no fields.
 [[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
-// What a conversation keeps of {"metadata": {…}}: CreateSessionRequest::metadata.
+// The metadata of a conversation, {"metadata": {…}}, as CreateSessionRequest::metadata.
 [[nodiscard]] std::expected<std::string, RejectedBody> decode_metadata(std::string_view body);
-// {"items": […]}
+// Decodes {"items": […]}
 [[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
 
-// Which part of a list is wanted.
+// The requested part of a list.
 struct ListPage {
   std::size_t limit = 20;
   bool is_ascending = false;
-  std::string after = {};  // id of the item before the first one; empty: from the beginning
+  std::string after = {};  // Id of the item before the first one; empty: from the beginning.
 };
-// Of a request's query: limit=…&order=…&after=…; other names are ignored.
+// Decodes a query limit=…&order=…&after=…; other names are ignored.
 [[nodiscard]] std::expected<ListPage, RejectedBody> decode_page(std::string_view query);
 
 // --- Answers
 
 [[nodiscard]] std::string response_json(const ResponseDetail& detail);
-// A part of a list. Its images have their addresses from the caller (ItemImage::url).
+// A part of a list. The caller sets the URLs of its images (ItemImage::url).
 struct ItemPage {
   std::vector<Item> items;
   bool has_more = false;
@@ -70,21 +71,22 @@ struct ItemPage {
 [[nodiscard]] std::string item_page_json(const ItemPage& page);
 [[nodiscard]] std::string item_json(const Item& item);
 
-// The items that it was made from, from the beginning of the conversation.
+// The input items of a response, from the beginning of the conversation.
 [[nodiscard]] std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page);
 
 [[nodiscard]] std::string conversation_json(const SessionDetail& conversation);
 [[nodiscard]] std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page);
-// Of an id that is none of its items: E_SESSION_001.
+// Fails with E_SESSION_001 if the conversation has no such item.
 [[nodiscard]] std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id);
-// The message that goes when this item is taken out. Only what is said last can be: the chain stays as it was computed.
-// E_PROTO_003 for the others, and for one of several items of a message; but thoughts go with what they led to.
+// The message to remove when this item is deleted. Only the end of a conversation can be deleted, because the computed chain
+// stays. Fails with E_PROTO_003 for other items, and for one of several items of a message; reasoning, however, is deleted with
+// the text or call that follows it.
 [[nodiscard]] std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation,
                                                                              std::string_view item);
-// Those that were just appended to `conversation`, which is as it is since.
+// The items that were just appended to `conversation`, which includes them.
 [[nodiscard]] std::string appended_items_json(const SessionInfo& conversation, const Input& items);
 
-// `object` names what it was.
+// `object` is the type of the deleted object.
 [[nodiscard]] std::string deleted_json(std::string_view id, std::string_view object);
 
 }  // namespace uma::wire

@@ -1,6 +1,6 @@
 """Random mixed load on one umad, every reply compared with that of an undisturbed one.
 
-A script is what one client does, and is fixed by a seed: a conversation through one of the doors, a long prompt, texts to embed,
+A script is what one client does, and is fixed by a seed: a conversation through one of the listeners, a long prompt, texts to embed,
 a request that is given up. Many clients run scripts at the same time on a daemon whose settings are chosen by chance: slots too
 few for them, every layout, lanes, threads and tier of states. Then a daemon with one slot and no stored states runs the same
 scripts one after another. All replies are greedy. With `scheduler: {reproducible: strict}` they must be equal; otherwise a reply may
@@ -81,8 +81,8 @@ class Settings:
         return ["--slots", slots, "--threads", self.threads, "--n-ctx", cells]
 
 
-class Door:
-    """One daemon's doors: a socket, and HTTP with a key for each of two tenants."""
+class Listener:
+    """One daemon's listeners: a socket, and HTTP with a key for each of two tenants."""
 
     KEYS = ("a", "b")
 
@@ -134,7 +134,7 @@ class Said:
     text: str
     asked: dict | None = None
     usage: dict | None = None
-    tokens: list | None = None  # where the door tells them
+    tokens: list | None = None  # where the listener tells them
     vectors: list | None = None
 
 
@@ -152,10 +152,10 @@ class Script:
             kinds += ["image", "image"]
         self.kind = self.rng.choice([kind for kind in kinds if not only or kind in only])
 
-    def run(self, door):
+    def run(self, listener):
         self.rng = random.Random(self.seed + 1)
-        with door.daemon.client() as client:
-            return getattr(self, self.kind)(door, client)
+        with listener.daemon.client() as client:
+            return getattr(self, self.kind)(listener, client)
 
     def long_text(self):
         return "one two three " * (self.models.words_max * 3 // 10)
@@ -167,7 +167,7 @@ class Script:
             return " ".join(self.rng.choice(("one", "two", "three")) for _ in range(self.rng.randrange(20, self.models.words_max // 5)))
         return self.rng.choice(QUESTIONS)
 
-    def crowd(self, door, client):
+    def crowd(self, listener, client):
         """What many do at once: often the same long text, then a conversation of two turns that begins as all of them do."""
         said = []
         long = {"prompt": self.long_text(), "max_tokens": 3}
@@ -175,11 +175,11 @@ class Script:
         is_response = self.rng.random() < 0.5
         if self.rng.random() < 0.5:
             if is_response:
-                made = door.post("a", "/v1/completions", {**long, "temperature": 0})
+                made = listener.post("a", "/v1/completions", {**long, "temperature": 0})
                 said.append(Said(made["choices"][0]["text"], long, made["uma"]["usage"]))
             else:
                 said.append(self.noted(client.generate(**long, temperature=0), long))
-        return said + (self.responses(door, texts) if is_response else self.turns(client, texts))
+        return said + (self.responses(listener, texts) if is_response else self.turns(client, texts))
 
     def turns(self, client, texts):
         said, history, session = [], [], client.create_session(mode="chat")
@@ -226,35 +226,35 @@ class Script:
             raise AssertionError(f"a reply ended with {reply.last}")
         return Said(reply.text, asked, reply.usage, [event["token_id"] for event in reply.tokens])
 
-    def response(self, door, _):
+    def response(self, listener, _):
         first = f"My name is {self.rng.choice(NAMES)}."
-        return self.responses(door, (first, *(self.user() for _ in range(self.rng.randrange(1, 3)))))
+        return self.responses(listener, (first, *(self.user() for _ in range(self.rng.randrange(1, 3)))))
 
     @staticmethod
-    def responses(door, texts):
+    def responses(listener, texts):
         """Turns of the second tenant, each the response to the one before."""
         said, history, previous = [], [], {}
         for text in texts:
             history.append({"role": "user", "content": text})
-            made = door.post("b", "/v1/responses", {"input": text, "temperature": 0, "max_output_tokens": 30, **previous})
+            made = listener.post("b", "/v1/responses", {"input": text, "temperature": 0, "max_output_tokens": 30, **previous})
             reply = "".join(part.get("text", "") for item in made["output"] for part in item.get("content", []))
             said.append(Said(reply, {"messages": list(history), "max_tokens": 30}, made.get("uma", {}).get("usage")))
             history.append({"role": "assistant", "content": reply})
             previous = {"previous_response_id": made["id"]}
         return said
 
-    def chat(self, door, _):
+    def chat(self, listener, _):
         """The whole history with each turn."""
-        said, history, key = [], [], self.rng.choice(Door.KEYS)
+        said, history, key = [], [], self.rng.choice(Listener.KEYS)
         for _ in range(self.rng.randrange(1, 4)):
             history.append({"role": "user", "content": self.user()})
-            made = door.post(key, "/v1/chat/completions", {"messages": history, "temperature": 0, "max_tokens": 30})
+            made = listener.post(key, "/v1/chat/completions", {"messages": history, "temperature": 0, "max_tokens": 30})
             reply = made["choices"][0]["message"]["content"]
             said.append(Said(reply, {"messages": list(history), "max_tokens": 30}, made["uma"]["usage"]))
             history.append({"role": "assistant", "content": reply})
         return said
 
-    def long(self, door, client):
+    def long(self, listener, client):
         """A long text of the first tenant or of the socket's: often the same, sometimes one of its own."""
         text = self.long_text()
         if self.rng.random() < 0.4:
@@ -264,7 +264,7 @@ class Script:
         asked = {"prompt": text, "max_tokens": tokens}
         if self.rng.random() < 0.5:
             return [self.noted(client.generate(**asked, temperature=0), asked)]
-        made = door.post("a", "/v1/completions", {**asked, "temperature": 0})
+        made = listener.post("a", "/v1/completions", {**asked, "temperature": 0})
         return [Said(made["choices"][0]["text"], asked, made["uma"]["usage"])]
 
     def schema(self, _, client):
@@ -292,13 +292,13 @@ class Script:
             raise AssertionError(f"an embedding ended with {answer}")
         return [Said("", vectors=answer["embeddings"])]
 
-    def image(self, door, client):
+    def image(self, listener, client):
         url = {"url": "data:image/png;base64," + self.rng.choice(self.models.images)}
         asked = {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": url},
                                                            {"type": "text", "text": self.rng.choice(QUESTIONS)}]}], "max_tokens": 20}
         if self.rng.random() < 0.5:
             return [self.noted(client.generate(**asked, temperature=0), asked)]
-        made = door.post(self.rng.choice(Door.KEYS), "/v1/chat/completions", {**asked, "temperature": 0})
+        made = listener.post(self.rng.choice(Listener.KEYS), "/v1/chat/completions", {**asked, "temperature": 0})
         return [Said(made["choices"][0]["message"]["content"], asked, made["uma"]["usage"])]
 
 
@@ -336,12 +336,12 @@ class Outcome:
                 f"{len(self.wrong)} wrong; {self.reused} reused ({dict(self.tiers)}), {self.verified} verified")
 
 
-def nats_between(door, said):
+def nats_between(listener, said):
     """How much likelier the undisturbed daemon finds its own next token than that of `said`, where the two part: the most it is
     on the way there. Infinity where it does not know the other's among its twenty likeliest.
     """
     # A token after the end shows how likely the end was.
-    with door.daemon.client() as client:
+    with listener.daemon.client() as client:
         reply = client.generate(**said.asked, temperature=0, logprobs=20, ignore_eos=True)
     if reply.reason != "length":
         raise AssertionError(f"the undisturbed daemon says {reply.last}")
@@ -375,8 +375,8 @@ def is_allowed(said):
     return set(value) == set(SCHEMA["required"]) and isinstance(value["age"], int)
 
 
-def compare(door, script, said, outcome, is_strict):
-    wanted = script.run(door)
+def compare(listener, script, said, outcome, is_strict):
+    wanted = script.run(listener)
     for number, (ours, theirs) in enumerate(zip(wanted, said, strict=True)):
         outcome.replies += 1
         usage = theirs.usage or {}
@@ -399,7 +399,7 @@ def compare(door, script, said, outcome, is_strict):
             # What the model must say it finds so unlikely that the least rounding decides.
             nats = 0 if is_allowed(theirs) else math.inf
         else:
-            nats = nats_between(door, theirs)
+            nats = nats_between(listener, theirs)
         if nats > NATS_MAX:
             outcome.wrong.append((script.seed, script.kind, number, ours.text, theirs.text, usage, nats))
         else:
@@ -410,7 +410,7 @@ def compare(door, script, said, outcome, is_strict):
 
 def run(settings, seed, seconds, models):
     """Loads one daemon for so long, then compares. Returns an Outcome; raises where the daemon, or a request, failed."""
-    busy = Door(settings, False, models)
+    busy = Listener(settings, False, models)
     done = []
     problems = []
     until = time.monotonic() + seconds
@@ -445,7 +445,7 @@ def run(settings, seed, seconds, models):
     status, log = busy.close()
     if problems or status != 0:
         raise AssertionError(f"{settings}, seed {seed}: umad ended with {status}, {problems[:3]}\n{log[-4000:]}")
-    quiet = Door(settings, True, models)
+    quiet = Listener(settings, True, models)
     try:
         known = {}  # what was compared already
         for script, said in done:

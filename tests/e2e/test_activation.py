@@ -149,7 +149,7 @@ class Refusing(ActivationTest):
             self.assert_refused(f"descriptor {FIRST}, which is not a socket", sockets=[null])
 
     def test_a_number_that_is_none(self):
-        self.assert_refused("LISTEN_FDS=some announces cannot be taken", sockets=[self.unix_socket()], LISTEN_FDS="some")
+        self.assert_refused("announced by LISTEN_FDS=some cannot be used", sockets=[self.unix_socket()], LISTEN_FDS="some")
 
     def test_an_address_of_all_machines_without_keys(self):
         self.assert_refused("clients need keys", sockets=[self.tcp_socket("0.0.0.0")])

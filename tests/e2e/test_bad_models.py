@@ -87,16 +87,16 @@ class Refused(BadModelsTest):
         message = self.assert_refused("other", "a process that tried to load it was ended by signal 6")
         self.assertNotIn(str(self.folder), message)
         self.assertIn("fatal error", self.daemon.log(), "the last words of the process")
-        tries = self.daemon.log().count("is not loaded until it changes")
+        tries = self.daemon.log().count("is refused until it changes")
         self.assertEqual(message, self.assert_refused("other", "signal 6"))
-        self.assertEqual(tries, self.daemon.log().count("is not loaded until it changes"), "the verdict is kept")
+        self.assertEqual(tries, self.daemon.log().count("is refused until it changes"), "the verdict is kept")
         self.assertEqual("eos", self.ask("tiny").last["event"])
 
     def test_by_what_its_architecture_lacks(self):
         file = GgufFile((uma.BUILD / "models" / "tiny-swa.gguf").read_bytes())
         file.rename_architecture("gemma-embedding")
         self.add("forgetful", bytes(file))
-        self.assert_refused("forgetful", "keeps nothing of the tokens")
+        self.assert_refused("forgetful", "no KV cache or state")
 
     def test_by_the_time_that_its_tokenizer_takes(self):
         self.add("slow", forged(slow))
@@ -116,7 +116,7 @@ class Refused(BadModelsTest):
         self.assertEqual(0, self.daemon.terminate())
         self.daemon.start().wait_ready()
         self.assertEqual(message, self.assert_refused("other", "signal 6", self.connect()))
-        self.assertEqual(1, self.daemon.log().count("is not loaded until it changes"))
+        self.assertEqual(1, self.daemon.log().count("is refused until it changes"))
         self.assertEqual(sorted(verdicts), sorted(self.trials()))
 
     def test_at_the_start(self):
@@ -158,7 +158,7 @@ class Crashing(BadModelsTest):
     def test_two_crashes_in_a_row_refuse_it(self):
         client = self.crash_while_loading(self.identity)
         client = self.crash_while_loading(self.identity)
-        self.assert_refused("other", "the daemon crashed 2 times while it loaded it", client)
+        self.assert_refused("other", "the daemon crashed 2 times while loading it", client)
         self.assertEqual("eos", self.ask("tiny", client).last["event"])
         self.assertEqual(0, self.daemon.terminate())
 

@@ -59,12 +59,20 @@ class Cancel(uma.DaemonTest):
         self.assertEqual("cancelled", self.client.finish(running).reason)
 
     def test_a_disconnect_cancels_what_runs_and_what_waits(self):
+        before = self.client.metrics()
+
+        def counted(name):
+            return self.client.metrics()[name] - before[name]
+
         client = self.daemon.client()
         self.start_long_stream(client)
         for number in range(5):
             client.start(type="generate", prompt=f"waiting {number}", max_tokens=2000, ignore_eos=True)
+        uma.until(lambda: self.client.metrics()["queue_depth"] == 5, "five wait for the slot")
         client.close()
         self.wait_idle()
+        uma.until(lambda: counted("requests_cancelled_total") == 6, "all are cancelled")
+        self.assertLess(counted("tokens_total"), 2000)
 
     def test_a_disconnect_in_the_prefill(self):
         client = self.daemon.client()

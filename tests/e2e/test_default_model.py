@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 import uma
-from test_cli import run_cli
+from cli import run_cli
 
 SHIPPED = uma.BUILD / "share" / "uma-serve" / "models" / "uma-tiny.gguf"
 

@@ -146,7 +146,7 @@ class Durable(unittest.TestCase):
         content = self.catalog().read_bytes()
         self.daemon.start()
         self.assertEqual(1, self.daemon.wait())
-        self.assertIn("the catalog has version 99, this umad knows versions up to ", self.daemon.log())
+        self.assertIn("the catalog has version 99, but this umad supports versions up to ", self.daemon.log())
         self.assertEqual(content, self.catalog().read_bytes())
 
     def test_a_file_that_is_no_catalog_is_moved_aside(self):
@@ -155,7 +155,7 @@ class Durable(unittest.TestCase):
         self.daemon.start().wait_ready()
         with self.daemon.client() as client:
             self.assertTrue(client.create_session())
-        self.assertIn("saved of it: 0 sessions", self.daemon.log())
+        self.assertIn("recovered: 0 sessions", self.daemon.log())
         aside = list(self.daemon.data_dir.glob("catalog.db.damaged-*"))
         self.assertEqual([b"something else" * 1000], [path.read_bytes() for path in aside if not path.name.endswith("-wal")])
 

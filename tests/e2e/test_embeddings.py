@@ -1,4 +1,4 @@
-"""Embeddings and reranking on both doors, and against the packaged llama-server."""
+"""Embeddings and reranking on both listeners, and against the packaged llama-server."""
 
 import base64
 import json
@@ -113,7 +113,7 @@ class Vectors(EmbeddingTest):
 
     def test_a_long_text_is_refused_cut_or_divided(self):
         text = "word " * 300
-        self.assert_error(self.client.call(type="embed", texts=["a", text]), "E_LIMIT_001", "the model takes 128")
+        self.assert_error(self.client.call(type="embed", texts=["a", text]), "E_LIMIT_001", "the limit of the model is 128")
         cut = self.embed([text], long_input="truncate")[0]
         divided = self.client.call(type="embed", texts=[text], long_input="chunk")
         self.assertAlmostEqual(1, length(divided["embeddings"][0]), places=4)
@@ -126,7 +126,7 @@ class Vectors(EmbeddingTest):
 
     def test_bad_requests_are_refused_by_name(self):
         for body, part in ((dict(), "input"), (dict(input=""), "must not be empty"), (dict(input=[]), "at least one"),
-                           (dict(input=["a", ""]), "input[1]"), (dict(input=["a", 3]), "input[1]"), (dict(input=[1, "a"]), "tokens"),
+                           (dict(input=["a", ""]), "input[1]"), (dict(input=["a", 3]), "input[1]"), (dict(input=[1, "a"]), "token ids"),
                            (dict(input=["a"] * 2049), "2048"), (dict(input="a", dimensions=0), "dimensions"),
                            (dict(input="a", encoding_format="hex"), "encoding_format"),
                            (dict(input="a", uma=dict(task="query")), 'no task "query"'),

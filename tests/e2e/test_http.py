@@ -1,4 +1,4 @@
-"""The HTTP door as OpenAI's clients use it, and as nobody should: Python's http.client, and plain sockets for what that refuses to send."""
+"""The HTTP listener as OpenAI's clients use it, and as nobody should: Python's http.client, and plain sockets for what that refuses to send."""
 
 import contextlib
 import http.client
@@ -250,7 +250,7 @@ class Facts(HttpTest):
         text = connection.getresponse().read().decode()
         samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         self.assertGreater(float(samples["uma_tokens_total"]), 0)
-        self.assertEqual(0, float(samples['uma_worker_queue_depth{worker="0"}']))
+        self.assertEqual(0, float(samples['uma_worker_queue_depth{worker="0",model="tiny"}']))
         # What an endpoint picker reads.
         self.assertEqual(0, float(samples["uma_queue_depth"]))
         self.assertIn("uma_sequences_active", samples)
@@ -260,6 +260,33 @@ class Facts(HttpTest):
             self.assertGreater(float(samples[f"{name}_count"]), 0)
             self.assertEqual(samples[f'{name}_bucket{{le="+Inf"}}'], samples[f"{name}_count"])
         self.assertGreater(float(samples['uma_step_seconds_count{kind="decode"}']), 0)
+
+    def test_metrics_have_help_and_a_type_and_are_those_of_the_socket(self):
+        self.chat()
+        connection = self.connect()
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        self.assertEqual("text/plain; version=0.0.4", answer.getheader("Content-Type"))
+        lines = answer.read().decode().splitlines()
+        families = {}
+        for line in lines:
+            if line.startswith("# HELP "):
+                name, _, about = line.removeprefix("# HELP ").partition(" ")
+                self.assertNotIn(name, families)
+                self.assertTrue(about, name)
+                families[name] = None
+            elif line.startswith("# TYPE "):
+                name, kind = line.removeprefix("# TYPE ").split(" ")
+                self.assertEqual(name, list(families)[-1], "the type follows its help")
+                families[name] = kind
+            else:
+                name = list(families)[-1]
+                ending = r"_(bucket|sum|count)" if families[name] == "histogram" else ""
+                self.assertRegex(line, rf'^{name}{ending}({{(\w+="[^"]*",?)+}})? [-+.e\d]+$')
+        for name, value in self.client.metrics().items():
+            self.assertEqual(value is not None and not isinstance(value, list), f"uma_{name}" in families, name)
+        self.assertEqual({f"uma_worker_{name}" for name in self.client.metrics()["workers"][0]},
+                         {name for name in families if name.startswith("uma_worker_")})
 
     def test_the_kv_cache_is_used_while_a_stream_runs(self):
         connection, answer = self.start_stream(max_tokens=2000, uma={"ignore_eos": True})
@@ -314,7 +341,7 @@ class Hostile(HttpTest):
         self.assertEqual(200, self.chat()[0])
 
 
-class Door(unittest.TestCase):
+class Listener(unittest.TestCase):
     def test_a_named_port_that_is_taken_is_an_error_and_a_wrong_address_too(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             daemon = uma.Daemon(uma.TINY, "--http", f"127.0.0.1:{taken.getsockname()[1]}")

@@ -226,7 +226,7 @@ class Short(ModelsTest):
         self.addCleanup(small.kill)
         small.start()
         self.assertEqual(1, small.process.wait(uma.WAIT_S), "the model that it is to serve can never be loaded")
-        self.assertIn("1.0 MiB may be used in all", small.log())
+        self.assertIn("but the limit is 1.0 MiB", small.log())
 
 
 class FurtherWorkers(ModelsTest):

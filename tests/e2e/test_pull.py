@@ -20,7 +20,7 @@ import unittest
 import urllib.parse
 
 import uma
-from test_cli import CLI, Terminal, environment
+from cli import CLI, Terminal, environment
 
 MODEL = uma.TINY.read_bytes() if uma.TINY.exists() else b""
 OTHER = MODEL[:-1000] + bytes(1000)  # another file of the same length
@@ -204,7 +204,7 @@ class Whole(PullTest):
         lines = result.stdout.splitlines()
         self.assertEqual(str(self.target), lines[0])
         self.assertIn(f"({SIZE} bytes)", lines[1])
-        self.assertIn(f"{sha256(MODEL)} (computed here, checked against nothing)", lines[2])
+        self.assertIn(f"{sha256(MODEL)} (computed here; no checksum to compare with)", lines[2])
         self.assertTrue(lines[3].endswith(f"umad --model {self.target}"))
         self.assertIn("m.gguf: 100 %", result.stderr)
         for made in (self.folder / "data", self.target.parent):
@@ -323,7 +323,7 @@ class Broken(PullTest):
 
     def test_a_length_that_is_too_long(self):
         self.server.paths["/m.gguf"] = self.good.but(content_length=SIZE + 100, takes_ranges=False)
-        self.assert_refused(self.run_pull(self.url), 2, "attempts brought nothing")
+        self.assert_refused(self.run_pull(self.url), 2, "attempts without progress")
         self.assertFalse(self.target.exists())
         self.assertLessEqual(len(self.server.requests), 10)
 
@@ -366,7 +366,7 @@ class Refused(PullTest):
                 self.assertEqual([], os.listdir(self.target.parent))
 
     def test_statuses(self):
-        for status, part in ((401, "a login"), (403, "a login"), (404, "there is no"), (418, "answers 418")):
+        for status, part in ((401, "a login"), (403, "a login"), (404, "does not exist"), (418, "with status 418")):
             with self.subTest(status=status):
                 self.server.next.append(Served(b"no", status=status))
                 self.assert_refused(self.run_pull(self.url, HF_ENDPOINT="http://localhost:1"), 2, part, status)
@@ -378,7 +378,7 @@ class Refused(PullTest):
         self.assertEqual([], os.listdir(self.target.parent))
         result = self.run_pull(self.url, "--sha256", sha256(MODEL).upper())
         self.assert_fetched(result)
-        self.assertIn("(as --sha256 says)", result.stdout)
+        self.assertIn("(matches --sha256)", result.stdout)
 
     def test_a_checksum_over_two_runs(self):
         self.server.next.append(self.good.but(hang_at=FIRST))
@@ -402,18 +402,18 @@ class Refused(PullTest):
         for place in ("file:///etc/passwd", "ftp://127.0.0.1/m.gguf", "http://me:secret@127.0.0.1/"):
             with self.subTest(place=place):
                 self.server.next.append(Served(status=302, headers={"Location": place}))
-                self.assert_refused(self.run_pull(self.url), 2, "redirects to where pull does not go")
+                self.assert_refused(self.run_pull(self.url), 2, "redirects to an address that pull refuses")
 
 
 class Disk(PullTest):
     def test_already_here(self):
         self.assert_fetched(self.run_pull(self.url))
-        self.assert_refused(self.run_pull(self.url), 1, "is there already", "--force")
+        self.assert_refused(self.run_pull(self.url), 1, "already exists", "--force")
         result = self.run_pull(self.url, "--sha256", sha256(MODEL))
         self.assert_fetched(result)
-        self.assertIn("it was here already", result.stdout)
+        self.assertIn("the file was already here", result.stdout)
         self.assertEqual(1, len(self.server.requests))
-        self.assert_refused(self.run_pull(self.url, "--sha256", sha256(OTHER)), 1, "another file")
+        self.assert_refused(self.run_pull(self.url, "--sha256", sha256(OTHER)), 1, "with different contents")
         self.contents.append(OTHER)
         self.server.paths["/m.gguf"] = Served(OTHER)
         self.assert_fetched(self.run_pull(self.url, "--force"), OTHER)
@@ -428,7 +428,7 @@ class Disk(PullTest):
         self.server.next.append(self.good.but(hang_at=FIRST))
         first = self.start(self.url, "--stall-timeout", 600)
         self.wait_part(FIRST)
-        self.assert_refused(self.run_pull(self.url), 2, "another uma-cli is fetching")
+        self.assert_refused(self.run_pull(self.url), 2, "another uma-cli is downloading")
         self.assertEqual(FIRST, self.part.stat().st_size)
         self.server.released.set()
         first.communicate(timeout=uma.WAIT_S)
@@ -438,7 +438,7 @@ class Disk(PullTest):
     def test_a_disk_that_fills_up(self):
         limit = FIRST
         result = self.run_pull(self.url, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
-        self.assert_refused(result, 2, "make room", f"kept in {self.part}")
+        self.assert_refused(result, 2, "free some space", f"kept in {self.part}")
         self.assertEqual(limit, self.part.stat().st_size)
         self.assert_fetched(self.run_pull(self.url))
         self.assertEqual([None, f"bytes={limit}-"], self.server.ranges())
@@ -451,8 +451,8 @@ class Disk(PullTest):
     def test_folders_that_take_no_files(self):
         missing = self.folder / "missing" / "m.gguf"
         self.assert_refused(self.run_pull(self.url, "--out", missing, out=False), 2, "No such file")
-        self.assert_refused(self.run_pull(self.url, "--out", self.folder, out=False), 1, "is no file")
-        self.assert_refused(self.run_pull(self.url, "--out", f"{self.folder}/", out=False), 1, "names no file")
+        self.assert_refused(self.run_pull(self.url, "--out", self.folder, out=False), 1, "is not a regular file")
+        self.assert_refused(self.run_pull(self.url, "--out", f"{self.folder}/", out=False), 1, "is not the path of a file")
         if os.geteuid() != 0:
             self.target.parent.chmod(0o500)
             self.addCleanup(self.target.parent.chmod, 0o700)
@@ -473,12 +473,12 @@ class Hub(PullTest):
         self.target = self.folder / "data" / "uma" / "models" / "m-Q8_0.gguf"
         result = self.run_pull("some/model:q8_0", out=False)
         self.assert_fetched(result)
-        self.assertIn("(as the hub says)", result.stdout)
+        self.assertIn("(matches the hub)", result.stdout)
         self.assertEqual("/api/models/some/model/tree/main?recursive=true", self.server.requests[0][0])
         self.assertEqual("/some/model/resolve/main/sub/m-Q8_0.gguf", self.server.requests[1][0])
         again = self.run_pull("some/model:q8_0", out=False)
         self.assertEqual(0, again.returncode)
-        self.assertIn("it was here already", again.stdout)
+        self.assertIn("the file was already here", again.stdout)
 
     def test_without_a_quant(self):
         self.serve("m-Q2_K.gguf", "m-Q4_K_M.gguf")
@@ -545,7 +545,7 @@ class Hub(PullTest):
     def test_another_checksum_than_the_hub_says(self):
         self.serve("m.gguf", sum_=sha256(OTHER))
         self.assert_refused(self.run_pull("some/model"), 3, sha256(OTHER), sha256(MODEL))
-        self.assert_refused(self.run_pull("some/model", "--sha256", sha256(MODEL)), 3, "the hub gives")
+        self.assert_refused(self.run_pull("some/model", "--sha256", sha256(MODEL)), 3, "the hub lists")
         self.assertEqual([], os.listdir(self.target.parent))
 
     def test_the_token_goes_to_the_hub_only(self):

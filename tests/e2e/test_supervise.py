@@ -104,7 +104,7 @@ class Crash(SuperviseTest):
             daemon.crash(signal.SIGABRT)
             numbers = self.connect(daemon).metrics()
             self.assertEqual((crash, "signal 6"), (numbers["crashes_total"], numbers["last_crash"]))
-        waits = [float(s) for s in re.findall(r"another starts in ([\d.]+) s", daemon.log())]
+        waits = [float(s) for s in re.findall(r"the next one starts in ([\d.]+) s", daemon.log())]
         self.assertEqual([0.1, 0.2, 0.4], waits)
         self.assertEqual(0, daemon.terminate())
 
@@ -139,7 +139,7 @@ class End(SuperviseTest):
         daemon.signal(signal.SIGTERM)
         self.assertEqual("length", client.finish(stream).reason)
         self.assertEqual(0, daemon.wait())
-        self.assertNotIn("second signal: stopping", daemon.log())
+        self.assertNotIn("second signal: cancelling", daemon.log())
 
     def test_a_second_signal_ends_at_once(self):
         daemon = self.started()
@@ -147,10 +147,10 @@ class End(SuperviseTest):
         stream = client.start(type="generate", prompt="on", max_tokens=2000, ignore_eos=True)
         client.wait_token(stream)
         daemon.signal(signal.SIGTERM)
-        uma.until(lambda: "finishing what runs" in daemon.log(), "the first signal came")
+        uma.until(lambda: "finishing requests in flight" in daemon.log(), "the first signal came")
         daemon.signal(signal.SIGINT)
         self.assertEqual(0, daemon.wait())
-        self.assertIn("second signal: stopping", daemon.log())
+        self.assertIn("second signal: cancelling", daemon.log())
 
     def test_a_daemon_that_ends_in_order_is_not_started_again(self):
         daemon = self.started()

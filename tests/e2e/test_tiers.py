@@ -132,7 +132,7 @@ class Files:
         with self.daemon.client() as client:
             self.assertEqual("none", client.session(session)["tier"])
         self.assertEqual(1, len(self.files))
-        self.assertRegex(self.daemon.log(), r"1 stored states of this model are of other settings")
+        self.assertRegex(self.daemon.log(), r"1 stored states of this model are for other settings")
         self.assertEqual(0, self.daemon.terminate(), self.daemon.log())
         self.daemon.arguments = arguments
         self.daemon.start().wait_ready()

@@ -1,5 +1,5 @@
-"""Tools and thoughts over both doors. What a model with random weights says is no call: how replies are read is tested in
-src/capability/reply_parser_test.cpp and src/engine/tool_calls_test.cpp."""
+"""Tools and thoughts over both listeners. What a model with random weights says is no call: how replies are read is tested in
+src/chat/reply_parser_test.cpp and src/engine/router/tool_calls_test.cpp."""
 
 import json
 import pathlib

@@ -48,7 +48,7 @@ class Tune(Folder):
     def test_measures_prints_and_keeps_a_profile_that_the_next_start_reads(self):
         result = self.tune("--seconds", 3)
         self.assertEqual(0, result.returncode, result.stderr)
-        for title in ("threads that decode", "threads that read prompts", "ubatch", "flash attention", "KV layout", "KV type",
+        for title in ("decode threads", "prompt threads", "ubatch", "flash attention", "KV layout", "KV type",
                       "prompts beside streams", "chosen:"):
             self.assertIn(title, result.stdout)
         self.assertRegex(result.stdout, r"1 stream +4 streams +8 streams")
@@ -72,7 +72,7 @@ class Tune(Folder):
                 return daemon.log()
 
         self.assertRegex(log_of(), rf"info .*profile {re.escape(str(path))}\n")
-        self.assertIn(f"profile {path}; set otherwise: threads, kv.layout\n", log_of("--threads", 1, config="kv: {layout: split}\n"))
+        self.assertIn(f"profile {path}; overridden by settings: threads, kv.layout\n", log_of("--threads", 1, config="kv: {layout: split}\n"))
 
         cores = int(re.search(r"(?m)^  cores: (\d+)$", text)[1])
         if cores > 1:  # else there is nothing to choose
@@ -91,7 +91,7 @@ class Tune(Folder):
     def test_quantized_keys_and_values_only_where_allowed(self):
         first = self.tune("--seconds", 1, model=SHIPPED)
         self.assertEqual(0, first.returncode, first.stderr)
-        self.assertIn("--allow-quantized-kv lets it be chosen", first.stdout)
+        self.assertIn("--allow-quantized-kv allows it", first.stdout)
         self.assertRegex(self.profile().read_text(), r"(?m)^  type: f16$")
         # Half the memory, give or take the scales of the blocks.
         memory = [float(value) for value in re.findall(r"(?m)^. (?:f16|q8_0).* ([\d.]+) MiB$", first.stdout)]
@@ -146,7 +146,7 @@ class Tune(Folder):
                 output, log = process.communicate(timeout=uma.WAIT_S)
                 self.assertEqual(status, process.returncode, log)
                 self.assertEqual("", output)
-                self.assertIn("nothing was kept", log)
+                self.assertIn("no profile was written", log)
                 self.assertEqual([], self.profiles())
 
 

@@ -263,7 +263,7 @@ def clean_environment(**extra):
     """The environment of a daemon: this process's without settings of ours, then `extra`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("UMA_")}
     kept.setdefault("ASAN_OPTIONS", "exitcode=99")  # else a finding looks like a refused start, which is 1 too
-    kept["UMA_HTTP"] = "off"  # the default port is one for all; a test that wants the door asks with --http 127.0.0.1:0
+    kept["UMA_HTTP"] = "off"  # the default port is one for all; a test that wants the listener asks with --http 127.0.0.1:0
     kept["UMA_VERIFY"] = "3"  # of what is reused one in three is computed again and compared; what differs is an error in the log
     kept.update({name: str(value) for name, value in extra.items()})
     return kept

@@ -1,5 +1,5 @@
-// Property: whatever the template, parse and render end soon and never crash; what is rendered is UTF-8, and its ranges of user
-// text are in order, apart and inside it. The input is a template, and behind a NUL what the user says to it.
+// Property: for any template, parse and render end soon and never crash; the result is valid UTF-8, and its ranges of user text
+// are in order, disjoint and inside the text. The input is a template, followed by a NUL and a user message.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -7,13 +7,13 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "capability/chat_template.h"
+#include "jinja/chat_template.h"
 
-using uma::capability::ChatTemplate;
-using uma::capability::ChatTemplateInput;
-using uma::capability::jinja::SourceRange;
-using uma::capability::jinja::Text;
-using uma::capability::jinja::Value;
+using uma::jinja::ChatTemplate;
+using uma::jinja::ChatTemplateInput;
+using uma::jinja::SourceRange;
+using uma::jinja::Text;
+using uma::jinja::Value;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

@@ -1,5 +1,5 @@
-// Property: decode_completion never crashes, what it accepts keeps the promises of core/request.h, and what it refuses is
-// refused with an answer that can be sent back. The first byte chooses the form.
+// Property: decode_completion never crashes; accepted requests satisfy core/request.h, and every refusal has an answer that can
+// be sent. The first byte chooses the form.
 #include <cstddef>
 #include <cstdint>
 #include <string>

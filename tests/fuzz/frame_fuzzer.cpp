@@ -1,5 +1,5 @@
-// Property: FrameReader gives the same frames, and the same refusal, however the bytes were cut.
-// The first byte of the input seeds the cuts, the rest is the stream.
+// Property: FrameReader returns the same frames and the same error, however the bytes are divided. The first byte of the input
+// is the seed for the division, the rest is the stream.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ Outcome read_in_pieces(std::string_view stream, uma::Random& random, std::size_t
     const std::size_t size = std::min(stream.size(), static_cast<std::size_t>(1 + random.next_below(piece_bytes_max)));
     reader.append(stream.substr(0, size));
     stream.remove_prefix(size);
-    // Frames may wait for a while, as those of a paused connection do.
+    // Frames may stay unread for a while, like those of a paused connection.
     if (random.next_below(2) == 0) take_frames(reader, outcome);
   }
   take_frames(reader, outcome);

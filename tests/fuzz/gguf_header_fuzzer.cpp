@@ -1,5 +1,5 @@
-// Property: the reader of GGUF headers gives an answer for any bytes, and what it accepts keeps what the header promises: the
-// tensors lie in the file, and the numbers are those of a model. The first byte says how long the file claims to be.
+// Property: the GGUF header reader returns a result for any bytes, and an accepted header is consistent: the tensors are inside
+// the file, and the numbers are within the limits of models. The first byte determines the claimed length of the file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

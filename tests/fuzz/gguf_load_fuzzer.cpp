@@ -1,7 +1,7 @@
-// Property: whatever a model's file is, the daemon's side of its first load goes on and has a verdict. Our reader of headers
-// refuses it with a sentence; or the file is tried by libllama in a child process, as ModelTrials does it, and that ends with a
-// verdict that is known: it passed, the library refused it in order, or it ended the process. A sanitizer's report of our own
-// code in the child is none. The input is the file's header; what follows it, the weights, are zeros.
+// Property: for any model file, the daemon's side of its first load survives and has a verdict. Either our header reader
+// refuses the file with a message, or libllama loads the file in a child process, as in ModelTrials, with a known result: it
+// passed, the library refused it, or the process ended. A sanitizer report about our own code in the child is not a known
+// result. The input is the header of the file, followed by zeros as weights.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -50,8 +50,8 @@ void write_model_file(std::span<const std::uint8_t> header) {
 
 }  // namespace
 
-// Of the child: what the library does to it is the system's to report. What it asks for in vain ends it as a release build.
-extern "C" void __asan_on_error() {  // NOLINT(bugprone-reserved-identifier): its name is the sanitizer's
+// In the child, an impossible allocation aborts as in a release build; the parent sees how the child ended.
+extern "C" void __asan_on_error() {  // NOLINT(bugprone-reserved-identifier): the name is the sanitizer's.
   const std::string_view what = __asan_get_report_description();
   if (what.contains("allocation-size-too-big") || what.contains("out-of-memory") || what.contains("calloc-overflow"))
     std::abort();
@@ -59,7 +59,7 @@ extern "C" void __asan_on_error() {  // NOLINT(bugprone-reserved-identifier): it
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   const std::vector<std::string> arguments(*argv + 1, *argv + *argc);
-  // Started by itself, as umad is by umad.
+  // The program starts itself, as umad does.
   if (!arguments.empty() && arguments[0] == umad::kTrialCommand) std::exit(umad::run_trial_command(arguments));
   ::setenv("ASAN_OPTIONS",
            "handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:detect_leaks=0:exitcode=99", 1);
@@ -85,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   write_model_file(bytes);
   if (const auto identity = llm::trial_identity(model_file()); !identity) {
-    UMA_CHECK(!identity.error().message.empty());  // a projector, or a part of a model
+    UMA_CHECK(!identity.error().message.empty());  // A projector, or a part of a model.
     return 0;
   }
   static const std::string kProgram = fs::read_symlink("/proc/self/exe").string();

@@ -1,23 +1,23 @@
-// Properties: whatever the grammar, it is compiled or refused within a bound of work, and never crashes; along one that is good
-// the text behind the NUL leads nowhere or on, twice to the same place; and a unit of work that the reader counts, which is
-// what streams beside it wait for (GrammarReader::limit_work), is at most so many reads of memory.
+// Properties: any grammar is compiled or refused within a bound of work, and never crashes; with a valid grammar, each byte of
+// the text behind the NUL leads to kNowhere or to a place, and twice to the same place; and a unit of the reader's work, which
+// bounds the wait of other streams (GrammarReader::limit_work), takes a bounded number of memory reads.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
-#include "llm/grammar.h"
+#include "grammar/grammar.h"
 #include "read_count.h"
 
 using uma::fuzz::allow_reads;
 using uma::fuzz::reads_count;
 using uma::fuzz::show_cost;
-using uma::llm::Grammar;
-using uma::llm::GrammarReader;
+using uma::grammar::Grammar;
+using uma::grammar::GrammarReader;
 
 namespace {
 
-// Following it: three times the most that was found, and the tables that are filled for each byte.
+// Three times the maximum that was found, plus the tables for each byte.
 constexpr std::uint64_t kReadsPerUnitMax = 100;
 constexpr std::uint64_t kReadsPerByteMax = 4'000;
 // As for one token (TokenConstraint).
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text = end == std::string_view::npos ? "aaa" : bytes.substr(end + 1);
   GrammarReader reader(*grammar);
   reader.limit_work(kUnitsMax);
-  // What is done beyond its limit, to the end of what it has begun, is small.
+  // Work beyond the limit, to complete a started item, is small.
   allow_reads(2 * kReadsPerUnitMax * kUnitsMax);
   const GrammarReader::Place place = reader.next(GrammarReader::kStart, text);
   (void)reader.can_end(place);
@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   reader.limit_work(kUnitsMax);
   allow_reads(2 * kReadsPerUnitMax * kUnitsMax);
   if (reader.next(GrammarReader::kStart, text) != place) {
-    // More was found out this time than there was work left for before.
+    // Only a look-up with more new work than allowed may fail.
     UMA_CHECK(place == GrammarReader::kNowhere && reader.work() >= kUnitsMax);
   }
   return 0;

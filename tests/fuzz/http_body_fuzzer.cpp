@@ -1,5 +1,5 @@
-// Property: the decoders of HTTP bodies never crash; what they accept is text that can be kept and written, what they refuse is
-// refused with a sentence that can be sent back. Those of /v1/responses and /v1/conversations: responses_body_fuzzer.cpp.
+// Property: the decoders of HTTP bodies never crash; accepted texts can be stored and written, and every refusal has a message
+// that can be sent. responses_body_fuzzer.cpp tests /v1/responses and /v1/conversations.
 #include <cstddef>
 #include <cstdint>
 #include <string>

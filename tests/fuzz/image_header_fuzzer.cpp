@@ -1,13 +1,13 @@
-// Property: whatever the bytes are, the check of an image ends, and what it lets through has a picture within the limits.
+// Property: the check of an image ends for any bytes, and an accepted picture is within the limits.
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include "base/check.h"
-#include "capability/image_header.h"
+#include "image/image_header.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace uma::capability;
+  using namespace uma::image;
   const auto header = check_image(std::as_bytes(std::span(data, size)));
   if (!header) {
     UMA_CHECK(header.error().code == uma::ErrorCode::proto_field);

@@ -1,6 +1,6 @@
-// Counts the reads of memory in sources that are compiled with -fsanitize-coverage=trace-loads (CMakeLists.txt lists them),
-// their loops over the standard library's containers included: a measure of the work they do that depends on no clock and no
-// machine. For one source file of a program.
+// Counts the memory reads of sources compiled with -fsanitize-coverage=trace-loads (CMakeLists.txt lists them), including
+// inlined loops of the standard library: a measure of work that is independent of time and machine. Include it in one source
+// file of a program.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,25 @@
 namespace uma::fuzz {
 
 inline std::uint64_t reads_count = 0;
-inline std::uint64_t reads_max = std::numeric_limits<std::uint64_t>::max();  // the program ends beyond so many
+inline std::uint64_t reads_max = std::numeric_limits<std::uint64_t>::max();  // The program ends after this number of reads.
 
-// Compiling a grammar: five times the most that was found, which takes a tenth of a second in a release build.
+// For compiling a grammar: five times the maximum that was found, which takes a tenth of a second in a release build.
 inline constexpr std::uint64_t kGrammarReadsMax = 100'000'000;
 
-// From now on.
+// Sets the limit for the following reads.
 inline void allow_reads(std::uint64_t count) {
   reads_count = 0;
   reads_max = count;
 }
 
-// For who sets a bound: UMA_FUZZ_COST=1 shows what an input costs.
+// Helps to choose a limit: UMA_FUZZ_COST=1 prints the cost of an input.
 inline void show_cost(const char* what, std::uint64_t count) {
   if (std::getenv("UMA_FUZZ_COST") != nullptr) std::fprintf(stderr, "%s: %llu\n", what, static_cast<unsigned long long>(count));
 }
 
 }  // namespace uma::fuzz
 
-// Their names are the compiler's.
-// NOLINTBEGIN(bugprone-reserved-identifier)
+// The names are the compiler's. NOLINTBEGIN(bugprone-reserved-identifier)
 #define UMA_COUNT_READS_OF(bytes)                                                                         \
   extern "C" __attribute__((no_sanitize("all"))) void __sanitizer_cov_load##bytes(const void* /*place*/); \
   void __sanitizer_cov_load##bytes(const void* /*place*/) {                                               \

@@ -1,6 +1,6 @@
-// Property: however a reply is cut, its parser tells the same; every call has a name and arguments that are JSON or the
-// beginning of it; and what is told in pieces is what is told at the end. The first byte of the input chooses the format, the
-// second seeds the cuts.
+// Property: the parser's result does not depend on how a reply is divided; every call has a name, and arguments that are JSON
+// or a prefix of it; and the streamed parts add up to the final result. The first byte of the input chooses the format, the
+// second is the seed for the division.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,16 +11,16 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "base/utf8.h"
-#include "capability/json_scanner.h"
-#include "capability/reply_parser.h"
+#include "chat/json_scanner.h"
+#include "chat/reply_parser.h"
 
 using uma::Random;
 using uma::ReplyPart;
-using uma::capability::CallSyntax;
-using uma::capability::JsonScanner;
-using uma::capability::ReplyFormat;
-using uma::capability::ReplyParser;
-using uma::capability::ReplyPieces;
+using uma::chat::CallSyntax;
+using uma::chat::JsonScanner;
+using uma::chat::ReplyFormat;
+using uma::chat::ReplyParser;
+using uma::chat::ReplyPieces;
 
 namespace {
 
@@ -58,7 +58,7 @@ Told parse(const ReplyFormat& format, std::string_view text, Random& random, std
   };
   while (!text.empty()) {
     std::size_t size = std::min(text.size(), static_cast<std::size_t>(1 + random.next_below(piece_max)));
-    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) ++size;  // whole characters
+    while (size < text.size() && (static_cast<unsigned char>(text[size]) & 0xc0) == 0x80) ++size;  // Only whole characters.
     parser.push(text.substr(0, size), pieces);
     take();
     text.remove_prefix(size);
@@ -75,9 +75,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   ReplyFormat format{.calls = static_cast<CallSyntax>(data[0] % 5), .tools = {"f"}};
   if ((data[0] & 0x20) != 0) {
-    format.think_open = "<think>";
-    format.think_close = "</think>";
-    format.begins_thinking = (data[0] & 0x40) != 0;
+    format.reasoning_open = "<think>";
+    format.reasoning_close = "</think>";
+    format.begins_with_reasoning = (data[0] & 0x40) != 0;
   }
   Random random(data[1]);
   const std::string text = uma::replace_invalid_utf8({reinterpret_cast<const char*>(data) + 2, size - 2});

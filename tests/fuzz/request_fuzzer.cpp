@@ -1,5 +1,5 @@
-// Property: decode_request never crashes, what it accepts keeps every promise of core/request.h, and what it refuses is refused
-// with a sentence that can be sent back.
+// Property: decode_request never crashes, accepted requests satisfy core/request.h, and every refusal has a message that can be
+// sent.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -1,8 +1,7 @@
-// Property: the decoders of the bodies and queries of /v1/responses and /v1/conversations never crash, and refuse with a
-// sentence that can be sent back. What they accept can be kept by the catalog; a conversation of it is listed whole, however it
-// is cut into pages, every item once; items that are given back say what they said; and what may be taken out is the last
-// message. The first byte chooses what the rest is: a response, a conversation, items, metadata, or the query of a list and
-// ids.
+// Property: the decoders of bodies and queries for /v1/responses and /v1/conversations never crash, and every refusal has a
+// message that can be sent. The catalog can store accepted requests; a conversation is listed completely in any division into
+// pages, every item once; items that are sent back have the same content; and only the last message may be removed. The first
+// byte chooses the kind of the rest: a response, a conversation, items, metadata, or the query of a list and ids.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +27,7 @@ using namespace uma::fuzz;
 constexpr std::string_view kSession = "0123456789abcdef0123456789abcdef";
 constexpr std::string_view kResponse = "fedcba9876543210";
 
-// They can wait in a session.
+// The messages can be the pending input of a session.
 void check_waiting(const std::vector<ChatMessage>& messages) {
   check_messages(messages);
   kv::SessionRecord record;
@@ -37,7 +36,7 @@ void check_waiting(const std::vector<ChatMessage>& messages) {
   UMA_CHECK(kv::impossible_part(record).empty());
 }
 
-// Images stand in messages of users, in order.
+// Images are in messages of users, in order.
 void check_images(const Input& input) {
   std::size_t last = 0;
   for (const InputImage& image : input.images) {
@@ -49,7 +48,7 @@ void check_images(const Input& input) {
   }
 }
 
-// Some of the messages are finished turns, `turns` at most, the others wait.
+// Some of the messages, at most `turns`, are finished turns; the others are pending.
 SessionDetail conversation_of(const std::vector<ChatMessage>& messages, std::size_t turns, std::int32_t dropped) {
   SessionDetail conversation;
   conversation.info.id.value = kSession;
@@ -103,7 +102,7 @@ void check_conversation(const SessionDetail& conversation, std::size_t limit) {
   std::string body = wire::item_page_json({.items = std::move(all), .has_more = false});
   body.replace(body.find("\"data\""), 6, "\"items\"");
   const auto again = wire::decode_items(body);
-  if (!is_accepted(again)) return;  // more than a request may have, together
+  if (!is_accepted(again)) return;  // Together they exceed the limits of a request.
   std::vector<ChatMessage> messages = conversation.messages;
   std::ranges::copy(conversation.pending_messages, std::back_inserter(messages));
   UMA_CHECK(again->messages == messages);

@@ -1,4 +1,4 @@
-"""Builds the fuzzers, runs them one after another and says what they found. script/fuzz --help"""
+"""Builds the fuzzers, runs them one after another and reports their findings. script/fuzz --help"""
 
 import argparse
 import pathlib
@@ -12,21 +12,23 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests/fuzz/corpus"
 ALL = sorted(path.name.removesuffix("_fuzzer.cpp") for path in (ROOT / "tests/fuzz").glob("*_fuzzer.cpp"))
 
-# Longest inputs, in bytes: a file of a model that loads is longer than what says something elsewhere.
+# Maximum length of inputs in bytes: a loadable model file is longer than useful inputs of other fuzzers.
 MAX_LEN = {"gguf_load": 16_384}
-# For one input. A child that loads a model may take a minute of CPU time.
+# Limit for one input. A child that loads a model may take a minute of CPU time.
 TIMEOUT_S = {"gguf_load": 120}
 
-# What reads bytes of others: the sources whose coverage is counted.
+# The sources that decode foreign bytes, whose coverage is counted.
 DECODERS = """
-src/base/utf8.cpp src/base/base64.cpp
-src/capability/chat_template.cpp src/capability/image_header.cpp src/capability/jinja_builtins.cpp src/capability/jinja_interpreter.cpp
-src/capability/jinja_lexer.cpp src/capability/jinja_parser.cpp src/capability/jinja_value.cpp src/capability/json_pattern.cpp
-src/capability/json_reader.cpp src/capability/json_scanner.cpp src/capability/json_schema.cpp src/capability/reply_parser.cpp
-src/engine/context_shift.cpp src/engine/portable_session.cpp src/engine/record_input.cpp
-src/kv/portable_state.cpp src/kv/record_check.cpp src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp
-src/llm/gbnf.cpp src/llm/gguf_header.cpp src/llm/grammar.cpp src/llm/state_values.cpp
-src/wire/embedding_codec.cpp src/wire/field_reader.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
+src/base/base64.cpp src/base/utf8.cpp src/chat/json_scanner.cpp src/chat/reply_parser.cpp
+src/engine/session/context_shift.cpp src/engine/session/portable_session.cpp src/engine/session/record_input.cpp
+src/grammar/gbnf.cpp src/grammar/grammar.cpp src/grammar/json_pattern.cpp src/grammar/json_schema.cpp
+src/grammar/json_schema_flatten.cpp src/grammar/json_schema_formats.cpp src/grammar/json_schema_numbers.cpp
+src/grammar/json_schema_values.cpp src/image/image_header.cpp src/jinja/builtins.cpp src/jinja/chat_template.cpp
+src/jinja/collection_builtins.cpp src/jinja/expression_parser.cpp src/jinja/interpreter.cpp src/jinja/json_reader.cpp
+src/jinja/lexer.cpp src/jinja/number_builtins.cpp src/jinja/parser.cpp src/jinja/text_builtins.cpp src/jinja/value.cpp
+src/jinja/value_tests.cpp src/json/field_reader.cpp src/kv/portable_state.cpp src/kv/record_check.cpp
+src/kv/record_rows.cpp src/kv/session_file.cpp src/kv/state_file.cpp src/llm/gguf_header.cpp src/llm/state_values.cpp
+src/wire/embedding_codec.cpp src/wire/frame.cpp src/wire/generate_fields.cpp src/wire/image_fields.cpp
 src/wire/openai_codec.cpp src/wire/query.cpp src/wire/request_codec.cpp src/wire/responses_codec.cpp
 """.split()
 
@@ -47,17 +49,17 @@ def command(folder, name, *flags):
 
 
 def run(folder, found, name, seconds, fresh):
-    """One line of what happened; whether something was found."""
+    """Prints one line with the result. Returns whether something was found."""
     new = found / name
     new.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as empty, open(found / f"{name}.log", "w", encoding="utf-8", errors="replace") as log:
-        # The corpus in the tree is only read.
+        # The corpus in the repository is only read.
         folders = [empty if fresh else new, CORPUS / name]
         flags = [f"-max_total_time={seconds}", f"-artifact_prefix={found}/{name}-", *folders]
         status = subprocess.run(command(folder, name, *flags), stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     text = (found / f"{name}.log").read_text(encoding="utf-8", errors="replace")
     runs = ([int(number) for number in re.findall(r"^#(\d+)", text, re.M)] or [0])[-1]
-    # It ends with the input that it is at.
+    # The fuzzer ends after its current input.
     took_s = max([int(number) for number in re.findall(r"^Done \d+ runs in (\d+) second", text, re.M)] or [seconds])
     corpus = (re.findall(r"corp: (\d+)/(\S+)", text) or [("0", "0b")])[-1]
     points = (re.findall(r"cov: (\d+)", text) or ["0"])[-1]
@@ -81,7 +83,7 @@ def search(options):
 
 
 def coverage(options):
-    """Lines of the decoders that the corpora reach, in the tree and found."""
+    """Counts the lines of the decoders that the corpora reach, those in the repository and new ones."""
     for tool in ("llvm-profdata-19", "llvm-cov-19"):
         if shutil.which(tool) is None:
             sys.exit(f"fuzz: {tool} is missing: install llvm-19 (script/bootstrap does)")
@@ -123,10 +125,10 @@ def coverage(options):
 
 def main():
     parser = argparse.ArgumentParser(prog="script/fuzz", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="which, such as grammar or session_import (default: all)")
-    parser.add_argument("--minutes", type=float, default=1, help="for each (default 1)")
-    parser.add_argument("--seconds", type=float, help="for each, instead")
-    parser.add_argument("--fresh", action="store_true", help="begin with the corpora in the tree alone, and keep no new inputs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="fuzzers to run, such as grammar or session_import (default: all)")
+    parser.add_argument("--minutes", type=float, default=1, help="minutes per fuzzer (default 1)")
+    parser.add_argument("--seconds", type=float, help="seconds per fuzzer, instead of --minutes")
+    parser.add_argument("--fresh", action="store_true", help="begin with the corpora in the repository only, and keep no new inputs")
     parser.add_argument("--coverage", action="store_true", help="count the lines of the decoders that the corpora reach")
     options = parser.parse_args()
     options.names = [name.removesuffix("_fuzzer") for name in options.names] or ALL

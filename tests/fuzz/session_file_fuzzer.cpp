@@ -1,6 +1,6 @@
-// Properties: decode_session_file never crashes, and accepts nothing but what encode_session_file makes, byte for byte. Random
-// bytes never have the right checksum, so each input is also tried as what lies between length and checksum. read_state never
-// crashes on what follows a conversation, and what it accepts are the bytes of state_parts.
+// Properties: decode_session_file never crashes, and accepts only the exact output of encode_session_file. Random bytes never
+// have the right checksum, so each input is also tested as the part between length and checksum. read_state never crashes on
+// the bytes behind a conversation, and accepts only the exact output of state_parts.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ void check(std::span<const std::byte> bytes) {
   UMA_CHECK(std::ranges::equal(kv::encode_session_file(*file), bytes));
 }
 
-// The input is a head as far as it is padded to blocks, with its checksum made right, and then the payload.
+// The input is a head padded to blocks, which gets a valid checksum, followed by the payload.
 void check_state(std::span<const std::byte> input) {
   Bytes bytes(input.begin(), input.end());
   if (const auto head_bytes = kv::state_head_bytes(bytes); head_bytes && *head_bytes <= bytes.size()) {

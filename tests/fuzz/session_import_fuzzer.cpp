@@ -1,10 +1,9 @@
-// Property: whatever session is accepted from a file survives all that clients can do with it. What the router commits is
-// possible (kv/record_check.h), the catalog keeps it and gives it back equal, now and after a restart; its own export is
-// accepted again; every request has one reply; and no invariant breaks, least of all a UMA_CHECK.
-//
-// The input: a byte that says how many operations follow (31 at most) and which template the model has, the operations, and the
-// file. Magic, version, length, vocabulary and checksum of the file's conversation are put right, unless the first byte says
-// that the vocabulary stays as it is: then it is another one, and all tokens are made anew.
+// Property: any session that is accepted from a file survives all operations of clients. The router's commits are valid
+// (kv/record_check.h), the catalog stores them and returns them unchanged, also after a restart; its export is accepted again;
+// every request has one reply; and no invariant is violated, above all no UMA_CHECK.
+// The input: a byte with the number of operations (at most 31) and the template of the model, the operations, and the file.
+// Magic, version, length, vocabulary and checksum of the file's conversation are corrected, unless the first byte requests a
+// foreign vocabulary: then all tokens are computed again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -22,16 +21,17 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/thrown.h"
-#include "engine/context_shift.h"
-#include "engine/lane.h"
-#include "engine/portable_session.h"
+#include "engine/lane/lane.h"
+#include "engine/model/worker_source_test_support.h"
 #include "engine/router/router.h"
-#include "engine/worker_source_test_support.h"
+#include "engine/session/context_shift.h"
+#include "engine/session/portable_session.h"
 #include "kv/record_check.h"
 #include "kv/session_file.h"
 #include "kv/sqlite_catalog.h"
 #include "testing/fake_model.h"
 #include "testing/image_bytes.h"
+#include "testing/recording_sink.h"
 #include "testing/sim_clock.h"
 
 namespace {
@@ -45,13 +45,13 @@ using testing::FakeOptions;
 const TenantId kTenant{"fuzz"};
 constexpr std::size_t kOperationsMax = 31;
 constexpr std::size_t kSessionsMax = 8;
-// Of a chat whose past is written otherwise than it was said.
+// A template that changes the text of earlier messages.
 constexpr std::string_view kForgetful =
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + (message.content if loop.last or message.role == "
     "'user' else message.content.upper()) + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}"
     "{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-// A folder in memory where there is one, for as long as the program runs.
+// A folder, in memory if possible, for the lifetime of the program.
 class Folder {
  public:
   Folder() {
@@ -74,7 +74,7 @@ class Folder {
   fs::path path_;
 };
 
-// The real one, and what it was told: both must say the same.
+// The real catalog and a copy of its input; both must agree.
 class WatchedCatalog final : public kv::Catalog {
  public:
   explicit WatchedCatalog(std::string path) : path_(std::move(path)) { open(); }
@@ -108,7 +108,7 @@ class WatchedCatalog final : public kv::Catalog {
   }
   bool step() override { return sqlite_->step(); }
 
-  // REQUIRES: nothing waits. All that was kept is there again.
+  // REQUIRES: no call waits. Reopens the catalog and checks that everything is there.
   void reopen() {
     sqlite_.reset();
     open();
@@ -133,16 +133,6 @@ class WatchedCatalog final : public kv::Catalog {
   std::map<SessionId, kv::RecordPtr> kept_;
 };
 
-class OneEndSink final : public EventSink {
- public:
-  bool deliver(const Event& event) override {
-    UMA_CHECK(!has_ended);
-    has_ended = is_terminal(event);
-    return true;
-  }
-  bool has_ended = false;
-};
-
 // A daemon without threads.
 class Life {
  public:
@@ -161,7 +151,7 @@ class Life {
     sessions_.push_back(made->info.id);
     return made->info.id;
   }
-  // One of the sessions does, or suffers, what the byte says.
+  // Runs the operation of the byte on one of the sessions.
   void operate(std::uint8_t operation);
   void restart() {
     lane_->close();
@@ -172,7 +162,7 @@ class Life {
     catalog_.reopen();
     begin();
   }
-  // Of every session all that the engine may make of it when its context is full.
+  // Checks every possible result of a full context for each session.
   void check_drops() const {
     for (const auto& [id, record] : catalog_.kept()) {
       const auto length = static_cast<std::int32_t>(record->chain.size() + record->pending.size());
@@ -186,22 +176,22 @@ class Life {
 
  private:
   void begin() {
-    kept_images_ = std::make_shared<engine::KeptImages>((folder_.path() / "images").string(), 1 << 20);
+    kept_images_ = std::make_shared<image::KeptImages>((folder_.path() / "images").string(), 1 << 20);
     engine::RouterOptions options;
     options.seed = ++lives_;
-    options.record_bytes_max = 0;  // what nobody uses is read from the catalog each time
+    options.record_bytes_max = 0;  // Unused sessions are read from the catalog each time.
     options.on_images_free = [this](const std::vector<std::string>& ids, const auto& is_used) {
       kept_images_->remove(ids, is_used);
     };
     router_ = std::make_unique<engine::Router>(options, source_, catalog_, store_, preparer_, clock_);
-    vision_ = std::make_shared<engine::Vision>(
+    vision_ = std::make_shared<image::ImageEncoder>(
         std::make_unique<testing::FakeProjector>(),
-        engine::VisionOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_images_}, clock_);
+        image::ImageEncoderOptions{.allowed_dirs = {}, .cache_bytes_max = 1000, .kept = kept_images_}, clock_);
     engine::LaneOptions lane;
     lane.store = &store_;
     lane.stored_tokens_min = 1;
     lane.encode = [vision = vision_](const TenantId& tenant, const std::string& image,
-                                     std::move_only_function<void(Expected<engine::EncodedPtr>)> then) {
+                                     std::move_only_function<void(Expected<image::EncodedPtr>)> then) {
       vision->post(tenant, [vision, image, then = std::move(then)]() mutable { then(vision->encode(image)); });
     };
     lane_ = std::make_unique<engine::Lane>(
@@ -239,10 +229,10 @@ class Life {
   }
   void generate(GenerateRequest request, std::int32_t max_tokens) {
     request.options.max_tokens = max_tokens;
-    const auto sink = std::make_shared<OneEndSink>();
+    const auto sink = std::make_shared<testing::RecordingSink>();
     router_->generations().start(RequestId{++last_request_}, kTenant, std::move(request), {sink});
     settle();
-    UMA_CHECK(sink->has_ended);
+    UMA_CHECK(sink->terminal);
   }
   void respond(const SessionId& session, int how);
   void export_and_import(const SessionId& session, bool with_kv);
@@ -251,7 +241,7 @@ class Life {
     return {.text = {}, .messages = {{"user", std::move(text)}}};
   }
 
-  const std::shared_ptr<const FakeModel> model_;  // shared with what the router serves
+  const std::shared_ptr<const FakeModel> model_;  // Shared with the router's model table.
   const FakeOptions options_;
   Folder& folder_;
   testing::SimClock clock_;
@@ -259,8 +249,8 @@ class Life {
   kv::StateStore store_{{.warm_bytes_max = 1 << 20}, nullptr, clock_};
   engine::NamedModels source_;
   engine::Preparer preparer_;
-  std::shared_ptr<engine::KeptImages> kept_images_;
-  std::shared_ptr<engine::Vision> vision_;
+  std::shared_ptr<image::KeptImages> kept_images_;
+  std::shared_ptr<image::ImageEncoder> vision_;
   std::unique_ptr<engine::Router> router_;
   std::unique_ptr<engine::Lane> lane_;
   std::vector<SessionId> sessions_;
@@ -271,7 +261,7 @@ class Life {
 void Life::operate(std::uint8_t operation) {
   const int how = operation / 16;
   const SessionId id = sessions_[static_cast<std::size_t>(how) % sessions_.size()];
-  if (!catalog_.kept().contains(id)) return;  // it has ended
+  if (!catalog_.kept().contains(id)) return;  // The session has ended.
   const kv::RecordPtr record = catalog_.kept().at(id);
   const std::string text(static_cast<std::size_t>(1 + how * how), static_cast<char>('a' + how));
   switch (operation % 16) {
@@ -361,7 +351,7 @@ void Life::respond(const SessionId& session, int how) {
   generate(std::move(request), 1 + how);
 }
 
-// What comes out goes in again, and is the same.
+// The export of a session can be imported again, and is equal.
 void Life::export_and_import(const SessionId& session, bool with_kv) {
   const kv::SessionRecord record = *catalog_.kept().at(session);
   auto exported = ask<ExportedSession>([&](auto reply) {
@@ -370,7 +360,7 @@ void Life::export_and_import(const SessionId& session, bool with_kv) {
   UMA_CHECK(exported.has_value());
   const auto made = import(std::format("copy {}", sessions_.size()), std::move(exported->file));
   if (!made) {
-    UMA_CHECK(made.error().code == ErrorCode::limit_context);  // it was full
+    UMA_CHECK(made.error().code == ErrorCode::limit_context);  // The session was full.
     return;
   }
   const kv::SessionRecord& copy = *catalog_.kept().at(*made);
@@ -384,11 +374,11 @@ struct Model {
         model(std::make_shared<const FakeModel>(options)),
         vocabulary(engine::vocabulary_of(*model)) {}
   FakeOptions options;
-  std::shared_ptr<const FakeModel> model;  // as the router has it
+  std::shared_ptr<const FakeModel> model;  // As in the router.
   kv::Checksum vocabulary;
 };
 
-// The input's file as somebody would send it who knows the format.
+// Corrects the input's file like an attacker who knows the format.
 Bytes put_right(std::span<const std::byte> input, const Model& model, bool is_of_model) {
   constexpr std::size_t kVocabularyAt = 20;
   constexpr std::size_t kSmallest = kVocabularyAt + 2 * sizeof(kv::Checksum);
@@ -420,7 +410,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Bytes file =
       put_right(std::as_bytes(std::span(data, size).subspan(1 + operations_count)), model, (data[0] & 0x40) == 0);
 
-  // Most files are refused: a life of its own only for others.
+  // Most files are refused, so a daemon is only made for accepted ones.
   const auto conversation =
       kv::decode_session_file(std::span(file).first(kv::conversation_bytes(std::span(file).first<kv::kSessionPrefixBytes>())));
   if (!conversation) {

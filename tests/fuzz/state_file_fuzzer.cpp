@@ -1,6 +1,6 @@
-// Property: decode_state_head never crashes, and accepts nothing but what encode_state_head makes, byte for byte. Random bytes
-// never have the right checksum, so each input is also tried as a head without its padding and checksum: version, length and
-// these are put right.
+// Property: decode_state_head never crashes, and accepts only the exact output of encode_state_head. Random bytes never have
+// the right checksum, so each input is also tested as a head without padding and checksum, which are added together with
+// version and length.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,17 +22,17 @@ void check(std::span<const std::byte> bytes) {
     UMA_CHECK(head.error().code == ErrorCode::runtime_decode && !head.error().message.empty());
     return;
   }
-  kv::StateImage image{.identity = head->identity, .tokens = head->tokens, .pieces = {}};
-  if (head->file_bytes > 1 << 20) return;  // true of the head, too much for this program
+  kv::Snapshot snapshot{.identity = head->identity, .tokens = head->tokens, .pieces = {}};
+  if (head->file_bytes > 1 << 20) return;  // A valid head, but too large for this program.
   std::uint64_t file_bytes = bytes.size();
   std::int32_t begin = 0;
   for (const kv::StatePieceEntry& piece : head->pieces) {
-    image.pieces.push_back({begin, piece.end, Bytes(piece.bytes)});
+    snapshot.pieces.push_back({begin, piece.end, Bytes(piece.bytes)});
     file_bytes += kv::in_blocks(piece.bytes);
     begin = piece.end;
   }
   UMA_CHECK(file_bytes == head->file_bytes);
-  UMA_CHECK(std::ranges::equal(kv::encode_state_head(head->owner, image, head->checksum), bytes));
+  UMA_CHECK(std::ranges::equal(kv::encode_state_head(head->owner, snapshot, head->checksum), bytes));
 }
 
 }  // namespace

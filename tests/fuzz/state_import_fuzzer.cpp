@@ -1,10 +1,9 @@
-// Property: whatever KV comes with a session's file, it is refused with a sentence, or it is the state that the file says: of
-// this identity and these tokens, in pieces only where the context knows them, byte for byte what is written out again, and
-// every key and value in it is finite by a second way of reading the library's format.
-//
-// The input: two bytes, the length of the head without its padding (12 bits) and four flags, then that head, then the payload,
-// one piece after another without padding. Magic, version, lengths, padding and checksums are put right; a flag says that the
-// payload's is left as it is.
+// Property: any KV in a session file is refused with a message, or it is the state that the file declares: it has this identity
+// and these tokens, has several pieces only if the context supports them, is written again with the same bytes, and an
+// independent parser of the library's format finds every key and value finite.
+// The input: two bytes with the length of the head without padding (12 bits) and four flags, then the head, then the payload,
+// one piece after another without padding. Magic, version, lengths, padding and checksums are corrected; a flag keeps the
+// checksum of the payload unchanged.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -26,9 +25,9 @@ namespace {
 using namespace uma;
 
 constexpr std::uint64_t kFileBytesMax = 1 << 18;
-constexpr std::size_t kChecksumAt = kv::kStatePrefixBytes;  // of the payload, in a head
+constexpr std::size_t kChecksumAt = kv::kStatePrefixBytes;  // Position of the payload's checksum in a head.
 
-// --- the second way of reading, number by number
+// --- the independent parser
 
 float as_float(std::uint16_t half) {
   const int exponent = half >> 10 & 0x1f;
@@ -69,7 +68,7 @@ bool are_numbers_finite(std::span<const std::byte> bytes, std::int32_t type) {
   return true;
 }
 
-// REQUIRES: check_state_values() has said that it is one.
+// REQUIRES: check_state_values() accepted the state.
 bool is_state_finite(std::span<const std::byte> state) {
   ByteReader in(state);
   (void)in.take(8);
@@ -126,21 +125,21 @@ void check_file(const Bytes& file, const std::string& identity, bool knows_piece
   PortableReader in(portable);
   kv::BytePool pool(0);
   pool.limit(2 * kFileBytesMax);
-  const auto image =
+  const auto snapshot =
       kv::read_state(in, identity, knows_pieces, chain, pool, [&pool](std::uint64_t bytes) { return pool.reserve(bytes); });
-  if (!image) {
-    UMA_CHECK(!image.error().message.empty());
+  if (!snapshot) {
+    UMA_CHECK(!snapshot.error().message.empty());
     return;
   }
-  UMA_CHECK(image->identity == identity && !image->tokens.empty() && image->tokens.size() <= chain.size());
-  UMA_CHECK(std::ranges::equal(image->tokens, chain.first(image->tokens.size())));
-  UMA_CHECK(knows_pieces || image->pieces.size() == 1);
-  UMA_CHECK(kv::check_fits(*image, identity).has_value());
+  UMA_CHECK(snapshot->identity == identity && !snapshot->tokens.empty() && snapshot->tokens.size() <= chain.size());
+  UMA_CHECK(std::ranges::equal(snapshot->tokens, chain.first(snapshot->tokens.size())));
+  UMA_CHECK(knows_pieces || snapshot->pieces.size() == 1);
+  UMA_CHECK(kv::check_fits(*snapshot, identity).has_value());
   Bytes again;
-  for (const auto part : kv::state_parts(kv::portable_head(*image), *image))
+  for (const auto part : kv::state_parts(kv::portable_head(*snapshot), *snapshot))
     again.insert(again.end(), part.begin(), part.end());
   UMA_CHECK(std::ranges::equal(again, file));
-  for (const kv::StatePiece& piece : image->pieces) check_values(piece.bytes);
+  for (const kv::SnapshotPiece& piece : snapshot->pieces) check_values(piece.bytes);
 }
 
 }  // namespace
@@ -165,11 +164,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     check_file(head, "", knows_pieces, {});
     return 0;
   }
-  kv::StateImage image{.identity = decoded->identity, .tokens = decoded->tokens, .pieces = {}};
+  kv::Snapshot snapshot{.identity = decoded->identity, .tokens = decoded->tokens, .pieces = {}};
   std::int32_t begin = 0;
   Bytes pieces;
   for (const kv::StatePieceEntry& entry : decoded->pieces) {
-    kv::StatePiece& piece = image.pieces.emplace_back(begin, entry.end, Bytes());
+    kv::SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, entry.end, Bytes());
     const auto given = payload.first(std::min<std::size_t>(entry.bytes, payload.size()));
     payload = payload.subspan(given.size());
     piece.bytes.assign(given.begin(), given.end());
@@ -179,7 +178,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     begin = entry.end;
   }
   if (!keeps_checksum) {
-    const kv::Checksum checksum = kv::checksum_of(image);
+    const kv::Checksum checksum = kv::checksum_of(snapshot);
     std::memcpy(head.data() + kChecksumAt, &checksum, sizeof checksum);
     put_checksum(head);
   }
@@ -188,7 +187,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::vector<Token> chain = decoded->tokens;
   if (has_more_tokens) chain.push_back(1);
   check_file(file, is_of_other ? decoded->identity + "x" : decoded->identity, knows_pieces, chain);
-  // Cut off, or with something behind it.
+  // Truncated, or with additional bytes.
   file.pop_back();
   check_file(file, decoded->identity, knows_pieces, chain);
   return 0;

@@ -1,4 +1,4 @@
-// What the decoders of text from outside must keep to, for the fuzzers of bodies and frames.
+// Checks for the results of decoders, for the fuzzers of bodies and frames.
 #pragma once
 
 #include <expected>
@@ -8,13 +8,13 @@
 #include "base/check.h"
 #include "base/utf8.h"
 #include "core/request.h"
-#include "wire/field_reader.h"
+#include "json/field_reader.h"
 #include "wire/json_body.h"
 #include "wire/openai_codec.h"
 
 namespace uma::fuzz {
 
-// Text that can be kept and written.
+// Checks text that is stored and written.
 inline void check_text(std::string_view text) {
   UMA_CHECK(is_utf8(text));
   UMA_CHECK(!text.contains('\0'));
@@ -23,7 +23,7 @@ inline void check_text(std::string_view text) {
 inline void check_object(std::string_view text) {
   check_text(text);
   boost::system::error_code problem;
-  UMA_CHECK(wire::parse_json(text, {}, problem).is_object() && !problem);
+  UMA_CHECK(json::parse(text, {}, problem).is_object() && !problem);
 }
 
 inline void check_messages(const std::vector<ChatMessage>& messages) {
@@ -34,7 +34,7 @@ inline void check_messages(const std::vector<ChatMessage>& messages) {
   }
 }
 
-// What is refused is refused with a sentence that can be sent back.
+// Checks that a refusal has a message that can be sent.
 template <class T>
 bool is_accepted(const std::expected<T, wire::RejectedBody>& decoded) {
   if (decoded) return true;

@@ -1,5 +1,5 @@
-"""The daemon that is attacked: a model whose text is known, with a projector, beside one that embeds and one that ranks; limits low enough
-to be reached; a key for attackers, and one for victims."""
+"""The attacked daemon: a chat model with known output and a projector, an embedding model and a reranker; limits low enough
+to be reached; one key for attackers and one for victims."""
 
 import contextlib
 import http.client
@@ -21,9 +21,9 @@ from test_supervise import SupervisedDaemon
 
 MIB = 1 << 20
 MODELS = {"embeds": "tiny-embed.gguf", "ranks": "tiny-rerank.gguf"}
-# What may be kept in memory after an attack, beyond the least that the daemon had: stored states, encoded images, 16 MiB of compiled grammars.
+# Allowed growth of memory after an attack: stored states, encoded images, 16 MiB of compiled grammars;
 WARM_BYTES, IMAGE_CACHE_BYTES, GRAMMAR_BYTES = 8 * MIB, 4 * MIB, 16 * MIB
-# And what an allocator does not give back: arenas of a dozen threads that had requests of megabytes in them.
+# plus memory that the allocator keeps: arenas of a dozen threads after requests of several megabytes.
 SLACK_BYTES = 96 * MIB
 GROWTH_BYTES_MAX = WARM_BYTES + IMAGE_CACHE_BYTES + GRAMMAR_BYTES + SLACK_BYTES
 
@@ -35,7 +35,7 @@ CONFIG = {
 
 
 class Arena:
-    """A daemon inside `with`; `is_supervised`: one that may be killed."""
+    """A daemon as a context manager. `is_supervised`: it is restarted after a kill."""
 
     def __init__(self, is_supervised=False):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="uma-hostile-"))
@@ -75,7 +75,7 @@ class Arena:
         return attackers.Target(self.daemon.socket_path, self.port, self.keys["attacker"], others_session)
 
     def request(self, method, path, body=None, who="victim"):
-        """Status and answer, on a connection of its own."""
+        """Returns status and answer, on a new connection."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), {"Authorization": "Bearer " + self.keys[who]})
@@ -85,7 +85,7 @@ class Arena:
             connection.close()
 
     def warm_up(self):
-        """Every model is loaded and has computed, so that what is allocated once is there."""
+        """Loads every model and computes once, so that one-time allocations are done."""
         with self.daemon.client() as client:
             client.generate("the cat", max_tokens=100, ignore_eos=True)
             for kind in ("embed", "rerank", "embed_image"):
@@ -98,7 +98,7 @@ class Arena:
 
     @contextlib.contextmanager
     def victims(self, *kinds):
-        """Victims at work inside; afterwards the object has what each kind has heard."""
+        """Runs the victims as a context manager; afterwards the object has the report of each kind."""
         given = {"port": self.port, "key": self.keys["victim"], "kinds": kinds}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.Popen([sys.executable, "-B", pathlib.Path(__file__).with_name("victims.py"), json.dumps(given)],
@@ -118,14 +118,14 @@ class Arena:
         with self.daemon.client() as client:
             return client.metrics()
 
-    # What the system knows of the process that serves
+    # The serving process, as the system sees it
 
     @property
     def pid(self):
         return self.daemon.child() if self.is_supervised else self.daemon.process.pid
 
     def memory(self, field):
-        """Bytes, by a field's name in the process's status: VmRSS, VmHWM."""
+        """Bytes of a field in the process's status: VmRSS, VmHWM."""
         text = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE).group(1)) * 1024
 
@@ -135,7 +135,7 @@ class Arena:
     # After the attack
 
     def end_all_sessions(self):
-        """Ends what the attackers left, and what the victims have."""
+        """Deletes the sessions of attackers and victims."""
         for who in self.keys:
             _, answer = self.request("GET", "/v1/sessions", who=who)
             for session in answer["data"]:
@@ -147,7 +147,7 @@ class Arena:
                 assert answer["event"] == "ack", answer
 
     def left_over(self):
-        """The accounts that must be empty when nobody asks for anything, as far as they are not."""
+        """The accounts that must be empty without requests, but are not."""
         metrics = self.metrics()
         names = ("request_bytes", "requests_open", "sequences_active", "queue_depth", "embed_queue_depth", "kept_image_bytes", "sessions",
                  "exceptions_total")
@@ -157,7 +157,7 @@ class Arena:
         return left
 
     def wait_empty(self):
-        """Waits until every account is empty, and no descriptor is open that was not before. Raises where that never happens."""
+        """Waits until every account is empty and no additional descriptor is open. Raises an exception after a time limit."""
         self.end_all_sessions()
         left = {}
 

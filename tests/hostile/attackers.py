@@ -1,5 +1,5 @@
-"""Clients that know the protocols and break them, each step by a seed of its own. What the daemon must not do (judge.py) is kept in the Account
-as a fault."""
+"""Clients that break the protocols on purpose, each step with its own seed. Violations by the daemon (judge.py) are recorded in the Account
+as faults."""
 
 import base64
 import collections
@@ -19,11 +19,11 @@ import surface
 import uma
 from judge import Fault, check_answer, check_event
 
-FRAME_BYTES_MAX = 16 << 20  # where a model reads images
+FRAME_BYTES_MAX = 16 << 20  # With a model that takes images.
 
 
 class Account:
-    """What all attackers have done and seen. Thread-safe."""
+    """The requests and results of all attackers. Thread-safe."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -49,7 +49,7 @@ class Account:
 
 
 class Target:
-    """Where the daemon is. `epoch` grows when it is about to be killed, and when it is there again: it is odd in between."""
+    """The addresses of the daemon. `epoch` increases before each kill and after each restart: it is odd in between."""
 
     def __init__(self, socket_path, port, key, others_session=None):
         self.socket_path = socket_path
@@ -61,7 +61,7 @@ class Target:
 
 
 class Shared:
-    """One stream of bytes for http.client's parsers of several answers, none of which closes it."""
+    """A byte stream with several answers for http.client's parsers, which cannot close it."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -81,12 +81,12 @@ class _Unclosed:
 
 
 class Refused(Exception):
-    """The daemon closed the connection where it may."""
+    """The daemon closed the connection, as it may here."""
 
 
 class Attacker:
-    """One hostile client: a connection of each kind, and sessions of its own. Used by one thread. `patience_s`: how long it may
-    leave the daemon waiting, or wait for it, in one step."""
+    """One hostile client with a connection of each kind and its own sessions. Used by one thread. `patience_s`: the limit for
+    making the daemon wait, or waiting for it, in one step."""
 
     SLOW_S = 0.05  # between two bytes of a slow client
 
@@ -118,7 +118,7 @@ class Attacker:
     # Steps
 
     def run(self, steps=None, until=None):
-        """So many steps, or steps until the time."""
+        """Runs this many steps, or steps until the time."""
         number = 0
         while (steps is None or number < steps) and (until is None or time.monotonic() < until):
             self.step(number)
@@ -158,7 +158,7 @@ class Attacker:
         self.held = []
 
     def make_things(self):
-        """Sessions, a response and files that requests can name."""
+        """Makes sessions, a response and files for requests."""
         if self.rng.random() < 0.3:
             self.clear()
         client = self.client()
@@ -186,7 +186,7 @@ class Attacker:
         return None
 
     def clear(self):
-        """Ends the sessions of both tenants, those of other attackers too: there is a quota."""
+        """Deletes the sessions of both tenants, including those of other attackers, because there is a quota."""
         for session in self.client().call(type="list_sessions")["sessions"]:
             self.client().call(type="end_session", session_id=session["session_id"])
         status, sessions = self.ask("GET", "/v1/sessions", None)
@@ -195,7 +195,7 @@ class Attacker:
         self.things = {}
 
     def filled(self, text):
-        """A path or a body with the names of what exists, now and then of what is another tenant's or nobody's."""
+        """A path or a body with existing names, sometimes names of another tenant or unknown names."""
         def name(found):
             kind = found.group(1).decode()
             self.names += 1
@@ -226,7 +226,7 @@ class Attacker:
         return self.head(method, path, "Content-Type: application/json", f"Content-Length: {len(body)}") + body
 
     def exchange(self, method, path, body):
-        """One request that is framed as it should be; its answer, checked."""
+        """Sends one well-formed request and returns the checked answer."""
         data = self.sent = self.request_bytes(method, path, body)
         connection = self.http_connection()
         is_too_long = body is not None and len(body) > 1 << 20
@@ -254,7 +254,7 @@ class Attacker:
         return self.exchange(method, path, None if body is None else json.dumps(body).encode())
 
     def route(self):
-        """A route by chance; those with a body are the larger part of the surface."""
+        """Chooses a random route; most have a body."""
         route = self.rng.choice(surface.ROUTES)
         return route if route.body is not None or self.rng.random() < 0.3 else self.rng.choice(surface.ROUTES)
 
@@ -299,7 +299,7 @@ class Attacker:
         self.exchange(method, path.decode("latin-1"), body)
 
     def http_raw(self, data, ends=True):
-        """Bytes that may be no request at all; every answer to them is checked."""
+        """Sends bytes that may be invalid HTTP, and checks every answer."""
         self.sent = data
         received = b""
         with self.open_tcp() as connection:
@@ -344,7 +344,7 @@ class Attacker:
         self.http_raw("\r\n".join(lines).encode("latin-1") + end + rng.randbytes(rng.choice((0, 5))))
 
     def http_framing(self):
-        """Bodies of another length than their header says, and chunks of all kinds."""
+        """Sends bodies with a wrong length, and chunks of all kinds."""
         rng = self.rng
         body = json.dumps(surface.CHAT_BODY).encode()
         path = rng.choice(("/v1/chat/completions", "/v1/completions", "/v1/sessions/import", "/v1/embeddings"))
@@ -359,7 +359,7 @@ class Attacker:
         self.http_raw(data)
 
     def http_early_close(self):
-        """Leaves at any point: in the header, the body, the answer."""
+        """Disconnects at any point: in the header, the body or the answer."""
         rng = self.rng
         body = json.dumps({**surface.CHAT_BODY, "max_tokens": 200, "stream": rng.random() < 0.5, "n": rng.choice((1, 1, 4)),
                            "uma": {"ignore_eos": True}}).encode()
@@ -428,7 +428,7 @@ class Attacker:
         return self.socket
 
     def frame_exchange(self, body):
-        """Sends one frame and a ping behind it; returns when both are answered. An import has no answer of its own before its data."""
+        """Sends one frame and a ping; returns when both are answered. An import has no answer before its data."""
         client = self.client()
         self.sent = body
         self.names += 1
@@ -480,7 +480,7 @@ class Attacker:
         self.client().start(id="open", type="import_session")
 
     def frame_framing(self):
-        """Bytes that are no frames, or not yet."""
+        """Sends invalid and incomplete frames."""
         rng = self.rng
         whole = uma.frame({"id": "x", "type": "ping"})
         data = rng.choice((struct.pack("<I", 0), struct.pack("<I", 0xFFFFFFFF), struct.pack("<I", FRAME_BYTES_MAX + 1) + b"{",
@@ -528,7 +528,7 @@ class Attacker:
             time.sleep(self.patience_s)
 
     def frame_many_in_flight(self):
-        """More requests than a connection may have; each has an answer."""
+        """Sends more requests than a connection may have; each must be answered."""
         count = self.rng.choice((200, 1100))
         with uma.Client(self.target.socket_path) as client:
             for number in range(count):
@@ -565,7 +565,7 @@ class Attacker:
                     self.use_imported(client, event["session_id"])
 
     def use_imported(self, client, session):
-        """What a forged session says does not matter; that the daemon lives does."""
+        """Imports a forged session. Its content does not matter, but the daemon must survive."""
         reply = client.generate(session_id=session, max_tokens=4, messages=[surface.USER])
         check_event(reply.last, b"")
         client.call(type="end_session", session_id=session)
@@ -585,7 +585,7 @@ class Attacker:
     # Both
 
     def costly(self):
-        """Constraints that take long to compile or to follow."""
+        """Sends constraints that are expensive to compile or to match."""
         rng = self.rng
         names = [f"k{rng.randrange(10**6)}" for _ in range(rng.choice((20, 1500)))]
         grammar = rng.choice(("root ::= (((){4096}){4096}){4096}", 'root ::= ((' + '"()"' * 300 + "){4096}){4096}",
@@ -608,7 +608,7 @@ class Attacker:
             self.exchange("POST", "/v1/chat/completions", json.dumps(body).encode())
 
     def stall(self):
-        """A header or a body that stops: the rest never comes."""
+        """Sends a part of a header or a body, and never the rest."""
         body = b'{"prompt": "the cat", "max_tokens": 2}'
         data = self.sent = self.request_bytes("POST", "/v1/completions", body)
         with self.open_tcp() as connection:
@@ -620,11 +620,11 @@ class Attacker:
                 return
         self.account.saw(status)
         if status != 408:
-            raise Fault(f"status {status} of a request that never came")
+            raise Fault(f"status {status} for an incomplete request")
         check_answer(status, headers, answer, data)
 
     def crowd(self):
-        """Connections that say nothing, or half of something; one attacker at a time, so that the bound for clients without a key is not reached."""
+        """Opens connections that send nothing or half a request; one attacker at a time, to stay below the limit for clients without a key."""
         if not self.target.crowd.acquire(blocking=False):
             return
         try:
@@ -639,7 +639,7 @@ class Attacker:
 
 
 def attack(target, account, seed, attackers, steps=None, until=None, patience_s=0.2):
-    """Lets so many attackers loose at the same time; returns their threads."""
+    """Starts this many attackers at the same time and returns their threads."""
     threads = [threading.Thread(target=Attacker(target, account, f"{seed}/{number}", patience_s).run, args=(steps, until), daemon=True)
                for number in range(attackers)]
     for thread in threads:

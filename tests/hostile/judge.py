@@ -1,13 +1,13 @@
-"""What the daemon may answer: well-formed, with a code that docs/protocol/errors.md has for it.
+"""Checks the daemon's answers: they must be well-formed, with a code of docs/protocol/errors.md.
 
-Every function raises a Fault where it is not so.
+Every function raises a Fault otherwise.
 """
 
 import json
 
 import openai_shapes
 
-# Statuses of HTTP and the codes that may come with each (docs/protocol/errors.md); "" is an error without a code.
+# HTTP statuses with their possible codes (docs/protocol/errors.md); "" is an error without a code.
 PROTO = {"E_PROTO_001", "E_PROTO_002", "E_PROTO_003", "E_PROTO_004", "E_PROTO_005"}
 STATUSES = {
     400: PROTO | {"E_LIMIT_001", "E_LIMIT_004", "E_MODEL_003"}, 401: {"E_AUTH_001"}, 403: {"E_AUTH_001", "E_PROTO_003"},
@@ -18,12 +18,12 @@ CODES = {code for codes in STATUSES.values() for code in codes}
 CONTINUES = {"token", "progress", "context_shift", "data", "reasoning", "tool_call"}
 ENDS = {"eos", "error", "session", "ack", "sessions", "exported", "embedding", "rerank", "models", "metrics", "pong"}
 REASONS = {"stop", "tool_calls", "length", "cancelled", "timeout", "slow_consumer", "error"}
-# With one of these a reply may come to where no token can follow, which is E_RUNTIME_001.
+# With one of these a reply may reach a place where the grammar allows no token, which is E_RUNTIME_001.
 CONSTRAINTS = (b"grammar", b"format", b"schema", b"tool")
 
 
 class Fault(Exception):
-    """The daemon did what it must not do."""
+    """A violation by the daemon."""
 
 
 def is_json(headers):
@@ -31,9 +31,9 @@ def is_json(headers):
 
 
 def check_error(error, sent, status=None):
-    """An error object of HTTP."""
+    """Checks an error object of HTTP."""
     if reason := openai_shapes.mismatch({"error": error}, openai_shapes.ERROR):
-        raise Fault(f"an error of another shape: {reason}")
+        raise Fault(f"an error with the wrong form: {reason}")
     check_code(error["code"], sent, error["message"], STATUSES.get(status, CODES))
 
 
@@ -45,7 +45,7 @@ def check_code(code, sent, message, allowed):
 
 
 def check_answer(status, headers, body, sent):
-    """A whole answer of HTTP. Returns its object, if it is one. Raises a Fault."""
+    """Checks a whole HTTP answer. Returns its object, if it has one."""
     kind = headers.get("Content-Type") or ""
     if not headers.get("x-request-id"):
         raise Fault(f"status {status} without x-request-id")
@@ -63,7 +63,7 @@ def check_answer(status, headers, body, sent):
     if status == 200:
         shape = openai_shapes.of(value)
         if shape not in (None, openai_shapes.MODELS) and "deleted" not in value and (reason := openai_shapes.mismatch(value, shape)):
-            raise Fault(f"an answer of another shape: {reason}")
+            raise Fault(f"an answer with the wrong form: {reason}")
         return value
     if status == 503 and set(value) >= {"status", "requests_open"}:
         return value  # of /health
@@ -75,10 +75,10 @@ def check_answer(status, headers, body, sent):
 
 
 def check_stream(text, sent):
-    """Server-sent events, whole: each an object, the last one of the kind that ends it."""
+    """Checks a complete stream of server-sent events: objects, with a terminal event at the end."""
     blocks = text.split("\n\n")
     if blocks[-1] != "":
-        raise Fault(f"a stream that is cut off: {text[-200:]!r}")
+        raise Fault(f"a truncated stream: {text[-200:]!r}")
     last = None
     for block in blocks[:-1]:
         data = "".join(line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: "))
@@ -90,14 +90,14 @@ def check_stream(text, sent):
                 check_error(last["error"], sent)
             elif last.get("object") in ("chat.completion.chunk", "text_completion"):
                 if reason := openai_shapes.mismatch(last, openai_shapes.of(last)):
-                    raise Fault(f"an event of another shape: {reason}")
+                    raise Fault(f"an event with the wrong form: {reason}")
     is_end = last == "[DONE]" or isinstance(last, dict) and last.get("type") in ("response.completed", "response.incomplete", "response.failed")
     if not is_end:
-        raise Fault(f"a stream without an end: {text[-300:]!r}")
+        raise Fault(f"a stream without a terminal event: {text[-300:]!r}")
 
 
 def check_event(event, sent):
-    """An answer of the socket, and whether it is the last one of its request."""
+    """Checks an event of the socket. Returns whether it is the last one of its request."""
     if event.get("event") not in CONTINUES | ENDS:
         raise Fault(f"an unknown event: {str(event)[:300]}")
     if event["event"] == "error" or event.get("reason") == "error":

@@ -1,5 +1,5 @@
 """Breaks valid requests: values of the wrong type and around the limits, missing, double and unknown fields, damaged text and files. Pure
-functions of the chance they are given."""
+functions of their random generator."""
 
 import copy
 import json
@@ -9,7 +9,7 @@ import zlib
 import forged_files
 import surface
 
-# Values as JSON's text, because some of them are none.
+# Values as text, because some values are not valid JSON.
 WRONG = [
     b"null", b"true", b"false", b"0", b"-0", b"-1", b"1.5", b"1e1", b"1e999", b"-1e999", b"1e-400", b"NaN", b"Infinity", b"-Infinity",
     b"1e308", b"00", b"+1",
@@ -25,13 +25,13 @@ WRONG = [
     *(b'{"a":' * depth + b"0" + b"}" * depth for depth in (30, 31, 32, 33, 1000)),
     b"[" * 100_000, b'{"a":' * 10_000,
 ]
-# One mutation makes a body longer by no more than this, which is more than any limit of the daemon's: long lists of long values
-# would take all memory of the attacker.
+# Limit for the growth of a body by one mutation, above every limit of the daemon: long lists of long values
+# would exhaust the attacker's memory.
 BODY_BYTES_MAX = 20 << 20
 
 
 def places(value, place=()):
-    """The places of all values inside, as tuples of names and indices."""
+    """The paths of all nested values, as tuples of names and indices."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
         yield (*place, key)
@@ -45,13 +45,13 @@ def holder_of(body, place):
 
 
 class Mutator:
-    """Makes broken requests by chance."""
+    """Makes random broken requests."""
 
     def __init__(self, rng):
         self.rng = rng
 
     def body(self, valid, options):
-        """The bytes of a request that begins as `valid` with some of the options, and has been broken in a few places."""
+        """The bytes of the request `valid` with some of the options, broken in a few places."""
         rng = self.rng
         if not isinstance(valid, dict):
             return self.text(json.dumps(valid).encode())
@@ -65,7 +65,7 @@ class Mutator:
         return self.text(text) if rng.random() < 0.15 else text
 
     def field(self, body, options, raws):
-        """Breaks one place of the body; what JSON's writer cannot write is kept in `raws`, and its mark in the body."""
+        """Breaks one place of the body. A value that a JSON writer cannot write is stored in `raws`, with a mark in the body."""
         rng = self.rng
         inside = [*places(body)]
         place = rng.choice(inside) if inside and rng.random() < 0.7 else (rng.choice(sorted(options) or ["colour"]),)
@@ -96,7 +96,7 @@ class Mutator:
         return text
 
     def text(self, text):
-        """The text of a body, damaged as a whole."""
+        """Damages the text of a whole body."""
         rng = self.rng
         kind = rng.randrange(7)
         if kind == 0:
@@ -110,7 +110,7 @@ class Mutator:
         return self.flipped(text)
 
     def flipped(self, data, most=8):
-        """The bytes with a few of them changed, left out or doubled."""
+        """Changes, removes or doubles a few bytes."""
         rng = self.rng
         data = bytearray(data)
         for _ in range(rng.randrange(1, most)):
@@ -125,7 +125,7 @@ class Mutator:
         return bytes(data)
 
     def session_file(self, file):
-        """A session's file with changed bytes; its checksum is right more often than not."""
+        """A session's file with changed bytes; its checksum is mostly valid."""
         rng = self.rng
         if len(file) < 120 or rng.random() < 0.3:
             return self.flipped(file)
@@ -144,7 +144,7 @@ class Mutator:
         return bytes(conversation) + rest
 
     def image(self, file):
-        """A PNG file with changed chunks, whose checksums are right, or the head of another kind of file."""
+        """A PNG file with changed chunks and valid checksums, or the header of another format."""
         rng = self.rng
         if rng.random() < 0.3:
             return rng.choice((b"GIF89a" + rng.randbytes(40), b"\xff\xd8\xff" + rng.randbytes(200), b"BM" + rng.randbytes(120),

@@ -1,10 +1,10 @@
-"""Loads umad for as long as is wanted, in two parts, and says what its clients noticed.
+"""Runs umad under load for a given time, in two parts, and reports the errors that clients see.
 
-Attackers (two thirds of the time): clients that break the protocols at random, beside victims of another tenant: streams of a known text, kept
-conversations, a long history that grows, embeddings. umad runs under its supervisor, and is killed now and then. Oracle (the rest): many well-behaved
-clients on daemons with settings by chance, every reply compared with an undisturbed daemon's.
+Attackers (two thirds of the time): clients that break the protocols at random, beside victims of another tenant: streams of a known text, stored
+conversations, a growing history, embeddings. umad runs under its supervisor and is killed sometimes. Oracle (the rest): many well-behaved
+clients on daemons with random settings; every reply is compared with that of an undisturbed daemon.
 
-Exit status 1: a reply was another one, a turn was lost, an answer was malformed, the daemon crashed, or kept memory, descriptors or
+Exit status 1: a reply was wrong, a turn was lost, an answer was malformed, or the daemon crashed or leaked memory, descriptors or
 requests. Memory over time is written to FOLDER/memory.csv and FOLDER/memory.svg, the daemon's log to FOLDER/umad.log.
 """
 
@@ -24,14 +24,14 @@ import uma
 
 VICTIMS = ("stream", "chat", "agent", "embeds")
 ATTACKERS = 5
-PATIENCE_S = 35  # longer than the daemon waits for the rest of a request
-KILLS_S = (40, 80)  # between two kills; a life of a minute ends the growing pauses between starts
-# What requests, imports and exports may hold beside what is kept.
+PATIENCE_S = 35  # Longer than the daemon waits for the rest of a request.
+KILLS_S = (40, 80)  # Between two kills; after a minute without a crash the supervisor restarts without delay.
+# Allowed memory of requests, imports and exports, besides stored data.
 BUSY_BYTES_MAX = arena.GROWTH_BYTES_MAX + (64 + 32 + 32) * arena.MIB
 
 
 class Memory(threading.Thread):
-    """Writes down the daemon's memory, once a second."""
+    """Records the daemon's memory once a second."""
 
     def __init__(self, ground, path):
         super().__init__(daemon=True)
@@ -63,7 +63,7 @@ class Memory(threading.Thread):
 
 
 def kill_now_and_then(ground, target, memory, rng, until, problems):
-    """SIGKILL, then a wait until the next daemon answers."""
+    """Sends SIGKILL and waits until the next daemon answers."""
     try:
         while time.monotonic() + KILLS_S[0] < until:
             time.sleep(rng.uniform(*KILLS_S))
@@ -77,7 +77,7 @@ def kill_now_and_then(ground, target, memory, rng, until, problems):
 
 
 def hostile(seed, minutes, folder, with_kills):
-    """Prints what came of it; returns the problems."""
+    """Prints the results and returns the problems."""
     problems = []
     account = attackers.Account()
     rng = random.Random(seed)
@@ -116,13 +116,13 @@ def hostile(seed, minutes, folder, with_kills):
 
 
 def check_lives(ground, memory, heard, start_rss, end_rss):
-    """What was wrong with the daemons' ends and their memory."""
+    """Yields the problems with the ends and the memory of the daemons."""
     crashes = ground.metrics()["crashes_total"]
     if crashes != len(memory.kills):
-        yield f"umad crashed {crashes - len(memory.kills)} times beside the {len(memory.kills)} kills: see umad.log"
+        yield f"umad crashed {crashes - len(memory.kills)} times besides the {len(memory.kills)} kills: see umad.log"
     breaks = {kind: victim["breaks"] for kind, victim in heard.items() if victim["breaks"]}
     if breaks and not memory.kills:
-        yield f"connections of victims broke off: {breaks}"
+        yield f"broken connections of victims: {breaks}"
     if uma.IS_SANITIZED:
         return  # a sanitizer keeps freed memory
     top = max(rss for _, rss in memory.samples)
@@ -141,7 +141,7 @@ def tell(account, memory, heard, start_rss, end_rss):
     print(f"  answers: {dict(account.answers.most_common())}")
     for kind, victim in heard.items():
         gaps, first = victim["gaps_ms"], victim["first_ms"]
-        print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} broken off, {victim['waited']} refused for now, "
+        print(f"  {kind}: {victim['replies']} replies, {victim['breaks']} interrupted, {victim['waited']} refused for now, "
               f"{len(victim['wrong'])} wrong; worst gap {max(gaps, default=0):.0f} ms (of a stream: median {percentile(gaps, 0.5):.0f}, "
               f"99th percentile {percentile(gaps, 0.99):.0f}), first piece after {max(first, default=0):.0f} ms at most "
               f"(median {percentile(first, 0.5):.0f})")
@@ -151,7 +151,7 @@ def tell(account, memory, heard, start_rss, end_rss):
 
 
 def oracle(seed, minutes, seconds, verify):
-    """Settings by chance, one after the other. Returns the problems."""
+    """Runs daemons with random settings, one after the other. Returns the problems."""
     until = time.monotonic() + 60 * minutes
     total = reply_oracle.Outcome()
     runs = 0
@@ -170,13 +170,13 @@ def oracle(seed, minutes, seconds, verify):
 
 def main():
     parser = argparse.ArgumentParser(prog="script/soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=60, help="how long in all (default 60)")
-    parser.add_argument("--seed", type=int, help="of all chance, for a repetition (default: by the clock)")
-    parser.add_argument("--only", choices=("attackers", "oracle"), help="one part, for the whole time")
-    parser.add_argument("--no-kills", action="store_true", help="leave the attacked daemon alive")
+    parser.add_argument("--minutes", type=float, default=60, help="total minutes (default 60)")
+    parser.add_argument("--seed", type=int, help="random seed, to repeat a run (default: from the clock)")
+    parser.add_argument("--only", choices=("attackers", "oracle"), help="run one part for the whole time")
+    parser.add_argument("--no-kills", action="store_true", help="do not kill the attacked daemon")
     parser.add_argument("--folder", type=pathlib.Path, default=uma.ROOT / "build" / "soak",
-                        help="for memory.csv, memory.svg and umad.log (default build/soak)")
-    parser.add_argument("--seconds", type=float, default=20, help="of the oracle's load with the same settings (default 20)")
+                        help="folder of memory.csv, memory.svg and umad.log (default build/soak)")
+    parser.add_argument("--seconds", type=float, default=20, help="seconds of the oracle's load with the same settings (default 20)")
     parser.add_argument("--no-verify", action="store_true", help="leave scheduler.verify off in the oracle's daemons")
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int(time.time())

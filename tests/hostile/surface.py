@@ -1,7 +1,7 @@
-"""Everything that the daemon can be asked: a valid request of every frame type and every route, and the limits of every field.
+"""The whole surface of the daemon: a valid request for every frame type and every route, and the limits of every field.
 
-A text in angle brackets, such as "<session>", stands for something that must exist; attackers.py fills it in: a session of the
-socket's tenant, what the tenant of HTTP has (<kept> is its conversation as a session), or a new name. test_hostile.py fails where
+A text in angle brackets, such as "<session>", is a placeholder for a name; attackers.py fills it in: a session of the
+socket's tenant, an object of the HTTP tenant (<kept> is its conversation as a session), or a new name. test_hostile.py fails if
 the daemon serves a type, a route or a field that is not in these tables.
 """
 
@@ -28,7 +28,7 @@ ITEMS = [{"type": "message", "role": "user", "content": [{"type": "input_text", 
          {"type": "function_call", "call_id": "call1", "name": "look", "arguments": "{}"},
          {"type": "function_call_output", "call_id": "call1", "output": "a dog"}]
 
-# Values of every kind for the options of a generation: on the socket at the top, over HTTP there and under "uma".
+# Values of every kind for the options of a generation: at the top level, over HTTP also under "uma".
 SAMPLING = {"temperature": 0.5, "top_p": 0.9, "presence_penalty": 0.1, "frequency_penalty": 0.1, "seed": 7, "stop": ["never"],
             "logit_bias": {"15": 1, "16": False}}
 OWN = {"top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "ignore_eos": False, "class": "background", "deadline_ms": 20_000,
@@ -38,7 +38,7 @@ CHAT = {"tools": [TOOL], "tool_choice": "auto", "parallel_tool_calls": False, "c
 GENERATION = {**SAMPLING, **OWN, **CHAT, "stream": True, "progress": True, "logprobs": 2, "model": "tiny-register"}
 OVER_HTTP = {**SAMPLING, "stream": True, "model": "tiny-register", "uma": OWN}
 
-# By type: what a frame has, and options that it may have.
+# By type: the required fields of a frame, and its options.
 FRAMES = {
     "generate": ({"prompt": "the cat", "max_tokens": 4}, {**GENERATION, "session_id": "<session>", "messages": HISTORY}),
     "generate_stream": ({"session_id": "<session>", "max_tokens": 4}, GENERATION),
@@ -142,7 +142,7 @@ def number(least, most):
 
 
 def text(least, most):
-    """Texts of these lengths, and one byte beyond either."""
+    """Texts of these lengths, and one byte beyond both limits."""
     return ["x" * length for length in (least - 1, least, most, most + 1) if length >= 0]
 
 
@@ -154,9 +154,9 @@ YEAR_MS = 365 * 24 * 3600 * 1000
 DEADLINE = whole(0, YEAR_MS)
 INT32 = 2**31 - 1
 FLAG = [0, "true", [True]]
-MANY = 2048  # texts of an embedding, documents of a reranking
+MANY = 2048  # Texts of an embedding, documents of a reranking.
 
-# Values around the limits of each field, by its name. A name means the same everywhere, or has the values of all its meanings.
+# Values around the limits of each field, by its name. A name with several meanings has the values of all.
 FIELDS = {
     "id": text(1, 128), "type": ["", "dance", "x" * 65], "model": text(1, 128), "name": text(1, 128), "session_id": text(1, 128),
     "prompt": [*text(1, 1 << 16), [], [[]], [0], [-1], [INT32], [INT32 + 1], [[5]] * 65, ["x"] * 64], "text": text(0, 1 << 16),

@@ -1,4 +1,4 @@
-"""Attackers of every kind beside victims: the daemon lives, the victims hear what they hear undisturbed, and nothing is left behind.
+"""Attackers of every kind beside victims: the daemon survives, the victims get the same replies as undisturbed, and nothing leaks.
 script/soak does the same for longer."""
 
 import json
@@ -14,7 +14,7 @@ import uma
 
 SEED = 1
 ATTACKERS = 4
-STEPS = 500  # of each attacker
+STEPS = 500  # Of each attacker.
 
 
 def source(name):
@@ -22,7 +22,7 @@ def source(name):
 
 
 class Tables(unittest.TestCase):
-    """What the daemon serves is what is attacked."""
+    """The attackers know every type, route and field of the daemon."""
 
     def test_every_frame_type(self):
         table = source("wire/request_codec.cpp").split("kDecoders = {{")[1].split("}};")[0]
@@ -30,7 +30,7 @@ class Tables(unittest.TestCase):
 
     def test_every_route(self):
         served = {(method.strip("_").upper(), re.sub(r"\{\w+\}", "*", path))
-                  for method, path in re.findall(r'HttpRoute\{(\w+), "([^"]+)"', source("server/http_routes.cpp"))}
+                  for method, path in re.findall(r'HttpRoute\{(\w+), "([^"]+)"', source("server/http/routes.cpp"))}
         self.assertGreater(len(served), 30)
         known = {(route.method, re.sub(r"<\w+>|tiny-register", "*", route.path.partition("?")[0])) for route in surface.ROUTES}
         self.assertEqual(served, known)
@@ -69,7 +69,7 @@ class Hostile(unittest.TestCase):
         return made
 
     def test_every_request_of_the_tables_is_served(self):
-        """Else its mutations would break what is broken already."""
+        """Otherwise its mutations would break invalid requests."""
         attacker = self.attacker()
         for route in surface.ROUTES:
             with self.subTest(route=route):

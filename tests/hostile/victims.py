@@ -1,9 +1,9 @@
-"""Well-behaved clients of a tenant of their own, in a process of their own, whose replies must be what they are undisturbed.
+"""Well-behaved clients of a separate tenant, in a separate process, whose replies must be the same as undisturbed.
 
   victims.py '{"port": 8642, "key": "uma-…", "kinds": ["stream"]}'
 
-Writes "ready" when each knows what it must hear, then works until its input ends, and writes one object: what each kind has heard. A reply that
-breaks off is asked for again, after a look at what the daemon has kept of it.
+Writes "ready" when each client knows its expected replies, then works until its input ends, and writes one object with the report of each kind.
+An interrupted reply is requested again, after a check whether the daemon has stored it.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ import uma
 
 NAMES = "once upon a time there was a little girl and her dog and cat live near the water by a small house".split()
 SCRIPTS = 6
-VECTORS_APART_MAX = 5e-3  # one text's vector beside others
+VECTORS_APART_MAX = 5e-3  # For a text's vector beside other texts.
 
 
 @dataclasses.dataclass
 class Heard:
-    """What the victims of a kind have heard."""
+    """The report of the victims of a kind."""
     replies: int = 0
-    breaks: int = 0  # connections that broke off
+    breaks: int = 0  # Interrupted connections.
     waited: int = 0  # refused for now: 503
     wrong: list = dataclasses.field(default_factory=list)
     gaps_ms: list = dataclasses.field(default_factory=list)  # the worst between two pieces, of each stream
@@ -38,8 +38,8 @@ class Broken(Exception):
     """The connection ended before the answer did."""
 
 
-class Door:
-    """One connection that is kept, and opened again where it broke."""
+class Listener:
+    """A persistent connection that is opened again after a failure."""
 
     def __init__(self, port, key):
         self.port = port
@@ -47,7 +47,7 @@ class Door:
         self.connection = None
 
     def send(self, method, path, body=None):
-        """The answer, whose body is still to be read."""
+        """Returns the answer with an unread body."""
         try:
             if self.connection is None:
                 self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=uma.WAIT_S)
@@ -64,7 +64,7 @@ class Door:
         return Broken(repr(problem))
 
     def ask(self, method, path, body=None):
-        """Status and object."""
+        """Returns status and object."""
         answer = self.send(method, path, body)
         try:
             return answer.status, json.loads(answer.read())
@@ -72,7 +72,7 @@ class Door:
             raise self.broken(problem) from problem
 
     def stream(self, path, body, heard):
-        """The text of a stream, and the object that ended it; times go to `heard`. None where it was refused for now."""
+        """Returns the text of a stream and its terminal object; times are added to `heard`. None: refused for now."""
         began = time.monotonic()
         answer = self.send("POST", path, {**body, "stream": True})
         if answer.status != 200:
@@ -103,7 +103,7 @@ class Door:
 
 
 def piece_of(data):
-    """The text in an event, if it has some, and the event, if it ends its reply."""
+    """The text of an event, if any, and the event, if it ends the reply."""
     if data == b"[DONE]":
         return None, None
     event = json.loads(data)
@@ -121,11 +121,11 @@ def piece_of(data):
 
 
 class Victim(threading.Thread):
-    """Repeats its scripts. `prepare` hears them once, undisturbed; `run` compares."""
+    """Repeats its scripts. `prepare` runs them once, undisturbed; `run` compares."""
 
-    def __init__(self, door, stop):
+    def __init__(self, listener, stop):
         super().__init__(daemon=True)
-        self.door = door
+        self.listener = listener
         self.stop = stop
         self.heard = Heard()
         self.wanted = {}
@@ -145,7 +145,7 @@ class Victim(threading.Thread):
             self.heard.wrong.append(f"{type(self).__name__}, script {script % SCRIPTS}: {type(problem).__name__}: {problem}")
 
     def reply(self, script, number, call, kept=lambda: None):
-        """What call() returns, compared; repeated where the connection breaks, unless kept() has the reply that the daemon has kept."""
+        """Compares the result of call(). Repeats it after a broken connection, unless kept() returns a stored reply."""
         while True:
             try:
                 said = call()
@@ -165,7 +165,7 @@ class Victim(threading.Thread):
         return wanted
 
     def persist(self, call):
-        """Calls until no connection breaks."""
+        """Repeats a call until no connection breaks."""
         while True:
             try:
                 return call()
@@ -177,7 +177,7 @@ class Victim(threading.Thread):
 
 
 class Stream(Victim):
-    """Long streams of a text that is computed beforehand."""
+    """Long streams with a known text."""
 
     TOKENS = 200
     REGISTER = None
@@ -194,20 +194,20 @@ class Stream(Victim):
         body = {"prompt": self.prompt(script), "max_tokens": self.TOKENS, "temperature": 0, "uma": {"ignore_eos": True}}
 
         def call():
-            made = self.door.stream("/v1/completions", body, self.heard)
+            made = self.listener.stream("/v1/completions", body, self.heard)
             return made and made[0]
         self.reply(script, 0, call)
 
 
 class Chat(Victim):
-    """Conversations that the daemon keeps: after a crash every turn that was acknowledged is there, and the one that was not is there whole
+    """Conversations that the daemon stores: after a crash every acknowledged turn exists, and an unacknowledged turn exists completely
     or not at all."""
 
     TURNS = 6
 
     def play(self, script):
         rng = random.Random(f"chat {script}")
-        conversation = self.persist(lambda: self.door.ask("POST", "/v1/conversations", {})[1])
+        conversation = self.persist(lambda: self.listener.ask("POST", "/v1/conversations", {})[1])
         if "id" not in conversation:
             return time.sleep(0.1)
         path = "/v1/conversations/" + conversation["id"]
@@ -217,7 +217,7 @@ class Chat(Victim):
                     "uma": {"ignore_eos": True}}
 
             def call(body=body):
-                made = self.door.stream("/v1/responses", body, self.heard)
+                made = self.listener.stream("/v1/responses", body, self.heard)
                 return made and made[0]
 
             def kept(turn=turn):
@@ -229,19 +229,19 @@ class Chat(Victim):
         replies = self.persist(lambda: self.replies(path))
         if replies != said:
             self.heard.wrong.append(f"Chat, script {script}: {replies} is kept of {said}")
-        self.persist(lambda: self.door.ask("DELETE", path))
+        self.persist(lambda: self.listener.ask("DELETE", path))
         return None
 
     def replies(self, path):
-        """The replies that the daemon has of a conversation."""
-        status, items = self.door.ask("GET", path + "/items?limit=100&order=asc")
+        """The stored replies of a conversation."""
+        status, items = self.listener.ask("GET", path + "/items?limit=100&order=asc")
         if status != 200:
             raise AssertionError(f"{path}: {status} {items}")
         return ["".join(part["text"] for part in item["content"]) for item in items["data"] if item.get("role") == "assistant"]
 
 
 class Agent(Victim):
-    """A long history with tool calls and results that grows, whole with each request."""
+    """A growing history with tool calls and results, sent completely with each request."""
 
     STEPS = 8
 
@@ -252,7 +252,7 @@ class Agent(Victim):
             body = {"messages": messages, "tools": [surface.TOOL], "max_tokens": 16, "temperature": 0, "uma": {"ignore_eos": True}}
 
             def call(body=body):
-                made = self.door.stream("/v1/chat/completions", body, self.heard)
+                made = self.listener.stream("/v1/chat/completions", body, self.heard)
                 return made and made[0]
             text = self.reply(script, step, call)
             messages = [*messages, {"role": "assistant", "content": text, "tool_calls": [
@@ -269,7 +269,7 @@ class Embeds(Victim):
 
         def call():
             began = time.monotonic()
-            status, answer = self.door.ask("POST", "/v1/embeddings", {"input": texts, "model": "embeds"})
+            status, answer = self.listener.ask("POST", "/v1/embeddings", {"input": texts, "model": "embeds"})
             if status == 503:
                 return None
             if status != 200:
@@ -288,7 +288,7 @@ KINDS = {"stream": Stream, "chat": Chat, "agent": Agent, "embeds": Embeds}
 def main():
     given = json.loads(sys.argv[1])
     stop = threading.Event()
-    victims = {kind: KINDS[kind](Door(given["port"], given["key"]), stop) for kind in given["kinds"]}
+    victims = {kind: KINDS[kind](Listener(given["port"], given["key"]), stop) for kind in given["kinds"]}
     for victim in victims.values():
         victim.prepare()
     print("ready", flush=True)

@@ -13,8 +13,8 @@
 #include <boost/json.hpp>
 
 #include "base/random.h"
-#include "capability/json_schema.h"
-#include "llm/grammar.h"
+#include "grammar/grammar.h"
+#include "grammar/json_schema.h"
 #include "llm/sampler.h"
 #include "llm/token_constraint.h"
 #include "testing/fake_model.h"
@@ -24,7 +24,7 @@ namespace {
 constexpr int kTokensMax = 2000;
 
 // Ends come more often than other bytes, so that most texts end.
-std::string sample(const std::shared_ptr<const uma::llm::Grammar>& grammar, std::uint64_t seed) {
+std::string sample(const std::shared_ptr<const uma::grammar::Grammar>& grammar, std::uint64_t seed) {
   static const uma::testing::FakeVocab vocab;
   uma::SamplingParams params;
   params.temperature = 1;
@@ -49,12 +49,12 @@ std::string sample(const std::shared_ptr<const uma::llm::Grammar>& grammar, std:
 
 boost::json::object answer(const std::string& line) {
   const boost::json::object request = boost::json::parse(line).as_object();
-  const auto grammar = uma::capability::json_schema_grammar(boost::json::serialize(request.at("schema")));
+  const auto grammar = uma::grammar::json_schema_grammar(boost::json::serialize(request.at("schema")));
   if (!grammar) return {{"error", grammar.error().message}};
   boost::json::array accepted;
   for (const boost::json::value& text : request.at("texts").as_array()) {
-    uma::llm::GrammarReader reader(*grammar);
-    accepted.emplace_back(reader.can_end(reader.next(uma::llm::GrammarReader::kStart, std::string_view(text.as_string()))));
+    uma::grammar::GrammarReader reader(*grammar);
+    accepted.emplace_back(reader.can_end(reader.next(uma::grammar::GrammarReader::kStart, std::string_view(text.as_string()))));
   }
   boost::json::array samples;
   for (std::int64_t i = 0; i < request.at("samples").as_int64(); ++i) {

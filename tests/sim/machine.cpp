@@ -9,7 +9,7 @@
 namespace uma::sim {
 namespace {
 
-constexpr double kStepMs = 0.02;  // a step itself: plan, sampling, bookkeeping
+constexpr double kStepMs = 0.02;  // Time of a step without calls: plan, sampling, bookkeeping.
 
 }  // namespace
 
@@ -23,7 +23,7 @@ std::string name_of(std::uint64_t request) {
   return name;
 }
 
-// A FakeContext whose calls take time. A call is computed as it begins; its effects are seen by its own lane alone, later.
+// A FakeContext whose calls take virtual time. A call is computed at its begin; only its own lane sees the effects, at the end.
 class Machine::PricedContext final : public llm::Context {
  public:
   PricedContext(Machine& machine, const testing::FakeOptions& options, bool is_prefill_lane)
@@ -45,8 +45,8 @@ class Machine::PricedContext final : public llm::Context {
     const double share = static_cast<double>(machine_.options_.lane.threads) / inner_.threads();
     const Duration time = from_ms(machine_.noisy(all_threads_ms * std::pow(share, price.threads_exponent)));
     if (is_prefill_lane_) {
-      // The gate of a worker blocks real threads, and its monitor measures how long in real time: here both are virtual.
-      static_cast<engine::Interrupt*>(monitor)->note_held_up(machine_.compute_prefill(time, inner_.threads()));
+      // The gate of a worker blocks real threads, and its monitor measures the real time. Here both are virtual.
+      static_cast<engine::Interrupt*>(monitor)->add_waited(machine_.compute_prefill(time, inner_.threads()));
     } else {
       machine_.compute_decode(time, inner_.threads());
     }
@@ -80,7 +80,7 @@ class Machine::PricedContext final : public llm::Context {
   }
 
  private:
-  // Parts are given the number of their sequence for a request.
+  // A part belongs to a request if the number of its sequence is known.
   [[nodiscard]] Call describe(std::span<const llm::BatchRow> rows, bool is_prefill) const {
     Call call{.in_prefill_lane = is_prefill_lane_,
               .is_prefill = is_prefill,
@@ -119,7 +119,7 @@ class Machine::PricedContext final : public llm::Context {
     const double ms = machine_.noisy(machine_.options_.price.state_ms(tokens));
     machine_.timeline_.spend(self, from_ms(ms));
     if (!is_prefill_lane_) machine_.on_state(ms);
-    // A real lane would wait as it enters the gate, which comes next.
+    // A real lane would wait at the gate, which it enters next.
     if (is_prefill_lane_) machine_.wait_for_open_gate(self);
   }
 
@@ -208,8 +208,8 @@ void Machine::compute_decode(Duration time, std::int32_t threads) {
   decode_threads_ = 0;
 }
 
-// Returns how long it was held up. Meanwhile the lane counts as outside of the gate, or the decode lane, which shares its turn
-// of real time, would wait for ever.
+// Returns the time while interrupted. During that time the lane counts as outside of the gate; otherwise the decode lane, which
+// runs on the same real thread at a time, would wait for ever.
 Duration Machine::compute_prefill(Duration time, std::int32_t threads) {
   if (decode_threads_ > 0 && decode_threads_ + threads > options_.lane.threads) ++crowded_calls_;
   cores().gate().leave();
@@ -225,7 +225,7 @@ Duration Machine::compute_prefill(Duration time, std::int32_t threads) {
   return held_.held_up;
 }
 
-// The decode lane has closed the gate, which takes until the prefill lane's computation comes to the end of a step, or has
+// The decode lane has closed the gate, which takes effect at the end of the prefill lane's current computation step, or has
 // opened it.
 void Machine::watch_gate() {
   const bool is_closed = cores().gate().is_closed();
@@ -247,7 +247,7 @@ void Machine::watch_gate() {
   const Duration done = held_.total - held_.left + (timeline_.now() - held_.since);
   const Duration boundary = std::min(held_.total, (done + step - Duration(1)) / step * step);
   timeline_.spend(*decoder_, boundary - done);
-  if (boundary == held_.total) held_.is_running = false;  // its call ends now
+  if (boundary == held_.total) held_.is_running = false;  // The call ends now.
   if (!held_.is_running) return;
   held_.left = held_.total - boundary;
   held_.since = timeline_.now();

@@ -1,6 +1,6 @@
-// A worker on a machine with a price: a Lane, and a PrefillLane where there is one, each an actor of a Timeline, on FakeModel
-// contexts whose calls take the time that a real machine's would (docs/MEASUREMENTS.md has the shapes). Where the decode lane
-// holds up the prefill lane at the gate, the held-up call stands still in virtual time.
+// A worker with realistic times: a Lane and, optionally, a PrefillLane, each an actor of a Timeline, on FakeModel contexts
+// whose calls take the time of a real machine (docs/MEASUREMENTS.md has the shapes). When the decode lane interrupts the
+// prefill lane at the gate, the interrupted call stops in virtual time.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 #include <vector>
 
 #include "base/random.h"
-#include "engine/lane.h"
+#include "engine/lane/lane.h"
 #include "sched/step_model.h"
 #include "testing/fake_model.h"
 #include "timeline.h"
 
 namespace uma::sim {
 
-// What calls cost on all threads, in ms, before noise and changes of speed.
+// Times of calls on all threads, in ms, before noise and changes of speed.
 struct Price {
   double decode_call = 6;
   double decode_row = 2;
-  double decode_kv = 0.0005;  // per cached token that a row attends to
+  double decode_kv = 0.0005;  // Per cached token that a row attends to.
   double prefill_call = 2;
   double prefill_row = 0.5;
   double prefill_kv = 0.0001;
-  double small_chunk_factor = 1.4;  // of chunks of fewer than kFastChunk rows
-  double state_call = 0.3;          // moving a sequence's state in or out
+  double small_chunk_factor = 1.4;  // For chunks of fewer than kFastChunk rows.
+  double state_call = 0.3;          // Saving or loading a sequence's state.
   double state_token = 0.004;
-  double threads_exponent = 0.9;  // time falls with this power of the threads
-  double noise = 0.1;             // either way
+  double threads_exponent = 0.9;  // Time falls with this power of the number of threads.
+  double noise = 0.1;             // Maximum deviation in both directions.
 
   [[nodiscard]] double decode_ms(int rows, std::int64_t kv_tokens) const {
     return decode_call + decode_row * rows + decode_kv * static_cast<double>(kv_tokens);
   }
-  // `rows` of one prompt after `cached` tokens.
+  // The time of `rows` rows of one prompt after `cached` tokens.
   [[nodiscard]] double chunk_ms(int rows, std::int64_t cached) const {
     sched::StepShape shape;
     shape.add_chunk(rows, cached);
@@ -49,7 +49,7 @@ struct Price {
   [[nodiscard]] double state_ms(int tokens) const { return state_call + state_token * tokens; }
 };
 
-// From `at` on calls take `factor` times their price.
+// From `at` on, calls take `factor` times their normal time.
 struct SpeedChange {
   TimePoint at{};
   double factor = 1;
@@ -57,7 +57,7 @@ struct SpeedChange {
 
 struct MachineOptions {
   Price price;
-  std::vector<SpeedChange> speeds;  // in order of time
+  std::vector<SpeedChange> speeds;  // Sorted by time.
   testing::FakeOptions model;
   std::int32_t layers = 12;
   bool has_prefill_lane = false;
@@ -65,8 +65,8 @@ struct MachineOptions {
   std::uint64_t seed = 0;
 };
 
-// Rows that a call computes of one sequence. A prompt says whose it is: after the BOS token, kNameLength letters. Of a shorter
-// beginning nobody knows.
+// The rows of one sequence in a call. A prompt names its request: after the BOS token come kNameLength letters. A shorter
+// prefix belongs to no known request.
 inline constexpr int kNameLength = 2;
 inline constexpr std::uint64_t kUnknownRequest = std::numeric_limits<std::uint64_t>::max();
 [[nodiscard]] std::string name_of(std::uint64_t request);
@@ -81,10 +81,10 @@ struct Call {
   bool in_prefill_lane = false;
   bool is_prefill = false;
   std::int32_t threads = 0;
-  std::uint64_t step = 0;  // of the lane: a tick is the calls of one
+  std::uint64_t step = 0;  // Number of the lane's step; the calls of a tick have the same number.
   TimePoint began{};
-  TimePoint ended{};  // time it was held up included
-  double ms = 0;      // the same left out
+  TimePoint ended{};  // Including the time while interrupted.
+  double ms = 0;      // Without the time while interrupted.
   sched::StepShape shape;
   std::vector<CallPart> parts;
 };
@@ -95,30 +95,30 @@ class Machine {
   ~Machine();
 
   [[nodiscard]] engine::Lane& lane() { return *lane_; }
-  // Commands were posted to the lane.
+  // Call this after posting commands to the lane.
   void wake_lane() { timeline_.wake(*decoder_); }
 
-  // Called as a call begins (without times) and as it has ended, by the actor that computes.
+  // Called at the begin of a call (without times) and at its end, by the computing actor.
   std::function<void(const Call&)> on_begin;
   std::function<void(const Call&)> on_call;
-  // The lane has finished a step.
+  // Called after each step of the lane.
   std::function<void()> on_step;
-  // The lane has spent this on moving a sequence's state.
+  // Called with the time that the lane took to save or load a sequence's state.
   std::function<void(double ms)> on_state;
   [[nodiscard]] std::uint64_t steps() const { return steps_; }
   [[nodiscard]] bool prefill_lane_computes() const { return held_.is_running; }
-  // Calls that began while the threads of both lanes were more than the worker has.
+  // Calls that began while both lanes together used more threads than the worker has.
   [[nodiscard]] std::uint64_t crowded_calls() const { return crowded_calls_; }
 
  private:
   class PricedContext;
-  // A call of the prefill lane, which may be held up.
+  // A call of the prefill lane, which can be interrupted.
   struct Held {
     bool is_running = false;
     bool is_paused = false;
     std::int32_t threads = 0;
     Duration total{};
-    Duration left{};  // at `since`
+    Duration left{};  // Left at the time `since`.
     TimePoint since{};
     Duration held_up{};
   };
@@ -142,7 +142,7 @@ class Machine {
   Timeline::Actor* prefiller_ = nullptr;
   Held held_;
   bool gate_was_closed_ = false;
-  std::int32_t decode_threads_ = 0;  // of the decode lane's running call; 0: none runs
+  std::int32_t decode_threads_ = 0;  // Threads of the decode lane's running call; 0: no call runs.
   std::uint64_t steps_ = 0;
   std::uint64_t crowded_calls_ = 0;
 };

@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::uint64_t kWholeTenant = std::numeric_limits<std::uint64_t>::max();
 constexpr std::int32_t kThreads = 4;
-constexpr double kTickMs = 30;          // LaneOptions::tick_ms
-constexpr double kPrefillCallMs = 400;  // what a call of the prefill lane may take
-constexpr double kKeepsMs = 2000;       // that a background request stays which had to wait for its turn
-constexpr double kUrgentMs = 10'000;    // sched::kBackgroundWaitMaxMs, as documented
-constexpr double kLateShare = 0.05;     // that the guard leaves
+constexpr double kTickMs = 30;          // The value of LaneOptions::tick_ms.
+constexpr double kPrefillCallMs = 400;  // Limit for a call of the prefill lane.
+constexpr double kKeepsMs = 2000;       // Time for which a background request that had to wait keeps its slot.
+constexpr double kUrgentMs = 10'000;    // The documented value of sched::kBackgroundWaitMaxMs.
+constexpr double kLateShare = 0.05;     // The share of late ticks that the step model allows.
 constexpr int kLateByChance = 2;
-constexpr int kSpeedChangeTicks = 8;  // that the step model may need to follow a change of speed
+constexpr int kSpeedChangeTicks = 8;  // Ticks that the step model may need after a change of speed.
 
 }  // namespace
 
@@ -125,7 +125,7 @@ void SchedulingSim::make_requests() {
   const Price& price = machine_options_.price;
   const std::int32_t slots = machine_options_.model.sequences;
   const auto tenant = [](int i) { return std::format("tenant{}", i); };
-  // What a request of this size costs where all slots are in use.
+  // The cost of a request of this size while all slots are in use.
   const auto service_ms = [&](double prompt, double reply) {
     return prompt * price.prefill_row * 1.2 + reply * (price.decode_call / slots + price.decode_row);
   };
@@ -190,7 +190,7 @@ void SchedulingSim::make_requests() {
       break;
     }
     case Mix::overload: {
-      // More interactive work than the machine can do, for longer than background work may be made to wait.
+      // More interactive work than the machine can do, for longer than background work may have to wait.
       for (int i = 0; i < 3; ++i) add_request(between(100.0, 2000.0), {tenant(1), 9}, true, between(10, 120), between(4, 20));
       const double pace = between(0.6, 0.8);
       for (double at_ms = 0; at_ms < 18'000; at_ms += between(0.0, 2.0) * pace * service_ms(60, 60)) {
@@ -199,7 +199,7 @@ void SchedulingSim::make_requests() {
       break;
     }
     case Mix::prompts: {
-      // So many short prompts that a long one beside them has its turn only because it waits.
+      // So many short prompts that a long prompt only has its turn because it waits.
       add_request(between(50.0, 200.0), {tenant(1), 9}, false, between(400, 1200), between(2, 10));
       const double pace = between(0.7, 0.9);
       for (double at_ms = 0; at_ms < 8000; at_ms += between(0.0, 2.0) * pace * service_ms(100, 8)) {
@@ -250,7 +250,7 @@ void SchedulingSim::arrive(Request& request) {
     const bool is_open = other->received != TimePoint{} && !other->has_ended;
     if (!is_open || other.get() == &request) continue;
     request.others.emplace_back(other->flow, ledger_.rank(other->flow));
-    // A background request that has waited long is as good as this one.
+    // A background request that has waited too long counts as interactive.
     const bool is_urgent = request.received - other->received > from_ms(0.9 * kUrgentMs);
     if (!other->is_background || is_urgent) request.must_be_next = false;
   }
@@ -273,7 +273,8 @@ void SchedulingSim::arrive(Request& request) {
   machine_->wake_lane();
 }
 
-// UMA_SIM_TRACE=1 shows every call: which rows, after how many tokens, of background (b) and interactive (i) requests.
+// UMA_SIM_TRACE=1 logs every call: its rows, the tokens before them, and the class of the requests, background (b) or
+// interactive (i).
 void SchedulingSim::trace(const std::string& what) const {
   std::puts(std::format("{:9.2f} {}", to_ms(timeline_.now() - began_), what).c_str());
 }
@@ -310,13 +311,13 @@ void SchedulingSim::note_begin(const Call& call) {
     charge(request, request.prompt);
     update_contests();
   }
-  // After the tick in which it came the lane computes the one that must be next. Where there is a prefill lane it may be
-  // computed there, after the call that runs as the lane sends it.
+  // After the tick of its arrival, the lane computes the request that must be next. With a prefill lane it may be computed
+  // there, after the call that runs when the lane sends it.
   for (const auto& request : requests_) {
     if (!request->must_be_next || request->received == TimePoint{} || request->computed != TimePoint{}) continue;
     bool is_late = false;
     if (call.in_prefill_lane) {
-      // The prefill lane may have begun another's call by the time the request is sent there.
+      // The prefill lane may have begun another call when the request arrives there.
       if (request->admitted == TimePoint{} || request->admitted >= call.began) continue;
       request->let_pass.insert(call.parts.front().request);
       is_late = request->let_pass.size() > 1;
@@ -358,8 +359,8 @@ double SchedulingSim::target_of(const Request& request) const {
   return request.target_tbt_ms > 0 ? std::max(request.target_tbt_ms, promised / 2) : promised;
 }
 
-// A tick with decode rows and a chunk. The model could keep its target where the least chunk that is allowed would fit,
-// guarded; it then must, but for the share that the guard leaves (5 % of calls).
+// A tick with decode rows and a chunk. The model can keep the target if the smallest allowed chunk fits, with the guard. Then
+// it must keep it, except for the share that the guard allows (5 % of calls).
 void SchedulingSim::check_tick(const Call& decode, const Call& prefill) {
   double target_ms = std::numeric_limits<double>::infinity();
   for (const CallPart& part : decode.parts) {
@@ -400,11 +401,11 @@ void SchedulingSim::note_token(Request& request, Token token) {
   request.is_beside_prefill = machine_->prefill_lane_computes();
 }
 
-// Between two tokens of an interactive stream are one tick and the moves of states in it. By the rules a tick is the decode
-// rows of all slots and a chunk that fits into the target, or the least one: 16 rows, or 64 while nothing is known of
-// prompts. What fits is judged by the model, which a change of speed makes wrong by that change for some ticks. Beside a
-// prefill lane that takes turns the stream also waits for that lane's turn, which is no longer than a tick and a half or the
-// least target, and for the end of a layer.
+// Between two tokens of an interactive stream there are one tick and its state transfers. A tick has the decode rows of all
+// slots and a chunk that fits into the target, or the smallest chunk: 16 rows, or 64 while prompts are unmeasured. The step
+// model decides what fits; after a change of speed it is wrong by that change for some ticks. Beside a prefill lane that takes
+// turns, the stream also waits for that lane's turn, which is at most one and a half ticks or the least target, and for the end
+// of a layer.
 void SchedulingSim::check_gap(const Request& request, double gap_ms) {
   const double target_ms = std::max(request.target_seen_ms, target_of(request));
   const double chunk_ms = machine_options_.price.chunk_ms(sched::kFastChunk, length_max_);
@@ -434,8 +435,8 @@ void SchedulingSim::note_end(Request& request) {
 // --- Fairness
 // ----------------------------------------------------------------------------------------------------------------
 
-// Counters of two who both wait stay together, or come together from where they were: the next slot goes to the smaller one.
-// What runs goes on, so they may differ by what the slots hold, and by the request that crosses.
+// The counters of two waiting groups stay together, or approach each other: the next slot goes to the smaller counter. Running
+// work continues, so the counters may differ by the content of the slots and by one request.
 void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
   ledger_.charge(request.flow, tokens);
   const std::int32_t slots = machine_options_.model.sequences;
@@ -457,7 +458,7 @@ void SchedulingSim::charge(const Request& request, std::int64_t tokens) {
 
 void SchedulingSim::update_contests() {
   if (mix_ != Mix::hog && mix_ != Mix::tenants) return;
-  std::map<Group, double> waiting;  // their counters
+  std::map<Group, double> waiting;  // Counters of waiting groups.
   for (const auto& request : requests_) {
     if (request->received == TimePoint{} || request->first_token != TimePoint{}) continue;
     const sched::FairShare::Rank rank = ledger_.rank(request->flow);
@@ -496,8 +497,8 @@ double SchedulingSim::layer_ms() const {
   return slowest_ * std::max(kPrefillCallMs, least_ms) / machine_options_.layers;
 }
 
-// The longest that a prompt needs once it is the first in its lane: beside streams, in chunks of 16 rows, each after the
-// decode rows of all slots; or in a prefill lane, which has its own threads or at least a fifth of the time.
+// The longest time for a prompt once it is the first in its lane: beside streams in chunks of 16 rows, each after the decode
+// rows of all slots; or in a prefill lane, which has its own threads or at least a fifth of the time.
 double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   const Price& price = machine_options_.price;
   const std::int64_t chunks = tokens / sched::kPrefillChunkMin + 1;
@@ -515,21 +516,20 @@ double SchedulingSim::prefill_bound_ms(std::int32_t tokens) const {
   return std::max(here_ms, there_ms);
 }
 
-// A prompt with a target for its first token is computed before those that have a later one or none.
+// A prompt with a target for its first token is computed before prompts with a later target or none.
 bool SchedulingSim::is_due_before(const Request& one, const Request& other) {
   const auto due = [](const Request& request) { return request.received + from_ms(request.target_ttft_ms); };
   return one.target_ttft_ms > 0 && (other.target_ttft_ms <= 0 || due(one) < due(other));
 }
 
-// The requests whose work may come before the first token of `request`, which waits from `since` on as an interactive one
-// does:
-// - what runs, and background work that has waited so long that its turn is kept;
-// - of its own client what came before it;
-// - of the other clients of its tenant as much, and of other tenants as much as of its own, each up to the request that
-//   exceeds it, and what they are behind by their counters.
+// The requests whose work may come before the first token of `request`, which waits as an interactive request from `since` on:
+// - running requests, and background requests that have waited so long that they keep their turn;
+// - earlier requests of the same client;
+// - equally much of other clients of its tenant, and equally much of other tenants, each up to the request that exceeds it, and
+// up to the amount by which their counters are behind.
 std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Request& request, TimePoint since) const {
   std::vector<const Request*> front;
-  std::vector<const Request*> waiting;  // in order of arrival
+  std::vector<const Request*> waiting;  // Sorted by arrival.
   for (const auto& other : requests_) {
     if (other.get() == &request || other->ended <= since || other->received > request.first_token) continue;
     const bool is_running = other->received <= since && other->is_computed_at(since);
@@ -555,7 +555,7 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
     front.push_back(other);
   }
   tenant_work += client_work;
-  // Who was not there as it came begins with the least counter of those who were.
+  // A client that was absent at its arrival begins with the least counter of the present clients.
   double client_least = request.rank.client_work;
   double tenant_least = request.rank.tenant_work;
   for (const auto& [flow, rank] : request.others) {
@@ -579,7 +579,7 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
     (void)take(other, {other->flow.tenant, kWholeTenant}, tenant_work + request.rank.tenant_work - tenant_least);
   }
   if (machine_options_.has_prefill_lane) {
-    // Placed, though its prompt waits in the prefill lane: there may be as many as slots, and no counter says which.
+    // Requests in a slot whose prompt waits in the prefill lane: there may be as many as slots, and no counter tells which.
     std::ranges::stable_sort(waiting, std::greater<>(), &Request::work);
     std::int32_t added = 0;
     for (const Request* other : waiting) {
@@ -591,10 +591,9 @@ std::vector<const SchedulingSim::Request*> SchedulingSim::in_front_of(const Requ
   return front;
 }
 
-// Graham's bound for list scheduling: prompts are computed one after the other, replies in all slots, so what is in front
-// takes no more than its prompts, its replies divided by the slots, and its longest reply. Beside that: the tick in which the
-// request comes, shorter prompts that overtake its own for as long as it takes to compute (prefill_rank), and the prefill
-// lane's call.
+// Graham's bound for list scheduling: prompts are computed one after the other and replies in all slots, so the work in front
+// takes at most the time of its prompts, of its replies divided by the slots, and of its longest reply. Additional times: the
+// tick of its arrival, shorter prompts that overtake its own while it computes (prefill_rank), and the prefill lane's call.
 double SchedulingSim::start_bound_ms(const Request& request) const {
   const TimePoint since = request.is_background ? request.received + from_ms(kUrgentMs) : request.received;
   double prompts_ms = prefill_bound_ms(request.prompt);
@@ -615,7 +614,7 @@ double SchedulingSim::start_bound_ms(const Request& request) const {
     other_ms += slowest_ * kPrefillCallMs;
   }
   double own_ms = 1.5 * machine_options_.price.chunk_ms(request.prompt, 0);
-  // While nobody decodes, rows of prompts behind it may fill its call.
+  // While no stream decodes, its call may include rows of later prompts.
   const bool shares_its_call = std::ranges::any_of(requests_, [&](const auto& other) {
     return other.get() != &request && other->received < request.first_token && other->first_token >= request.first_token &&
            !std::ranges::contains(front, other.get());
@@ -623,7 +622,7 @@ double SchedulingSim::start_bound_ms(const Request& request) const {
   if (shares_its_call) own_ms = std::max(own_ms, sched::BatchLimits().prefill_tick_ms);
   double bound_ms =
       other_ms + slowest_ * (prompts_ms + own_ms + (replies / machine_options_.model.sequences + longest) * tick_ms);
-  // A background request has its turn once it has waited, and again where its prompt takes longer than it is kept.
+  // A background request has its turn after waiting, and again if its prompt takes longer than the time for which it is kept.
   if (request.is_background) {
     bound_ms += kUrgentMs + std::floor(slowest_ * prefill_bound_ms(request.prompt) / kKeepsMs) * (kUrgentMs + kKeepsMs);
   }
@@ -643,8 +642,8 @@ void SchedulingSim::check_starts() {
   }
 }
 
-// Late are 5 % of what the model expects to be in time, by its guard. Chance may add three deviations and, where so few are
-// expected that these mean little, kLateByChance; a change of speed adds the ticks that the model needs to follow it.
+// By its guard, the model allows 5 % of late ticks. Chance may add three deviations and, for small numbers, kLateByChance; a
+// change of speed adds the ticks that the model needs to adapt.
 void SchedulingSim::check_shares() {
   const auto check = [&](const char* what, std::uint64_t late, std::uint64_t in_time) {
     const auto all = static_cast<double>(late + in_time);

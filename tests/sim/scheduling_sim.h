@@ -1,13 +1,13 @@
-// The scheduler on a machine where calls take time: router, preparer, a lane and often a prefill lane, with clients of several
-// tenants, both classes and their targets. What is checked are promises about time and order, each with a bound that follows
-// from the price of calls and the rules of the scheduler:
-//   start    a request's first token comes within the work in front of it
-//   stream   a decoding interactive stream waits no longer for its next token than the largest tick that the rules allow
-//   target   where the step model says that a tick can keep its target, it does
-//   fair     while two tenants, or clients of one, wait, neither gets more than a few requests' worth of work ahead
-//   preempt  an interactive request is computed right after the tick in which it comes, if only background work runs
-//   tokens   every request's are those of a run by itself
-//   cores    no call begins on threads that the other lane's call has
+// Simulates the scheduler on a machine whose calls take time: router, preparer, a lane and often a prefill lane, with clients
+// of several tenants, both classes and their targets. It checks properties of time and order, each with a bound derived from
+// the times of calls and the rules of the scheduler:
+// - start: a request's first token comes within the time of the work in front of it
+// - stream: a decoding interactive stream waits for its next token at most as long as the largest allowed tick
+// - target: a tick keeps its target if the step model says that it can
+// - fair: while two tenants, or two clients of one, wait, neither gets ahead by more than the work of a few requests
+// - preempt: an interactive request is computed right after the tick of its arrival if only background work runs
+// - tokens: every request has the tokens of a separate run
+// - cores: no call begins on threads of the other lane's call
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "base/random.h"
+#include "engine/model/worker_source_test_support.h"
 #include "engine/preparer.h"
 #include "engine/router/router.h"
-#include "engine/worker_source_test_support.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "machine.h"
@@ -32,19 +32,19 @@
 namespace uma::sim {
 
 struct SchedulingOutcome {
-  std::vector<std::string> broken;  // "property: what happened"
+  std::vector<std::string> broken;  // "property: what happened".
   std::uint64_t requests = 0;
-  std::uint64_t starts_background = 0;  // first tokens of background requests that had to wait for 10 s
-  std::uint64_t gaps = 0;               // between tokens of interactive streams
-  std::uint64_t ticks_in_time = 0;      // of those that could be, by the model
+  std::uint64_t starts_background = 0;  // First tokens of background requests that had waited for 10 s.
+  std::uint64_t gaps = 0;               // Intervals between tokens of interactive streams.
+  std::uint64_t ticks_in_time = 0;      // Ticks in time, among those that can be according to the model.
   std::uint64_t ticks_late = 0;
-  std::uint64_t gaps_in_time = 0;  // beside a prefill lane
+  std::uint64_t gaps_in_time = 0;  // Intervals beside a prefill lane.
   std::uint64_t gaps_late = 0;
-  std::uint64_t contests = 0;  // spans in which two tenants or clients both waited
+  std::uint64_t contests = 0;  // Periods in which two tenants or clients both waited.
   std::uint64_t preemptions_checked = 0;
   std::uint64_t preemptions = 0;
   std::uint64_t handovers = 0;
-  double worst_start = 0;  // time to the first token, as a share of its bound
+  double worst_start = 0;  // Time to the first token, as a share of its bound.
   double worst_gap = 0;
 };
 
@@ -61,41 +61,42 @@ class SchedulingSim {
     std::uint64_t id = 0;
     sched::Flow flow;
     bool is_background = false;
-    std::int32_t prompt = 0;  // tokens, BOS included
+    std::int32_t prompt = 0;  // Tokens, including BOS.
     std::int32_t reply = 0;
-    double target_tbt_ms = 0;   // 0: the lane's
-    double target_ttft_ms = 0;  // 0: none
+    double target_tbt_ms = 0;   // 0: the lane's target.
+    double target_ttft_ms = 0;  // 0: no target.
     TimePoint received{};
-    TimePoint computed{};  // its first row begins to be
+    TimePoint computed{};  // The begin of the call with its first row.
     TimePoint first_token{};
     TimePoint last_token{};
     TimePoint ended{};
     std::vector<Token> tokens;
     bool has_ended = false;
-    bool must_be_next = false;          // nothing but background work is there
-    std::uint64_t next_tick = 0;        // the first step with a call after it came; 0: not yet
-    std::uint64_t step_at_arrival = 0;  // of the lane
-    TimePoint seen{};                   // the lane has finished the step in which it came
-    TimePoint admitted{};               // and the next one
-    double decode_ms_seen = 0;          // the longest decode call since its last token
+    bool must_be_next = false;          // Only background work is running.
+    std::uint64_t next_tick = 0;        // The first step with a call after its arrival; 0: not known yet.
+    std::uint64_t step_at_arrival = 0;  // Number of the lane's step.
+    TimePoint seen{};                   // End of the step in which it arrived.
+    TimePoint admitted{};               // End of the step after `seen`.
+    double decode_ms_seen = 0;          // The longest decode call since its last token.
     double state_ms_seen = 0;
-    double target_seen_ms = 0;         // of the tick that gave its last token
-    bool is_beside_prefill = false;    // the prefill lane has computed since
-    std::set<std::uint64_t> let_pass;  // background prompts in the prefill lane while it should be next
-    sched::FairShare::Rank rank;       // as it came
-    std::vector<std::pair<sched::Flow, sched::FairShare::Rank>> others;  // of the flows that were there
+    double target_seen_ms = 0;         // Target of the tick with its last token.
+    bool is_beside_prefill = false;    // The prefill lane has computed since its last token.
+    std::set<std::uint64_t> let_pass;  // Background prompts that the prefill lane computed while this request should be next.
+    sched::FairShare::Rank rank;       // At its arrival.
+    std::vector<std::pair<sched::Flow, sched::FairShare::Rank>> others;  // Ranks of the other flows at its arrival.
 
     [[nodiscard]] std::int32_t work() const { return prompt + reply; }
     [[nodiscard]] bool is_open_at(TimePoint time) const { return received <= time && ended > time; }
     [[nodiscard]] bool is_computed_at(TimePoint time) const { return computed <= time; }
   };
-  // Two tenants or two clients of one, while both have requests that wait.
+  // A period in which two tenants, or two clients of one tenant, both have waiting requests.
   struct Contest {
     bool is_on = false;
-    double lead = 0;   // of the first, by its counter, as the contest began
-    double ahead = 0;  // of the first, in work done since
+    double lead = 0;   // Lead of the first, by its counter, at the begin of the contest.
+    double ahead = 0;  // Lead of the first, in work since the begin.
   };
-  using Group = std::pair<std::string, std::uint64_t>;  // a tenant's client; client kWholeTenant: all of it
+  // A client of a tenant; the client kWholeTenant stands for the whole tenant.
+  using Group = std::pair<std::string, std::uint64_t>;
 
   void make_world();
   void make_requests();
@@ -142,14 +143,14 @@ class SchedulingSim {
   std::unique_ptr<engine::Router> router_;
   std::shared_ptr<const testing::FakeModel> model_;
   std::unique_ptr<Machine> machine_;
-  std::vector<std::unique_ptr<Request>> requests_;  // by id
-  sched::FairShare ledger_;                         // as the lane's should be
-  sched::StepModel shadow_;                         // what the lane has observed
-  sched::StepModel shadow_before_;                  // as the running tick was planned
+  std::vector<std::unique_ptr<Request>> requests_;  // Sorted by id.
+  sched::FairShare ledger_;                         // The expected state of the lane's ledger.
+  sched::StepModel shadow_;                         // The observations of the lane.
+  sched::StepModel shadow_before_;                  // The model at the begin of the running tick.
   Call last_decode_;
   std::int32_t length_max_ = 0;
   std::int32_t work_max_ = 0;
-  double slowest_ = 1;  // call, by speed and noise
+  double slowest_ = 1;  // Factor of the slowest call, by speed and noise.
   std::map<std::pair<Group, Group>, Contest> contests_;
   SchedulingOutcome outcome_;
 };

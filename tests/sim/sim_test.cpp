@@ -13,13 +13,13 @@
 namespace uma::sim {
 namespace {
 
-// UMA_SIM_SEED=n runs that one seed; UMA_SIM_SEEDS=n as many as that, from 1.
+// UMA_SIM_SEED=n runs the single seed n; UMA_SIM_SEEDS=n runs the seeds 1 to n.
 std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// A broken invariant aborts: the seed that repeats it is said on the way out.
+// A violated invariant aborts; the handler prints the seed that repeats it.
 volatile std::sig_atomic_t running_seed = 0;
 void say_seed(int) {
   std::fprintf(stderr, "repeat with UMA_SIM_SEED=%ld\n", static_cast<long>(running_seed));
@@ -28,10 +28,10 @@ void say_seed(int) {
 struct Seeds {
   std::uint64_t first = 1;
   std::uint64_t last = 0;
-  bool is_one = false;  // asked for by its number
+  bool is_one = false;  // A single seed was requested.
 };
 
-// What to run where nothing else is asked: seeds 1 to `usual`.
+// The default: seeds 1 to `usual`.
 Seeds choose_seeds(std::uint64_t usual) {
   init_log(LogLevel::error);
   std::signal(SIGABRT, say_seed);
@@ -82,7 +82,7 @@ TEST(Simulation, HoldsItsInvariantsUnderEverySeed) {
           total.not_finite)
           .c_str());
   if (seeds_to_run.is_one) return;
-  // The simulator is worth something only where all of it happens.
+  // Checks that every kind of event occurs, so that the simulation is meaningful.
   EXPECT_GT(total.finished_turns, seeds);
   EXPECT_GT(total.warm_hits, seeds / 10);
   EXPECT_GT(total.cold_hits, seeds / 10);
@@ -136,10 +136,10 @@ TEST(Scheduling, KeepsItsPromisesUnderEverySeed) {
                   total.preemptions_checked, total.handovers, total.starts_background, total.worst_start, total.worst_gap)
           .c_str());
   if (seeds_to_run.is_one) return;
-  // Over all seeds the guard of the step model keeps what it says.
+  // Over all seeds, the guard of the step model holds.
   EXPECT_LE(total.ticks_late * 20, total.ticks_late + total.ticks_in_time);
   EXPECT_LE(total.gaps_late * 20, total.gaps_late + total.gaps_in_time);
-  // The properties are worth something only where what they are about happens.
+  // Checks that the tested situations occur, so that the properties are meaningful.
   EXPECT_GT(total.ticks_in_time, seeds * 10);
   EXPECT_GT(total.gaps_in_time, seeds * 5);
   EXPECT_GT(total.starts_background, seeds / 8);

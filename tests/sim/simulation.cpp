@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
-#include "llm/grammar.h"
+#include "grammar/grammar.h"
 #include "llm/token_constraint.h"
 
 namespace uma::sim {
@@ -81,13 +81,13 @@ bool SlowCatalog::answer_one(bool with_failure) {
 // --- A client's stream
 // ----------------------------------------------------------------------------------------------------------
 
-// Checks what a client can check: one terminal event, nothing after it, and tokens that are what the model says after the
-// chain.
+// Checks a stream from the client's view: one terminal event, nothing after it, and the tokens that the model generates after
+// the chain.
 class Simulation::Sink final : public EventSink {
  public:
   Sink(Simulation& simulation, std::string session, std::string prompt, std::string_view gbnf, int patience)
       : simulation_(simulation), session_(std::move(session)), prompt_(std::move(prompt)), patience_(patience) {
-    if (!gbnf.empty()) grammar_ = *llm::Grammar::parse(gbnf);
+    if (!gbnf.empty()) grammar_ = *grammar::Grammar::parse(gbnf);
   }
 
   bool deliver(const Event& event) override {
@@ -124,7 +124,7 @@ class Simulation::Sink final : public EventSink {
 
   void check_end(const EosEvent& eos) {
     note_logprobs(eos.logprobs);
-    // Every token has a part of the text, so with the end all have said how likely they were.
+    // Every token has a part of the text, so at the end all log probabilities were reported.
     if (eos.reason != FinishReason::slow_consumer) UMA_CHECK(likely_ == (wants_logprobs ? tokens_ : std::vector<Token>()));
     UMA_CHECK(eos.usage.prompt_tokens == eos.usage.reused_tokens + eos.usage.recomputed_tokens);
     simulation_.outcome_.shared += eos.usage.reuse_reason == "prefix" ? 1 : 0;
@@ -141,20 +141,20 @@ class Simulation::Sink final : public EventSink {
     const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
     const bool is_turn = !tokens_.empty() || eos.reason == FinishReason::stop;
     if (record == nullptr || !is_turn || eos.error || eos.reason == FinishReason::slow_consumer) return;
-    if (!simulation_.known_.contains(session_)) return;  // ended while it generated: nothing is promised of it
-    // Commit before claim: the chain that the catalog keeps ends with what the client was just told.
+    if (!simulation_.known_.contains(session_)) return;  // The session ended during the generation, so nothing is guaranteed.
+    // Commit before claim: the chain in the catalog ends with the tokens that the client just received.
     UMA_CHECK(record->chain.size() >= tokens_.size());
     const std::span<const Token> chain(record->chain);
     UMA_CHECK(std::ranges::equal(chain.last(tokens_.size()), tokens_));
     UMA_CHECK(record->pending.empty());
     if (tokens_.empty()) look_at_start_of(*record, chain.size());
     check_shifts(*record, eos.usage);
-    // What was there before, without what was dropped and with what was said, is what is kept.
+    // The stored chain is the chain before, without dropped turns, plus the reply.
     UMA_CHECK(check_tokens(start_) == record->chain);
     ++simulation_.outcome_.finished_turns;
   }
 
-  // The text follows the grammar; it stops only where the grammar lets it end.
+  // The text follows the grammar, and stops only where the grammar allows the end.
   void check_grammar(FinishReason reason) {
     if (grammar_ == nullptr) return;
     llm::TokenConstraint constraint(grammar_, vocab_);
@@ -166,7 +166,7 @@ class Simulation::Sink final : public EventSink {
     ++simulation_.outcome_.constrained;
   }
 
-  // What the session has when its first token or shift comes. Nothing else can change it until the end.
+  // Records the session at its first token or shift. Nothing else can change it until the end.
   void look_at_start() {
     if (session_.empty() || !start_.empty()) return;
     const kv::RecordPtr record = simulation_.catalog_.kept().find(SessionId{session_});
@@ -175,13 +175,13 @@ class Simulation::Sink final : public EventSink {
     start_.insert(start_.end(), record->pending.begin(), record->pending.end());
     before_ = record;
   }
-  // A turn that the model ended at once, without a shift, added nothing but its input.
+  // A turn that the model ended at once, without a shift, added only its input.
   void look_at_start_of(const kv::SessionRecord& record, std::size_t length) {
     if (before_ != nullptr) return;
     start_.assign(record.chain.begin(), record.chain.begin() + static_cast<std::ptrdiff_t>(length));
   }
 
-  // Whole turns went, the oldest ones, after what stays, and the client, the receipt and the record say the same.
+  // Whole turns were dropped, the oldest ones after the kept prefix, and the client, the receipt and the record agree.
   void check_shifts(const kv::SessionRecord& after, const Usage& usage) {
     std::int32_t turns = 0;
     std::int32_t dropped = 0;
@@ -206,7 +206,8 @@ class Simulation::Sink final : public EventSink {
     UMA_CHECK(after.chain.size() <= cells);
   }
 
-  // The tokens are what the model says after `chain`, which loses on the way what the client was told. Returns all of it.
+  // Checks that the model generates these tokens after `chain`, which loses the dropped turns that the client was told about.
+  // Returns the whole chain.
   [[nodiscard]] std::vector<Token> check_tokens(std::vector<Token> chain) const {
     std::size_t said = 0;
     std::optional<llm::TokenConstraint> constraint;
@@ -229,22 +230,22 @@ class Simulation::Sink final : public EventSink {
 
   Simulation& simulation_;
   const testing::FakeVocab vocab_;
-  std::shared_ptr<const llm::Grammar> grammar_;  // null: none
-  std::vector<Token> likely_;                    // the tokens that have said how likely they were
+  std::shared_ptr<const grammar::Grammar> grammar_;  // Null: no grammar.
+  std::vector<Token> likely_;                        // Tokens whose log probabilities were reported.
   std::string session_;
   std::string prompt_;
-  int patience_;  // tokens it takes before it stops reading
+  int patience_;  // Tokens until it stops reading.
   struct Shift {
-    std::size_t after = 0;  // tokens
+    std::size_t after = 0;  // Number of tokens before.
     ContextShiftEvent told;
   };
   std::vector<Token> tokens_;
   std::vector<Shift> shifts_;
-  kv::RecordPtr before_;      // the session's record when it began
-  std::vector<Token> start_;  // its tokens
+  kv::RecordPtr before_;      // The session's record at the begin.
+  std::vector<Token> start_;  // The session's tokens at the begin.
 };
 
-// Checks that a response that has ended is kept, whole.
+// Checks that a response that has ended is stored completely.
 class Simulation::ResponseSink final : public EventSink {
  public:
   ResponseSink(Simulation& simulation, GenerateRequest request, TenantId tenant)
@@ -307,7 +308,8 @@ class Simulation::ResponseSink final : public EventSink {
 Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.sequences = 2 + static_cast<std::int32_t>(random_.next_below(3));
   model_options_.unified = random_.next_below(2) == 0;
-  const std::int32_t cells = random_.next_below(2) == 0 ? 160 : 64;  // of a sequence; two turns fill the few ones
+  // Cells of a sequence; the small number is full after two turns.
+  const std::int32_t cells = random_.next_below(2) == 0 ? 160 : 64;
   model_options_.cells = model_options_.unified ? cells : cells * model_options_.sequences;
   model_options_.batch_rows_max = 8 + static_cast<std::int32_t>(random_.next_below(60));
   model_options_.can_truncate = random_.next_below(4) != 0;
@@ -317,7 +319,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_ = std::make_shared<const testing::FakeModel>(model_options_);
 
   router_options_.limits.max_sessions = 20;
-  router_options_.record_bytes_max = random_.next_below(3) * 1000;  // none, or a few sessions' records
+  router_options_.record_bytes_max = random_.next_below(3) * 1000;  // No records, or those of a few sessions.
   router_options_.limits.deadline_ms = random_.next_below(2) == 0 ? 0 : 400;
   if (random_.next_below(4) == 0) {
     router_options_.limits.tenant_sessions_max = 8;
@@ -330,12 +332,12 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
                     .cold_tokens_min = 1};
   lanes_count_ = 1 + random_.next_below(2);
   clients_are_alike_ = random_.next_below(2) == 0;
-  // A third of the seeds run the default policy, a third the same with a lane for prompts, the others one of the four.
+  // A third of the seeds has the default policy, a third has it with a prefill lane, and the rest has one of the four policies.
   lane_options_.threads = 2;
   lane_options_.stored_tokens_min = 4;
   const auto kind = random_.next_below(3);
   has_prefill_lanes_ = kind == 1;
-  if (has_prefill_lanes_) lane_options_.target_tbt_ms = 2;  // so short that most prompts go there
+  if (has_prefill_lanes_) lane_options_.target_tbt_ms = 2;  // So short that most prompts are computed in the prefill lane.
   if (kind == 2) {
     lane_options_.policy = {.policy = static_cast<sched::Policy>(1 + random_.next_below(4)),
                             .static_batch_wait_ms = static_cast<double>(random_.next_below(20)),
@@ -343,8 +345,8 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   }
   lane_options_.verify_every = static_cast<std::int32_t>(random_.next_below(4));
   model_options_.has_spare = lane_options_.verify_every > 0;
-  // Guesses of what comes next, right, half right or wrong as a whole.
-  lane_options_.guess = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+  // Draft tokens that are right, partly right, or wrong.
+  lane_options_.test_drafter = [this](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
     if (random_.next_below(4) == 0) return;
     draft = fake_continuation(model_options_, std::vector<Token>(chain.begin(), chain.end()), count);
     for (Token& token : draft) {
@@ -354,7 +356,7 @@ Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   start_machine();
 }
 
-// Router, preparer and lanes, from nothing but the catalog.
+// Makes router, preparer and lanes, with the catalog as the only input.
 void Simulation::start_machine() {
   auto cold = std::make_unique<testing::FakeColdStore>();
   cold_ = cold.get();
@@ -388,7 +390,7 @@ void Simulation::make_lanes() {
                                                       });
                                                     }));
     if (random_.next_below(2) == 0) {
-      // A draft model that is cheaper, and wrong now and then.
+      // A cheaper draft model that is sometimes wrong.
       testing::FakeOptions draft = model_options_;
       draft.has_spare = false;
       draft.differs_every = static_cast<std::uint32_t>(random_.next_below(4));
@@ -411,11 +413,11 @@ void Simulation::crash_and_start_again() {
   lanes_.clear();
   contexts_.clear();
   files_ = std::move(cold_->files);
-  // What they let go of still answers and unlocks.
+  // Destroying them still answers requests and unlocks sessions.
   preparer_.reset();
   store_.reset();
   router_.reset();
-  for (const auto& sink : sinks_) sink->ended = true;  // nobody will ever hear how
+  for (const auto& sink : sinks_) sink->ended = true;  // After a crash, no client receives an end.
   for (const auto& sink : response_sinks_) sink->ended = true;
   replies_owed_ = 0;
   is_loaded_ = false;
@@ -423,7 +425,7 @@ void Simulation::crash_and_start_again() {
   start_machine();
   if (has_faults_) inject_faults();
 
-  // Every session that a client was told of is there, and its own tenant's.
+  // Every session that a client knows exists, and belongs to its tenant.
   for (const TenantId& tenant : kTenants) {
     const SessionList all = router_->sessions().list(tenant, {}).value();
     for (const auto& [id, session] : known_) {
@@ -432,7 +434,7 @@ void Simulation::crash_and_start_again() {
   }
 }
 
-// The model is unloaded, where nobody uses it, and comes back when somebody wants it.
+// The model is unloaded when it has no leases, and loaded again on demand.
 void Simulation::retire_model() {
   if (!router_->retire("fake")) return;
   ++outcome_.retirements;
@@ -472,7 +474,7 @@ void Simulation::inject_faults() {
         case 0:
           return testing::FakeFault::decode_error;
         case 1:
-          return testing::FakeFault::no_room;
+          return testing::FakeFault::out_of_cells;
         case 2:
           return testing::FakeFault::interrupted_half;
         case 3:
@@ -491,7 +493,7 @@ void Simulation::step_something() {
     case 5:
       cold_->fails = [this] { return has_faults_ && random_.next_below(8) == 0; };
       store_->step();
-      // Room for no state, or for some; models that come and go change it.
+      // Memory for no states, or for some; loading and unloading models changes it.
       if (random_.next_below(20) == 0) {
         store_->limit_memory({.at_rest = random_.next_below(60'000), .in_all = random_.next_below(100'000)});
       }
@@ -546,7 +548,8 @@ void Simulation::come_to_rest() {
     }
     check_after_step();
     const bool is_idle = std::ranges::all_of(lanes_, [](const auto& lane) { return lane->is_idle(); });
-    if (!worked && !is_idle) clock_.advance(std::chrono::milliseconds(1));  // a lane gathers before its first tick
+    // A lane waits for more requests before its first tick.
+    if (!worked && !is_idle) clock_.advance(std::chrono::milliseconds(1));
     quiet = worked || !is_idle ? 0 : quiet + 1;
   }
 }
@@ -579,7 +582,7 @@ Outcome Simulation::run(int actions) {
   return outcome_;
 }
 
-// Every acknowledged input is in its session, in order, or is among the oldest ones that a full context has cost.
+// Every acknowledged input is in its session, in order, or is among the oldest inputs that a full context dropped.
 void Simulation::check_session_texts() {
   for (const auto& [id, session] : known_) {
     const kv::RecordPtr record = catalog_.kept().find(SessionId{id});
@@ -609,7 +612,7 @@ Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> the
   return [this, then = std::move(then), life = life_, called = false](Expected<T> value) mutable {
     UMA_CHECK(!called);
     called = true;
-    if (life != life_) return;  // who has asked is gone with the last one
+    if (life != life_) return;  // The asking client ended with the last daemon.
     --replies_owed_;
     then(std::move(value));
   };
@@ -619,13 +622,13 @@ std::string Simulation::new_text() {
   return std::format("[{}{}]", ++texts_made_, std::string(random_.next_below(40), 'x'));
 }
 
-// What a session or a response is told.
+// The text of an input to a session or a response.
 std::string Simulation::input_text() {
   if (!clients_are_alike_ || random_.next_below(4) == 0) return new_text();
   return std::format("[my name is {}]", random_.next_below(3));
 }
 
-// What a request without a session begins with: where clients are alike, often the same long text.
+// The prompt of a request without a session: if clients are alike, often the same long text.
 std::string Simulation::prompt_text() {
   if (!clients_are_alike_ || random_.next_below(3) == 0) return input_text();
   const std::int32_t cells = model_options_.unified ? model_options_.cells : model_options_.cells / model_options_.sequences;
@@ -641,7 +644,7 @@ std::string Simulation::pick_session() {
   return picked->first;
 }
 
-// Of a session that nobody knows, anybody.
+// For an unknown session, any tenant.
 TenantId Simulation::tenant_of(const std::string& session) {
   const auto known = known_.find(session);
   return known != known_.end() ? known->second.tenant : kTenants[random_.next_below(2)];
@@ -725,7 +728,7 @@ void Simulation::end_session() {
   if (const auto found = known_.find(session); found != known_.end()) {
     known = std::move(found->second);
     known_.erase(found);
-    // If it cannot be forgotten it is there as before, but what was said to it meanwhile nobody has noted.
+    // If it cannot be removed it is unchanged, but inputs that were sent meanwhile are unknown.
     known->inputs.clear();
     known->was_cut = true;
   }
@@ -822,12 +825,12 @@ void Simulation::forget_response() {
                           router_->sessions().forget_response(known.tenant, known.session, known.id));
 }
 
-// Every response whose end was told is kept, unless a full context has cost its turn.
+// Every response whose end a client received is stored, unless a full context dropped its turn.
 void Simulation::check_responses() {
   for (const KnownResponse& known : responses_) {
-    if (known.is_in_conversation) continue;  // a template that finds no turns any more makes one of all
+    if (known.is_in_conversation) continue;  // If a template cannot find the turns any more, all turns become one.
     const kv::RecordPtr record = catalog_.kept().find(SessionId{known.session});
-    // One whose turn is gone does not keep its session when the others are forgotten.
+    // A response without its turn does not keep its session when the others are deleted.
     UMA_CHECK(record != nullptr || shifted_.contains(known.session));
     if (record == nullptr) continue;
     const bool is_kept = std::ranges::contains(record->responses, known.id, [](const auto& response) { return response->id; });

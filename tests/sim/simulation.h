@@ -1,7 +1,7 @@
-// The whole engine without threads, time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an order
-// that a seed decides, with clients that come, go, cancel, stall and disagree, with faults in decodes, states and commits, and
-// with crashes, after which a new router and new lanes go on from what the catalog has kept. After every step the invariants of
-// ARCHITECTURE.md are checked; a broken one aborts with the seed in the log.
+// The whole engine without threads, real time or weights: router, preparer and lanes on FakeModel and SimClock, stepped in an
+// order that depends on a seed. Clients come, leave, cancel, stall and disagree. Decodes, states and commits fail. After a
+// crash, a new router and new lanes continue from the content of the catalog. The invariants of ARCHITECTURE.md are checked
+// after every step; a violation aborts with the seed in the log.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/random.h"
-#include "engine/lane.h"
+#include "engine/lane/lane.h"
+#include "engine/model/worker_source_test_support.h"
 #include "engine/preparer.h"
 #include "engine/router/router.h"
-#include "engine/worker_source_test_support.h"
 #include "kv/catalog.h"
 #include "kv/state_store.h"
 #include "testing/fake_cold_store.h"
@@ -25,29 +25,29 @@
 
 namespace uma::sim {
 
-// A catalog whose answers come later, in order, and sometimes are failures; sometimes it throws. What failed is not kept.
+// A catalog with delayed answers, in order, some of them failures or exceptions. Failed commits are not stored.
 class SlowCatalog final : public kv::Catalog {
  public:
   [[nodiscard]] std::vector<kv::SessionSummary> load() override { return kept_.load(); }
   void commit(kv::RecordPtr record, kv::RecordPtr before, Done done) override;
   void remove(const SessionId& id, Done done) override;
   void read(const SessionId& id, OnRead on_read) override;
-  // Answers the oldest waiting call. False: none waits.
+  // Answers the oldest waiting call. False: there is none.
   bool answer_one(bool with_failure);
-  // The process dies: of what waits the first `count` calls are kept, and nobody is told.
+  // Simulates a crash: the first `count` waiting calls are stored, and none is answered.
   void crash(std::size_t count);
   [[nodiscard]] std::size_t waiting_count() const { return calls_.size(); }
   [[nodiscard]] std::uint64_t readings_count() const { return readings_count_; }
   [[nodiscard]] const kv::MemoryCatalog& kept() const { return kept_; }
-  std::function<bool()> throws = [] { return false; };  // the next call
+  std::function<bool()> throws = [] { return false; };  // Whether the next call throws.
 
  private:
   struct Call {
-    kv::RecordPtr record;  // null: a removal
+    kv::RecordPtr record;  // Null: a removal.
     kv::RecordPtr before;
     SessionId id;
     Done done;
-    OnRead on_read = nullptr;  // set: neither, but a reading
+    OnRead on_read = nullptr;  // If set, the call is a read.
   };
   kv::MemoryCatalog kept_;
   std::vector<Call> calls_;
@@ -60,23 +60,23 @@ struct Outcome {
   std::uint64_t failures = 0;
   std::uint64_t cancelled = 0;
   std::uint64_t crashes = 0;
-  std::uint64_t retirements = 0;  // of the model
+  std::uint64_t retirements = 0;  // Unloads of the model.
   std::uint64_t preemptions = 0;
-  std::uint64_t handovers = 0;  // of prompts that were computed in a prefill lane
+  std::uint64_t handovers = 0;  // Prompts that were computed in a prefill lane.
   std::uint64_t reused_tokens = 0;
   std::uint64_t warm_hits = 0;
   std::uint64_t cold_hits = 0;
-  std::uint64_t shifts = 0;   // of full contexts
-  std::uint64_t moves = 0;    // of them, those that moved cells
-  std::uint64_t imports = 0;  // of exported sessions
+  std::uint64_t shifts = 0;   // Shifts of full contexts.
+  std::uint64_t moves = 0;    // Shifts that moved cells.
+  std::uint64_t imports = 0;  // Imports of exported sessions.
   std::uint64_t imports_with_kv = 0;
-  std::uint64_t readings = 0;     // of sessions from the catalog
-  std::uint64_t constrained = 0;  // replies that followed a grammar
-  std::uint64_t shared = 0;       // requests that began with what another had computed
-  std::uint64_t responses = 0;    // that were kept
-  std::uint64_t verified = 0;     // reuses that were computed again
-  std::uint64_t not_finite = 0;   // replies whose logits were not finite
-  std::uint64_t forks = 0;        // of them, those that went on beside the session of the one before
+  std::uint64_t readings = 0;     // Reads of sessions from the catalog.
+  std::uint64_t constrained = 0;  // Replies that followed a grammar.
+  std::uint64_t shared = 0;       // Requests with a prefix that another request had computed.
+  std::uint64_t responses = 0;    // Stored responses.
+  std::uint64_t verified = 0;     // Reuses that were verified by computing again.
+  std::uint64_t not_finite = 0;   // Replies with logits that are not finite.
+  std::uint64_t forks = 0;        // Responses that branched off the session of an earlier one.
 };
 
 class Simulation {
@@ -84,25 +84,25 @@ class Simulation {
   explicit Simulation(std::uint64_t seed);
   ~Simulation();
 
-  // Runs `actions` random actions of clients and machine, then lets everything come to rest. Aborts where an invariant breaks.
+  // Runs `actions` random actions of clients and machine, then waits until all work is done. Aborts on a violated invariant.
   Outcome run(int actions);
 
  private:
   class Sink;
   class ResponseSink;
-  // A response that a client was told the end of.
+  // A response whose end a client received.
   struct KnownResponse {
     std::string session;
     std::string id;
     TenantId tenant;
     bool is_in_conversation = false;
   };
-  // What a client knows of a session it made.
+  // The knowledge of a client about its session.
   struct KnownSession {
-    std::string system;  // what it begins with
+    std::string system;  // The system prompt.
     TenantId tenant;
-    std::vector<std::string> inputs;  // acknowledged, in order
-    bool was_cut = false;             // rewound or regenerated: inputs may be gone
+    std::vector<std::string> inputs;  // Acknowledged inputs, in order.
+    bool was_cut = false;             // Rewound or regenerated, so inputs may be missing.
   };
 
   void start_machine();
@@ -140,7 +140,7 @@ class Simulation {
 
   Random random_;
   bool has_prefill_lanes_ = false;
-  bool clients_are_alike_ = false;  // most say the same few things, as many users of one program do
+  bool clients_are_alike_ = false;  // Most clients send the same few texts, like users of one program.
   testing::SimClock clock_;
   testing::FakeOptions model_options_;
   std::shared_ptr<const testing::FakeModel> model_;
@@ -148,11 +148,11 @@ class Simulation {
   engine::LaneOptions lane_options_;
   std::uint64_t lanes_count_ = 0;
   SlowCatalog catalog_;
-  std::map<std::string, testing::FakeColdStore::File> files_;  // on the disk, while no daemon lives
+  std::map<std::string, testing::FakeColdStore::File> files_;  // Files on the disk between two daemons.
   kv::StoreOptions store_options_;
 
-  // One life of the daemon.
-  testing::FakeColdStore* cold_ = nullptr;  // the store's
+  // The current daemon.
+  testing::FakeColdStore* cold_ = nullptr;  // Owned by the store.
   std::unique_ptr<kv::StateStore> store_;
   engine::NamedModels source_;
   std::unique_ptr<engine::Preparer> preparer_;
@@ -165,13 +165,13 @@ class Simulation {
   std::uint64_t last_request_ = 0;
   std::uint64_t texts_made_ = 0;
   std::int64_t replies_owed_ = 0;
-  int life_ = 0;  // of the daemon, by crashes
+  int life_ = 0;  // Number of crashes so far.
   std::vector<std::shared_ptr<Sink>> sinks_;
   std::vector<std::shared_ptr<ResponseSink>> response_sinks_;
   std::map<std::string, KnownSession> known_;
   std::vector<std::pair<std::string, TenantId>> conversations_;
   std::vector<KnownResponse> responses_;
-  std::set<std::string> shifted_;  // sessions of responses that a full context has cost turns
+  std::set<std::string> shifted_;  // Sessions of responses that lost turns to a full context.
   Outcome outcome_;
 };
 

@@ -5,15 +5,15 @@
 
 #include <boost/json.hpp>
 
-#include "capability/chat_template.h"
+#include "jinja/chat_template.h"
 
 namespace uma {
 
 // Texts are input of `source`, but for roles, which are known words.
-inline capability::jinja::Value value_from_json(const boost::json::value& value, capability::jinja::Source source) {
-  using capability::jinja::Text;
-  using capability::jinja::TextPtr;
-  using capability::jinja::Value;
+inline jinja::Value value_from_json(const boost::json::value& value, jinja::Source source) {
+  using jinja::Text;
+  using jinja::TextPtr;
+  using jinja::Value;
   switch (value.kind()) {
     case boost::json::kind::null:
       return Value::none();
@@ -47,18 +47,18 @@ inline capability::jinja::Value value_from_json(const boost::json::value& value,
 
 // {"messages": [...], "tools": [...], "add_generation_prompt": true, "bos_token": "<s>", "eos_token": "</s>", "unix_s": 0, and
 // the template's own variables}.
-inline capability::ChatTemplateInput input_from_json(const boost::json::object& object) {
-  capability::ChatTemplateInput input;
-  input.messages = capability::jinja::Value::list({});
+inline jinja::ChatTemplateInput input_from_json(const boost::json::object& object) {
+  jinja::ChatTemplateInput input;
+  input.messages = jinja::Value::list({});
   for (const auto& [key, value] : object) {
     if (key == "messages") {
-      std::vector<capability::jinja::Value> messages;
+      std::vector<jinja::Value> messages;
       for (const auto& message : value.as_array()) {
-        messages.push_back(value_from_json(message, static_cast<capability::jinja::Source>(messages.size())));
+        messages.push_back(value_from_json(message, static_cast<jinja::Source>(messages.size())));
       }
-      input.messages = capability::jinja::Value::list(std::move(messages));
+      input.messages = jinja::Value::list(std::move(messages));
     } else if (key == "tools") {
-      input.tools = value_from_json(value, capability::jinja::kOtherInput);
+      input.tools = value_from_json(value, jinja::kOtherInput);
     } else if (key == "add_generation_prompt") {
       input.add_generation_prompt = value.as_bool();
     } else if (key == "bos_token") {
@@ -68,7 +68,7 @@ inline capability::ChatTemplateInput input_from_json(const boost::json::object& 
     } else if (key == "unix_s") {
       input.unix_s = value.as_int64();
     } else {
-      input.variables.emplace_back(std::string(key), value_from_json(value, capability::jinja::kOtherInput));
+      input.variables.emplace_back(std::string(key), value_from_json(value, jinja::kOtherInput));
     }
   }
   return input;

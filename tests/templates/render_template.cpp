@@ -7,14 +7,14 @@
 
 #include <boost/json.hpp>
 
-#include "capability/chat_template.h"
+#include "jinja/chat_template.h"
 #include "json_input.h"
 
 namespace {
 
 boost::json::object answer(const std::string& line) {
   const boost::json::object request = boost::json::parse(line).as_object();
-  const auto made = uma::capability::ChatTemplate::parse(std::string(request.at("template").as_string()));
+  const auto made = uma::jinja::ChatTemplate::parse(std::string(request.at("template").as_string()));
   if (!made) return {{"error", made.error().message}};
   const auto text = made->render(uma::input_from_json(request.at("input").as_object()));
   if (!text) return {{"error", text.error().message}};

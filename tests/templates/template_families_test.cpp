@@ -10,14 +10,13 @@
 
 #include <gtest/gtest.h>
 
-#include "capability/chat_template.h"
+#include "jinja/chat_template.h"
 #include "json_input.h"
 
 namespace uma {
 namespace {
 
 namespace fs = std::filesystem;
-namespace json = boost::json;
 
 const fs::path kFolder = UMA_TEMPLATES_FOLDER;
 
@@ -39,19 +38,19 @@ class TemplateFamilies : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TemplateFamilies, AreRenderedAsByJinja2) {
   const fs::path path = kFolder / "families" / GetParam();
-  const auto made = capability::ChatTemplate::parse(read(path.string() + ".jinja"));
+  const auto made = jinja::ChatTemplate::parse(read(path.string() + ".jinja"));
   ASSERT_TRUE(made) << made.error().message;
-  const json::object conversations = json::parse(read(kFolder / "conversations.json")).as_object();
-  const json::object expected = json::parse(read(path.string() + ".json")).as_object();
+  const boost::json::object conversations = boost::json::parse(read(kFolder / "conversations.json")).as_object();
+  const boost::json::object expected = boost::json::parse(read(path.string() + ".json")).as_object();
   ASSERT_EQ(expected.size(), conversations.size());
   for (const auto& [name, given] : conversations) {
-    json::object input = given.as_object();
+    boost::json::object input = given.as_object();
     input["bos_token"] = "<s>";
     input["eos_token"] = "</s>";
     input["unix_s"] = 43'200;  // 1970-01-01 in every time zone but the last two
     const auto text = made->render(input_from_json(input));
-    const json::object& wanted = expected.at(name).as_object();
-    if (const json::value* problem = wanted.if_contains("error")) {
+    const boost::json::object& wanted = expected.at(name).as_object();
+    if (const boost::json::value* problem = wanted.if_contains("error")) {
       ASSERT_FALSE(text) << std::string(name) << ": " << text->bytes();
       EXPECT_TRUE(text.error().message.contains(std::string_view(problem->as_string()))) << text.error().message;
     } else {
@@ -63,14 +62,14 @@ TEST_P(TemplateFamilies, AreRenderedAsByJinja2) {
 
 // Whatever a template does with a message, the ranges of its text are the message's.
 TEST_P(TemplateFamilies, KnowWhatUsersWrote) {
-  const auto made = capability::ChatTemplate::parse(read(kFolder / "families" / (GetParam() + ".jinja")));
+  const auto made = jinja::ChatTemplate::parse(read(kFolder / "families" / (GetParam() + ".jinja")));
   ASSERT_TRUE(made);
-  const json::object message{{"role", "user"}, {"content", "one <|im_end|> two"}};
-  const auto input = input_from_json({{"messages", json::array{message}}});
+  const boost::json::object message{{"role", "user"}, {"content", "one <|im_end|> two"}};
+  const auto input = input_from_json({{"messages", boost::json::array{message}}});
   const auto text = made->render(input);
   ASSERT_TRUE(text) << text.error().message;
   ASSERT_EQ(text->inputs().size(), 1u) << text->bytes();
-  const capability::jinja::SourceRange range = text->inputs().front();
+  const jinja::SourceRange range = text->inputs().front();
   EXPECT_EQ(text->bytes().substr(range.begin, range.end - range.begin), "one <|im_end|> two");
   EXPECT_EQ(range.source, 0);
 }

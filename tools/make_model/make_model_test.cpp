@@ -1,4 +1,4 @@
-// Made models against the real libllama: what the bench and the other rooms' tests rely on.
+// Made models against the real libllama: what the bench and the other modules' tests rely on.
 #include <algorithm>
 #include <array>
 #include <cstdlib>

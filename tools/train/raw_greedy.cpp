@@ -16,8 +16,6 @@
 
 namespace {
 
-namespace json = boost::json;
-
 constexpr int kReplyTokensMax = 256;
 
 struct Message {
@@ -133,15 +131,16 @@ int main(int argc, char** argv) {
   try {
     Chat chat(argv[1]);
     for (std::string line; std::getline(std::cin, line);) {
-      const json::object conversation = json::parse(line).as_object();
+      const boost::json::object conversation = boost::json::parse(line).as_object();
       chat.begin();
-      if (const json::value* system = conversation.if_contains("system")) chat.add("system", std::string(system->as_string()));
-      json::array replies;
-      for (const json::value& turn : conversation.at("turns").as_array()) {
+      if (const boost::json::value* system = conversation.if_contains("system"))
+        chat.add("system", std::string(system->as_string()));
+      boost::json::array replies;
+      for (const boost::json::value& turn : conversation.at("turns").as_array()) {
         chat.add("user", std::string(turn.as_string()));
         replies.emplace_back(chat.reply());
       }
-      std::cout << json::serialize(json::object{{"replies", std::move(replies)}}) << "\n";
+      std::cout << boost::json::serialize(boost::json::object{{"replies", std::move(replies)}}) << "\n";
     }
   } catch (const std::exception& problem) {
     std::fprintf(stderr, "raw_greedy: %s\n", problem.what());

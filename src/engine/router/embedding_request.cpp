@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/thrown.h"
-#include "capability/text_embedding.h"
-#include "engine/embed_lane.h"
+#include "engine/lane/embed_lane.h"
+#include "llm/text_embedding.h"
 
 namespace uma::engine {
 namespace {
@@ -23,7 +23,8 @@ std::size_t bytes_of(const EmbedRequest& call) {
 }
 
 std::size_t bytes_of(const RerankRequest& call) {
-  std::size_t bytes = call.query.size() * std::max<std::size_t>(1, call.documents.size());  // it is computed with each
+  // The query is computed with each document.
+  std::size_t bytes = call.query.size() * std::max<std::size_t>(1, call.documents.size());
   for (const std::string& document : call.documents) bytes += document.size();
   return bytes;
 }
@@ -32,7 +33,7 @@ std::size_t bytes_of(const RerankRequest& call) {
 
 template <class Call, class Result>
 void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply) {
-  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // by the request's task, and by who aborts it
+  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // shared by the request's task and on_abort
   InFlight& request = parts_.in_flight.begin({
       .id = id,
       .flow = {tenant.value, call.options.client},
@@ -41,7 +42,7 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
       .sinks = {},
       .share = call.options.share,
       .end = {},
-      .use = {},
+      .lease = {},
       .on_abort =
           [this, shared](const Abort& how) {
             if (how.reason != FinishReason::error) return (*shared)(fail(ErrorCode::limit_wait, "the request was cancelled"));
@@ -68,10 +69,10 @@ Task<> EmbeddingRequests::run(InFlight& request, Call call, std::shared_ptr<Repl
 Expected<Unit> EmbeddingRequests::admit(std::size_t bytes) const {
   if (bytes > parts_.limits.max_prompt_bytes) {
     return fail(ErrorCode::limit_prompt,
-                std::format("the texts have {} bytes, limits.max_prompt_bytes is {}: send fewer at once", bytes,
+                std::format("the texts have {} bytes, limits.max_prompt_bytes is {}: send fewer texts in one request", bytes,
                             parts_.limits.max_prompt_bytes));
   }
-  // The request itself is in the table already.
+  // The request itself is counted in the table already.
   return parts_.in_flight.admit(parts_.in_flight.embeddings() - 1);
 }
 
@@ -81,9 +82,9 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
   const TextOptions& options = call.options;
   const bool is_background = options.request_class == RequestClass::background;
   if (const auto known = source_.resolve(options.model)) request.model = *known;
-  auto use = co_await parts_.models.lease(options.model, is_background);
-  if (!use) co_return use.error();
-  const ServedModel& served = **use;
+  auto lease = co_await parts_.models.lease(options.model, is_background);
+  if (!lease) co_return lease.error();
+  const ServedModel& served = **lease;
   if (served.embedder == nullptr) {
     co_return Error{
         ErrorCode::model_capability,
@@ -91,7 +92,7 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
                     "reranker (`models` lists capabilities)",
                     served.name)};
   }
-  request.use = std::move(*use);
+  request.lease = std::move(*lease);
   auto texts = co_await parts_.preparer.run(parts_.tasks, TenantId{request.flow.tenant}, bytes_of(call),
                                             [embedder = served.embedder, call] { return embedder->texts_of(call); });
   if (!texts) co_return texts.error();
@@ -107,11 +108,11 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
   task.deadline = deadline_after(request.received, deadline_ms, &served);
   EmbedLane& lane = **std::ranges::min_element(served.embed_lanes, {},
                                                [](const EmbedLane* each) { return each->stats().queue_bytes.value(); });
-  if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.note_queue(served.name);
+  if (lane.stats().queue_depth.value() >= lane.shape().batch_texts_max) source_.report_backlog(served.name);
   co_return co_await parts_.tasks.ask<Result>([&](Reply<Result> reply) {
-    // On the lane's thread.
+    // Called on the lane's thread.
     task.done = [name = served.name, embedder = served.embedder, call, reply = std::move(reply)](
-                    const capability::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) mutable {
+                    const llm::EmbedTexts& computed, const Expected<std::vector<float>>& outputs) mutable {
       reply(contain([&]() -> Expected<Result> {
         if (!outputs) return std::unexpected(outputs.error());
         auto made = embedder->result_of(call, computed, *outputs);
@@ -127,10 +128,10 @@ Task<Expected<Result>> EmbeddingRequests::compute(InFlight& request, const Call&
 Task<Expected<ImageEmbeddings>> EmbeddingRequests::embed_images(TenantId tenant, EmbedImagesRequest call) {
   if (auto admitted = parts_.in_flight.admit(0); !admitted) co_return admitted.error();
   const TimePoint received = parts_.clock.now();
-  auto use = co_await parts_.models.lease_chat(call.model);
-  if (!use) co_return use.error();
-  const TimePoint deadline = deadline_after(received, call.deadline_ms.value_or(parts_.limits.deadline_ms), &**use);
-  co_return co_await parts_.images.embed(std::move(*use), std::move(tenant), std::move(call), deadline);
+  auto lease = co_await parts_.models.lease_chat(call.model);
+  if (!lease) co_return lease.error();
+  const TimePoint deadline = deadline_after(received, call.deadline_ms.value_or(parts_.limits.deadline_ms), &**lease);
+  co_return co_await parts_.images.embed(std::move(*lease), std::move(tenant), std::move(call), deadline);
 }
 
 template void EmbeddingRequests::start(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply);

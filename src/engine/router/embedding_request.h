@@ -12,18 +12,18 @@
 #include "core/image.h"
 #include "core/reply.h"
 #include "core/task.h"
+#include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
-#include "engine/worker_source.h"
 
 namespace uma::engine {
 
 class EmbeddingRequests {
  public:
-  // The references outlive it.
+  // The references outlive this object.
   EmbeddingRequests(const RouterParts& parts, WorkerSource& source, Counter& refused)
       : parts_(parts), source_(source), refused_(refused) {}
 
-  // Accept a request and start it.
+  // Accepts a request and starts it.
   void embed(RequestId id, const TenantId& tenant, EmbedRequest call, Reply<EmbedResult> reply) {
     start(id, tenant, std::move(call), std::move(reply));
   }

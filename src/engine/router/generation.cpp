@@ -6,11 +6,11 @@
 
 #include "base/check.h"
 #include "base/thrown.h"
-#include "capability/message_images.h"
-#include "engine/record_edits.h"
-#include "engine/record_input.h"
 #include "engine/router/held_sink.h"
 #include "engine/router/session_commands.h"
+#include "engine/session/record_edits.h"
+#include "engine/session/record_input.h"
+#include "image/message_images.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -27,26 +27,26 @@ bool is_chat(const kv::SessionRecord& record) {
   return record.mode == SessionMode::chat;
 }
 
-// The options of a chat's reply, which also ends where the model's own notation does.
+// The options of a reply in a chat, which also ends at the end marks of the model's tool call notation.
 GenerateOptions chat_options(const llm::Model& model, GenerateOptions options) {
-  for (std::string& stop : capability::chat_stop_strings(model)) options.stop.push_back(std::move(stop));
+  for (std::string& stop : chat::chat_stop_strings(model)) options.stop.push_back(std::move(stop));
   return options;
 }
 
-// The images among these tokens, which are of the record.
-Expected<std::vector<ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,
-                                          std::span<const Token> tokens) {
-  if (served.vision == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
+// The images among these tokens of the record.
+Expected<std::vector<image::ImageRun>> images_of(const ServedModel& served, const kv::SessionRecord& record,
+                                                 std::span<const Token> tokens) {
+  if (served.image_encoder == nullptr || std::ranges::none_of(tokens, llm::is_image_token)) return {};
   std::vector<std::string> ids;
   for (const auto* messages : {&record.messages, &record.pending_messages}) {
     for (const ChatMessage& message : *messages) {
-      for (capability::MessageImage& image : capability::images_of(message)) ids.push_back(std::move(image.id));
+      for (image::MessageImage& image : image::images_of(message)) ids.push_back(std::move(image.id));
     }
   }
-  return find_image_runs(tokens, ids, served.vision->identity());
+  return image::find_image_runs(tokens, ids, served.image_encoder->identity());
 }
 
-// Charges the request for tokens that are kept for it, and for what its reply must follow.
+// Charges the request for its tokens and grammars.
 Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, std::size_t tokens) {
   if (!request.share) return Unit{};
   return request.share->grow(tokens * sizeof(Token) + grammars.bytes());
@@ -55,46 +55,49 @@ Expected<Unit> charge(const InFlight& request, const ReplyGrammars& grammars, st
 Expected<Unit> check_logit_bias(const llm::Model& model, const SamplingParams& sampling) {
   for (const auto& [token, bias] : sampling.logit_bias) {
     if (token >= 0 && token < model.vocab().size()) continue;
-    return std::unexpected(Error{ErrorCode::proto_field,
-                                 std::format("field \"logit_bias\": token {} is not in the vocabulary, which has 0 to {}",
-                                             token, model.vocab().size() - 1),
-                                 "logit_bias"});
+    return std::unexpected(
+        Error{ErrorCode::proto_field,
+              std::format("field \"logit_bias\": token {} is not in the vocabulary, whose tokens are 0 to {}", token,
+                          model.vocab().size() - 1),
+              "logit_bias"});
   }
   return Unit{};
 }
 
-// Whether a session with this record can make the reply that is asked for. Errors: E_PROTO_003.
+// Checks that a session with this record can make the requested reply. Errors: E_PROTO_003.
 Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest& call) {
   if (call.regenerate && record.turns.empty()) return fail(ErrorCode::proto_field, "the session has no reply to regenerate");
   if (call.regenerate && !record.pending.empty()) {
-    return fail(ErrorCode::proto_field, "the session has new input: generate on it, or rewind the session first");
+    return fail(ErrorCode::proto_field, "the session has pending input: generate a reply to it, or rewind the session first");
   }
   if (!call.regenerate && call.input.empty() && !call.options.chat.tools.empty() && record.pending_messages.empty()) {
-    return fail(ErrorCode::proto_field, "field \"tools\" belongs to input of a chat: the session has none to answer");
+    return fail(ErrorCode::proto_field,
+                "field \"tools\" needs chat input, and the session has no pending messages: send \"messages\" too");
   }
   return Unit{};
 }
 
-// The pending messages are written with other tools or template arguments than before.
+// Whether the pending messages must be written again, with other tools or template arguments.
 bool is_written_anew(const kv::SessionRecord& record, const GenerateRequest& call) {
   const ChatOptions& chat = call.options.chat;
   return !call.regenerate && !record.pending_messages.empty() &&
          (chat.tools != record.tools || chat.template_arguments != record.template_arguments);
 }
 
-// A turn that the model ended at once is a turn; a reply that never came to its first token leaves its input pending.
+// Whether the reply is committed as a turn. An empty reply that the model has ended is a turn; a reply that ended before its
+// first token for another reason leaves its input pending.
 bool is_turn(const GenerationResult& result) {
   const auto* eos = std::get_if<EosEvent>(&result.terminal);
   return eos != nullptr && (!result.generated.empty() || eos->reason == FinishReason::stop);
 }
 
-// The lane may have ended the reply, for another reason, before the client refused what was held back of it.
+// Sets the reason of the end: the client refused the held events, though the lane may have ended the reply for another reason.
 void set_slow_consumer(Event& terminal) {
   auto* eos = std::get_if<EosEvent>(&terminal);
   if (eos != nullptr && eos->reason != FinishReason::error) eos->reason = FinishReason::slow_consumer;
 }
 
-// The end of a reply that could not be stored.
+// The terminal event of a reply that could not be stored.
 EosEvent not_stored(const GenerationResult& result, const Error& error, std::string_view what) {
   EosEvent eos;
   if (const auto* ended = std::get_if<EosEvent>(&result.terminal)) eos = *ended;
@@ -103,7 +106,7 @@ EosEvent not_stored(const GenerationResult& result, const Error& error, std::str
   return eos;
 }
 
-// A session's run, which ends with the scope.
+// The run of a session; it ends with the scope.
 class RunGuard {
  public:
   RunGuard(SessionTable& sessions, Session& session, RequestId id, std::string response)
@@ -140,7 +143,7 @@ void Generations::start(RequestId id, const TenantId& tenant, GenerateRequest ca
       .wants_progress = call.options.progress,
       .share = call.share,
       .end = {},
-      .use = {},
+      .lease = {},
       .on_abort =
           [this, sinks](const Abort& how) {
             if (how.reason == FinishReason::error) refused_.add();
@@ -160,7 +163,7 @@ void Generations::on_result(GenerationResult result) {
   if (request->on_result) std::exchange(request->on_result, std::nullopt).value()(std::move(result));
 }
 
-// Ends the request with an error where `body`, which otherwise ends it, fails or throws.
+// Runs `body`, which ends the request. If `body` fails or throws, the request ends with an error.
 Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
   Expected<Unit> done;
   bool has_thrown = false;
@@ -168,11 +171,11 @@ Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
     done = co_await std::move(body);
   } catch (...) {
     done = std::unexpected(thrown_error(parts_.tasks.place()));
-    has_thrown = static_cast<bool>(request.cancel_in_lane);  // tokens may have been sent
+    has_thrown = static_cast<bool>(request.cancel_in_lane);  // the client may have tokens already
   }
   if (done) co_return;
   if (request.cancel_in_lane && !request.has_result) {
-    // It has thrown while its lane goes on.
+    // The task has thrown, but its lane still generates.
     request.cancel_in_lane();
     (void)co_await parts_.tasks.ask<GenerationResult>(
         [&](Reply<GenerationResult> reply) { request.on_result = std::move(reply); });
@@ -182,11 +185,12 @@ Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
                           : Event(FailureEvent{done.error()}));
 }
 
-// Before the client hears of its end the request is out of every table.
+// The request leaves every table before the client gets its terminal event.
 void Generations::end(InFlight& request, const Event& terminal) {
   const std::vector<std::shared_ptr<EventSink>> sinks = request.sinks;
   parts_.in_flight.end(request);
-  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });  // terminal events are always taken
+  // Sinks accept terminal events in any case.
+  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });
 }
 
 Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, GenerateRequest call) {
@@ -198,16 +202,16 @@ Task<Expected<Unit>> Generations::generate(InFlight& request, TenantId tenant, G
   const bool is_background = call.options.request_class == RequestClass::background;
   auto leasing = call.session.empty() ? parts_.models.lease_chat(call.model, is_background)
                                       : parts_.access.lease_model(tenant, call.session, is_background);
-  auto use = co_await std::move(leasing);
-  if (!use) co_return use.error();
-  request.use = std::move(*use);
+  auto lease = co_await std::move(leasing);
+  if (!lease) co_return lease.error();
+  request.lease = std::move(*lease);
   request.deadline = kNever;
-  if (auto may = check_logit_bias(*request.use->model, call.options.sampling); !may) co_return may.error();
+  if (auto may = check_logit_bias(*request.lease->model, call.options.sampling); !may) co_return may.error();
 
   const bool is_of_session = !call.session.empty() || call.response;
   auto images = std::make_shared<ImageHold>();
   if (!call.input.images.empty()) {
-    auto held = co_await parts_.images.read(*request.use, call.input,
+    auto held = co_await parts_.images.read(*request.lease, call.input,
                                             {.tenant = tenant,
                                              .keeps = is_of_session,
                                              .deadline = parts_.in_flight.deadline_of(request),
@@ -226,8 +230,8 @@ Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t repl
     return fail(ErrorCode::limit_prompt, std::format("the prompt has {} bytes, limits.max_prompt_bytes is {}", prompt_bytes,
                                                      parts_.limits.max_prompt_bytes));
   }
-  // What waits is what the slots cannot hold; the request itself is in the table already. Counted here and not in the lanes, so
-  // that a burst is judged alike however far its requests have come.
+  // Requests beyond the number of slots are waiting. The request itself is in the table already. They are counted here and not
+  // in the lanes, so that all requests of a burst are judged alike, wherever they are.
   std::int64_t waiting = parts_.in_flight.generations() - replies;
   for (const ServedModel* served : parts_.models.loaded()) {
     for (const Lane* lane : served->lanes) waiting -= lane->shape().sequences;
@@ -235,7 +239,7 @@ Expected<Unit> Generations::admit(const GenerateRequest& call, std::int64_t repl
   return parts_.in_flight.admit(waiting);
 }
 
-// The name of the model that the request is for; empty where nobody knows it, which the lease will say.
+// The name of the model that the request needs; empty if the name is unknown, which the lease will report.
 Expected<std::string> Generations::model_of(const TenantId& tenant, const GenerateRequest& call) const {
   const auto known = source_.resolve(call.model);
   if (call.session.empty()) return known.value_or("");
@@ -243,7 +247,7 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
   if (session == nullptr) return std::unexpected(unknown_session_of(call));
   if (!call.model.empty() && !known) return known;
   if (!call.model.empty() && *known != session->summary.model) {
-    return fail(ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session is of model \"{}\"", call.model,
+    return fail(ErrorCode::proto_field, std::format("field \"model\" is \"{}\", but the session uses model \"{}\"", call.model,
                                                     session->summary.model));
   }
   return session->summary.model;
@@ -252,7 +256,7 @@ Expected<std::string> Generations::model_of(const TenantId& tenant, const Genera
 // --- One-shot requests
 
 Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images) {
-  const ServedModel& served = *request.use;
+  const ServedModel& served = *request.lease;
   kv::SessionRecord empty;
   empty.created_s = parts_.clock.unix_s();
   const bool has_messages = !call.input.messages.empty();
@@ -284,7 +288,7 @@ Task<Expected<Unit>> Generations::generate_one_shot(InFlight& request, GenerateR
   co_return co_await reply_one_shot(request, std::move(first), lane, std::move(images));
 }
 
-// `images` are held until the reply has ended.
+// `images` stay held until the reply has ended.
 Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr /*images*/) {
   const GenerationResult result = co_await run_in_lane(request, std::move(job), lane);
   end(request, result.terminal);
@@ -302,15 +306,15 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   kv::RecordPtr next = prepared->record;
   const bool has_lost_turns = next->turns.size() < place->record->turns.size();
   if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {
-    // These turns cannot be found in the chain any more, but the responses that they are can still be asked for: so the reply
-    // is made in a session of its own.
+    // Dropped turns are not in the chain any more, but their responses can still be requested. The reply is therefore made in a
+    // new session.
     *place = forked_place(*place->lock, *place->record, place->record->turns.size(), *call.response);
     kv::SessionRecord moved = *next;
     moved.id = place->record->id;
     moved.created_s = place->record->created_s;
     next = std::make_shared<const kv::SessionRecord>(std::move(moved));
   }
-  if (auto may = check_start(*request.use, *place, *next); !may) co_return may.error();
+  if (auto may = check_start(*request.lease, *place, *next); !may) co_return may.error();
   const bool is_new = place->lock.is_empty();
   if (is_new) {
     parts_.images.release().set(place->record->id, kv::image_extras(*place->record));
@@ -322,12 +326,12 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   if (!job) co_return job.error();
 
   RunGuard run(parts_.sessions, session, request.id, call.response ? call.response->id : "");
-  // What is stored can go on in any lane.
-  const ServedModel& served = *request.use;
+  // A stored session can continue in any lane.
+  const ServedModel& served = *request.lease;
   if (!served.lanes[session.lane]->holds(next->id)) session.lane = parts_.access.least_loaded_lane(served);
   const std::int64_t created_s = parts_.clock.unix_s();
   if (call.response) {
-    // The instructions are no part of what was said in the turn.
+    // The instructions are not part of the turn.
     const bool begins_with_instructions = next->has_instructions && next->messages.empty();
     const auto said = std::ssize(next->pending_messages) - (begins_with_instructions ? 1 : 0);
     (void)request.sinks.front()->deliver(
@@ -335,7 +339,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
                            .turn = next->turns_dropped + static_cast<std::int32_t>(next->turns.size()),
                            .number = static_cast<std::int32_t>(said)});
   }
-  // A response's input is committed with its reply, other input while the reply is being made.
+  // The input of a response is committed with its reply; other input while the reply is being made.
   std::optional<Started<Unit>> saving;
   std::shared_ptr<HeldSink> held;
   if (!call.response && next != place->record) {
@@ -347,7 +351,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   }
   GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
-  if (!saved) co_return saved.error();  // the client has read nothing of the reply
+  if (!saved) co_return saved.error();  // the client has got no event of the reply
   if (held && !held->keeps_up()) set_slow_consumer(result.terminal);
   if (!is_turn(result) || (is_new && !call.response->is_kept)) {
     run.end();
@@ -359,8 +363,8 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
                          : Expected<Unit>(std::unexpected(lock.error()));
   run.end();
   if (!done) {
-    const std::string_view rest = call.response ? "the reply could not be stored, and is gone"
-                                                : "the reply could not be stored, its input is pending again";
+    const std::string_view rest = call.response ? "the reply could not be stored and is lost"
+                                                : "the reply could not be stored and its input is pending again";
     result.terminal = not_stored(result, done.error(), rest);
   }
   end(request, result.terminal);
@@ -375,18 +379,18 @@ Task<Expected<Generations::Place>> Generations::find_place(InFlight& request, co
   auto lock = co_await parts_.access.lock_unless_running(tenant, call.session);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  if (auto known = check_model(*request.use, *session.record); !known) co_return known.error();
+  if (auto known = check_model(*request.lease, *session.record); !known) co_return known.error();
   if (auto may = check_call(*session.record, call); !may) co_return may.error();
   parts_.sessions.touch(session);
   co_return Place{.lock = std::move(*lock), .record = session.record};
 }
 
-// A response begins a session, continues a conversation after the replies that are being made there, or continues another
-// response: in that one's session where nothing has followed it, else in a new one that begins like it.
+// Finds the session of a response, which begins a session, continues a conversation after the replies in progress, or continues
+// another response: in the session of that response if it is the last turn there, else in a fork.
 Task<Expected<Generations::Place>> Generations::find_response_place(InFlight& request, const TenantId& tenant,
                                                                     const GenerateRequest& call) {
   const ResponseRequest& response = *call.response;
-  if (call.session.empty()) co_return new_place(tenant, *request.use, response);
+  if (call.session.empty()) co_return new_place(tenant, *request.lease, response);
   const bool is_conversation = response.previous.empty();
   if (const Session* found = parts_.sessions.find(tenant, call.session); found != nullptr && is_conversation) {
     request.session = found->summary.id;
@@ -398,7 +402,7 @@ Task<Expected<Generations::Place>> Generations::find_response_place(InFlight& re
   if (!lock) co_return lock.error().code == ErrorCode::session_unknown ? unknown_session_of(call) : lock.error();
   Session& session = **lock;
   const kv::SessionRecord& record = *session.record;
-  if (auto known = check_model(*request.use, record); !known) co_return known.error();
+  if (auto known = check_model(*request.lease, record); !known) co_return known.error();
   if (!is_conversation) {
     const ResponsePtr continued = find_response(record, response.previous);
     if (continued == nullptr) co_return unknown_response(response.previous);
@@ -428,7 +432,7 @@ Generations::Place Generations::new_place(const TenantId& tenant, const ServedMo
           .lane = parts_.access.least_loaded_lane(served)};
 }
 
-// A new session that begins with the session's first turns.
+// A new session with the first turns of `session`.
 Generations::Place Generations::forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
                                              const ResponseRequest& response) {
   kv::SessionRecord copy = forked_for_responses(record, turns, parts_.sessions.new_id(), parts_.clock.unix_s());
@@ -440,8 +444,8 @@ Generations::Place Generations::forked_place(const Session& session, const kv::S
           .forked_from = session.summary.id};
 }
 
-// Compiles what the reply must follow, and makes the input pending, in one job, which takes the input. Grammars come first, so
-// that a request with an invalid one changes nothing.
+// Compiles the grammars of the reply and makes the input pending, in one job, which takes the input. Grammars come first, so
+// that a request with an invalid grammar changes nothing.
 Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, const kv::RecordPtr& record,
                                                            GenerateRequest& call) {
   const bool reads_all = call.response || call.regenerate || is_written_anew(*record, call);
@@ -450,11 +454,11 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
   const std::size_t bytes = memory_of(call) + (reads_all ? text_bytes(*record) : 0);
   co_return co_await parts_.preparer.run(
       parts_.tasks, TenantId{request.flow.tenant}, bytes,
-      [lease = request.use.again(), end = request.end.get_token(), record, is_unchanged, input = std::exchange(call.input, {}),
-       options = call.options, response = call.response, regenerate = call.regenerate,
+      [lease = request.lease.share(), end = request.end.get_token(), record, is_unchanged,
+       input = std::exchange(call.input, {}), options = call.options, response = call.response, regenerate = call.regenerate,
        now_s = parts_.clock.unix_s()]() -> Expected<Prepared> {
         if (end.stop_requested()) return fail(ErrorCode::limit_wait, "the request has ended");
-        const capability::ChatFormat& format = *lease->chat;
+        const chat::ChatFormat& format = *lease->chat;
         auto grammars = response ? lease->grammars->compile(format, options, "text.format.schema")
                                  : lease->grammars->compile(format, options);
         if (!grammars) return std::unexpected(grammars.error());
@@ -475,7 +479,7 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
       });
 }
 
-// Whether there is something to generate on, and room for it.
+// Checks that the session has tokens to generate from, and that a reply fits its context.
 Expected<Unit> Generations::check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const {
   if (next.chain.empty() && next.pending.empty()) {
     return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
@@ -491,7 +495,7 @@ Expected<Unit> Generations::check_start(const ServedModel& served, const Place& 
 Expected<GenerationJob> Generations::session_job(InFlight& request, Session& session, const Prepared& prepared,
                                                  const GenerateRequest& call) {
   const kv::SessionRecord& record = *prepared.record;
-  const ServedModel& served = *request.use;
+  const ServedModel& served = *request.lease;
   std::vector<Token> tokens = kv::all_tokens(record);
   auto images = images_of(served, record, tokens);
   if (!images) return std::unexpected(images.error());
@@ -499,7 +503,7 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   const GenerateOptions options = is_chat(record) ? chat_options(*served.model, call.options) : call.options;
   GenerationJob job = make_job(request, prepared.grammars, options, std::move(tokens), droppable_of(record));
   job.images = std::move(*images);
-  // A reply that goes on is not read from its beginning: it is content.
+  // A continued reply is plain content, because its beginning is not parsed.
   if (is_chat(record) && !record.pending.empty()) read_reply(served, job, call.options.chat);
   job.session = record.id;
   job.forked_from = session.forked_from;
@@ -509,8 +513,8 @@ Expected<GenerationJob> Generations::session_job(InFlight& request, Session& ses
   return job;
 }
 
-// Beside the lane, which does not wait for the disk; only the client hears nothing before. A reply to input that cannot be kept
-// ends.
+// Saves the input while the lane generates; only the client's events wait for the disk. If the input cannot be saved, the reply
+// is cancelled.
 Task<Expected<Unit>> Generations::save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
                                              std::shared_ptr<HeldSink> reply) {
   auto saved = co_await parts_.sessions.commit(*lock, std::move(next));
@@ -530,7 +534,7 @@ Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::Sessio
                                       .reply = result.reply,
                                       .reply_extra = result.reply_extra},
                                      parts_.clock.unix_s());
-  if (!response) next.is_of_responses = false;  // from now on it is somebody's conversation
+  if (!response) next.is_of_responses = false;  // from now on the session is a conversation, too
   if (response && response->is_kept) {
     const EosEvent& eos = std::get<EosEvent>(result.terminal);
     next.responses.push_back(std::make_shared<const ResponseRecord>(
@@ -555,12 +559,13 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   GenerationJob job;
   job.id = request.id;
   const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
-  const std::int32_t cells_left = request.use->shape().sequence_cells_max - shortest;
+  const std::int32_t cells_left = request.lease->shape().sequence_cells_max - shortest;
   job.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), parts_.limits.max_tokens, cells_left});
   job.tokens = std::move(tokens);
   job.droppable = std::move(droppable);
   job.sampling = options.sampling;
-  job.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);  // 53 bits: exact in every client's JSON numbers
+  // 53 bits, which are exact in the JSON numbers of all clients
+  job.seed = options.sampling.seed.value_or(random_.next_u64() >> 11);
   job.grammar = grammars.whole;
   job.reply.call_grammar = grammars.calls;
   job.reply.stop = options.stop;
@@ -579,18 +584,18 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   return job;
 }
 
-// The reply to a chat is parsed.
+// Sets the options with which the reply to a chat is parsed.
 void Generations::read_reply(const ServedModel& served, GenerationJob& job, ChatOptions chat) {
-  // All of it follows the client's own grammar: there is no reasoning before it.
+  // The whole reply follows the client's grammar, so it has no reasoning.
   if (job.grammar && chat.tool_choice == ToolChoice::automatic) chat.splits_reasoning = false;
   job.reply.format = served.chat->reply_format(chat, job.tokens);
   if (!chat.tools.empty()) job.reply.call_seed = random_.next_u64();
 }
 
-// Waits for its result, which comes whatever happens.
+// Runs the job in the lane and waits for its result, which comes in any case.
 Task<GenerationResult> Generations::run_in_lane(InFlight& request, GenerationJob job, Lane& lane) {
   const auto has_queue = [](const Lane* each) { return each->stats().queue_depth.value() > 0; };
-  if (std::ranges::all_of(request.use->lanes, has_queue)) source_.note_queue(request.use->name);
+  if (std::ranges::all_of(request.lease->lanes, has_queue)) source_.report_backlog(request.lease->name);
   auto result = co_await parts_.tasks.ask<GenerationResult>([&](Reply<GenerationResult> reply) {
     request.on_result = std::move(reply);
     lane.stats().queue_depth.add(1);

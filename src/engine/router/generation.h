@@ -16,12 +16,12 @@
 #include "core/ids.h"
 #include "core/request.h"
 #include "core/task.h"
-#include "engine/context_shift.h"
-#include "engine/grammar_cache.h"
-#include "engine/image_runs.h"
-#include "engine/lane.h"
+#include "engine/lane/lane.h"
+#include "engine/model/grammar_cache.h"
+#include "engine/model/worker_source.h"
 #include "engine/router/router_parts.h"
-#include "engine/worker_source.h"
+#include "engine/session/context_shift.h"
+#include "image/image_runs.h"
 
 namespace uma::engine {
 
@@ -29,23 +29,23 @@ class HeldSink;
 
 class Generations {
  public:
-  // The references outlive it. `random`: seeds of generations that bring none.
+  // The references outlive this object. `random` makes the seeds of generations that have none.
   Generations(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
       : parts_(parts), source_(source), random_(random), refused_(refused) {}
 
-  // Accepts the request and starts it. Each sink gets one reply; several only without session and response.
+  // Accepts the request and starts it. Each sink gets one reply. Several sinks need a request without session and response.
   void start(RequestId id, const TenantId& tenant, GenerateRequest call, std::vector<std::shared_ptr<EventSink>> sinks);
-  // A lane reports the end of what it had.
+  // A lane reports the end of a generation.
   void on_result(GenerationResult result);
 
  private:
   using ImagesPtr = std::shared_ptr<const ImageHold>;  // shared by the replies to one prompt
-  // The session that a reply is made in.
+  // The session in which a reply is made.
   struct Place {
     SessionLock lock;         // empty: the session does not exist yet
-    kv::RecordPtr record;     // what the reply begins from
-    std::size_t lane = 0;     // of a new session
-    SessionId forked_from{};  // of a new session; empty: it is no fork
+    kv::RecordPtr record;     // the record before the reply and its input
+    std::size_t lane = 0;     // for a new session: the index of its lane
+    SessionId forked_from{};  // for a new session; empty: it is not a fork
   };
   struct Prepared {
     ReplyGrammars grammars;

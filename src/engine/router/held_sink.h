@@ -1,5 +1,5 @@
-// Holds back what a reply says until its input is on disk: a client never reads a reply to something that a crash can lose.
-// release() is called by the router's thread, deliver() by the lane's.
+// Holds back the events of a reply until the reply's input is on disk: a client never reads a reply to input that a crash can
+// lose. The router's thread calls release(), the lane's calls deliver().
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ class HeldSink final : public EventSink {
 
   bool deliver(const Event& event) override {
     const MutexLock lock(mutex_);
-    if (is_released_) return tell(event);
+    if (is_released_) return forward(event);
     held_.push_back(Held{.event = event, .text = {}, .logprobs = {}});
     if (const auto* token = std::get_if<TokenEvent>(&event)) {
       held_.back().text = token->text;
@@ -28,7 +28,7 @@ class HeldSink final : public EventSink {
     return true;
   }
 
-  // The client gets what was held back, and from now on everything at once.
+  // Sends the held events to the client; later events are sent at once.
   void release() {
     const MutexLock lock(mutex_);
     for (Held& held : held_) {
@@ -36,25 +36,25 @@ class HeldSink final : public EventSink {
         token->text = held.text;
         token->logprobs = held.logprobs;
       }
-      (void)tell(held.event);
+      (void)forward(held.event);
     }
     held_.clear();
     is_released_ = true;
   }
 
-  // False: the client has not taken an event, and gets none of those behind it.
+  // False: the client has refused an event, and gets no later ones.
   [[nodiscard]] bool keeps_up() const {
     const MutexLock lock(mutex_);
     return keeps_up_;
   }
 
  private:
-  [[nodiscard]] bool tell(const Event& event) REQUIRES_LOCK(mutex_) {
+  [[nodiscard]] bool forward(const Event& event) REQUIRES_LOCK(mutex_) {
     keeps_up_ = keeps_up_ && client_->deliver(event);
     return keeps_up_;
   }
 
-  // An event, and what a TokenEvent only refers to.
+  // An event, with copies of the data that a TokenEvent only refers to.
   struct Held {
     Event event;
     std::string text;

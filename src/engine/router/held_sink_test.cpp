@@ -8,7 +8,7 @@
 namespace uma::engine {
 namespace {
 
-// Takes so many events.
+// Accepts a limited number of events.
 struct PatientClient final : EventSink {
   bool deliver(const Event& event) override {
     if (patience == 0) return false;
@@ -26,7 +26,7 @@ TEST(HeldSink, TellsNothingBeforeItIsReleasedAndThenEverythingInOrder) {
   const auto client = std::make_shared<PatientClient>();
   HeldSink sink(client);
   {
-    // What an event refers to is gone when it is told.
+    // The data that an event refers to ends before the event is forwarded.
     std::string text = "a";
     std::vector<TokenLogprobs> logprobs{{.chosen = {.bytes = "A"}}};
     EXPECT_TRUE(sink.deliver(TokenEvent{text, 1, logprobs}));

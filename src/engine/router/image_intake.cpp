@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/thrown.h"
-#include "capability/message_images.h"
-#include "engine/image_fetcher.h"
+#include "image/fetched_images.h"
+#include "image/message_images.h"
 
 namespace uma::engine {
 namespace {
@@ -18,11 +18,11 @@ const std::string& text_of(const InputImage& image) {
   return image.source.text;
 }
 
-// Of what clients sent of the images.
-template <class Image>
-std::size_t bytes_of(const std::vector<Image>& images) {
+// The total size of the images as the client sent them.
+template <class ImageT>
+std::size_t bytes_of(const std::vector<ImageT>& images) {
   std::size_t bytes = 0;
-  for (const Image& image : images) bytes += text_of(image).size();
+  for (const ImageT& image : images) bytes += text_of(image).size();
   return bytes;
 }
 
@@ -38,12 +38,12 @@ void ImageRelease::set(const SessionId& session, const std::vector<std::string>&
   if (extras.empty() && !references_->has_any(session)) return;
   std::unordered_set<std::string> ids;
   for (const std::string& extra : extras) {
-    for (std::string& id : capability::image_ids(extra)) ids.insert(std::move(id));
+    for (std::string& id : image::image_ids(extra)) ids.insert(std::move(id));
   }
-  give_up(references_->set(session, std::move(ids)));
+  release_unused(references_->set(session, std::move(ids)));
 }
 
-void ImageRelease::give_up(std::vector<std::string> ids) const {
+void ImageRelease::release_unused(std::vector<std::string> ids) const {
   std::erase_if(ids, [this](const std::string& id) { return references_->is_used(id); });
   if (ids.empty() || !on_free_) return;
   on_free_(std::move(ids), [references = references_](const std::string& id) { return references->is_used(id); });
@@ -52,38 +52,38 @@ void ImageRelease::give_up(std::vector<std::string> ids) const {
 ImageHold::~ImageHold() {
   if (release_ == nullptr) return;
   run_noting([this] {
-    for (const ImagePtr& image : taken_.images) ids_.push_back(image->id);
+    for (const image::ImagePtr& image : taken_.images) ids_.push_back(image->id);
     taken_ = {};
-    release_->give_up(std::move(ids_));
+    release_->release_unused(std::move(ids_));
   });
 }
 
-// Whether the model reads images, and whether as many bytes of them may wait.
+// Checks that the model reads images, and that the queue has memory for `bytes` more of them.
 Expected<Unit> ImageIntake::check(const ServedModel& served, std::size_t bytes) const {
-  if (served.vision == nullptr) {
+  if (served.image_encoder == nullptr) {
     return fail(ErrorCode::model_capability,
-                std::format("\"{}\" reads no images: start umad with --mmproj and its projector", served.name));
+                std::format("model \"{}\" reads no images: start umad with --mmproj and the model's projector", served.name));
   }
-  bytes += static_cast<std::size_t>(served.vision->stats().waiting_bytes.value());
+  bytes += static_cast<std::size_t>(served.image_encoder->stats().waiting_bytes.value());
   if (bytes > limits_.queue_bytes_max) {
     return fail(ErrorCode::limit_wait,
-                std::format("images that wait hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
+                std::format("the images in the queue hold {} bytes, limits.queue_bytes_max is {}: try again later", bytes,
                             limits_.queue_bytes_max));
   }
   return Unit{};
 }
 
-// Puts files in the place of URLs. True where there was one.
-template <class Image>
-Task<Expected<bool>> ImageIntake::fetch(TenantId tenant, std::vector<Image>& images, TimePoint deadline, std::stop_token end) {
-  std::vector<std::string> urls = urls_of(images);
+// Replaces URLs by the fetched files. True: there was a URL.
+template <class ImageT>
+Task<Expected<bool>> ImageIntake::fetch(TenantId tenant, std::vector<ImageT>& images, TimePoint deadline, std::stop_token end) {
+  std::vector<std::string> urls = image::urls_of(images);
   if (fetcher_ == nullptr || urls.empty()) co_return false;
   auto fetched = co_await tasks_.ask<Fetched>([&](Reply<Fetched> reply) {
     fetcher_->fetch(tenant, std::move(urls), deadline, std::move(end),
                     [reply = std::move(reply)](Fetched files) mutable { reply(std::move(files)); });
   });
   if (!fetched) co_return fetched.error();
-  if (auto put = put_fetched(images, std::move(*fetched)); !put) co_return put.error();
+  if (auto put = image::put_fetched(images, std::move(*fetched)); !put) co_return put.error();
   co_return true;
 }
 
@@ -96,9 +96,9 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
   }
   if (auto may = check(served, bytes_of(input.images)); !may) co_return may.error();
   auto taken = co_await tasks_.ask<TakenInput>([&](Reply<TakenInput> reply) {
-    served.vision->take_all(
+    served.image_encoder->take_all(
         how.tenant, std::exchange(input, {}), how.keeps, how.end,
-        [release = release_, reply = std::move(reply)](Input read, TakenImages images, Expected<Unit> outcome) mutable {
+        [release = release_, reply = std::move(reply)](Input read, image::TakenImages images, Expected<Unit> outcome) mutable {
           reply(TakenInput{
               .input = std::move(read), .hold = ImageHold(release, std::move(images)), .outcome = std::move(outcome)});
         });
@@ -109,13 +109,14 @@ Task<Expected<ImageHold>> ImageIntake::read(const ServedModel& served, Input& in
   co_return std::move(taken->hold);
 }
 
-Task<Expected<ImageEmbeddings>> ImageIntake::embed(ModelUse use, TenantId tenant, EmbedImagesRequest request,
+Task<Expected<ImageEmbeddings>> ImageIntake::embed(ModelLease lease, TenantId tenant, EmbedImagesRequest request,
                                                    TimePoint deadline) {
-  if (auto may = check(*use, 0); !may) co_return may.error();
+  if (auto may = check(*lease, 0); !may) co_return may.error();
   if (auto fetched = co_await fetch(tenant, request.images, deadline, request.end); !fetched) co_return fetched.error();
-  if (auto may = check(*use, bytes_of(request.images)); !may) co_return may.error();
-  co_return co_await tasks_.ask<ImageEmbeddings>(
-      [&](Reply<ImageEmbeddings> reply) { use->vision->embed(tenant, std::move(request), deadline, std::move(reply)); });
+  if (auto may = check(*lease, bytes_of(request.images)); !may) co_return may.error();
+  co_return co_await tasks_.ask<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {
+    lease->image_encoder->embed(tenant, std::move(request), deadline, std::move(reply));
+  });
 }
 
 }  // namespace uma::engine

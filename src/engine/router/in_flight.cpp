@@ -35,7 +35,7 @@ InFlight& InFlightTable::begin(InFlight request) {
 void InFlightTable::start(InFlight& request, Task<> task) {
   const RequestId id = request.id;
   const std::uint64_t started = tasks_.start(std::move(task));
-  if (InFlight* left = find(id)) left->task = started;  // it may have ended already
+  if (InFlight* left = find(id)) left->task = started;  // the task may have ended the request already
 }
 
 InFlight* InFlightTable::find(RequestId id) {
@@ -65,14 +65,14 @@ std::vector<RequestId> InFlightTable::split(InFlight& request) {
            .wants_progress = request.wants_progress,
            .share = request.share,
            .end = {},
-           .use = request.use.again(),
+           .lease = request.lease.share(),
            .on_abort = {}});
     ids.push_back(id);
   }
   return ids;
 }
 
-// No longer waits for a lane: it has one, or has ended.
+// The request does not wait for a lane any more: it is in one, or has ended.
 void InFlightTable::set_sent(RequestId id) {
   unsent_.erase(id);
   waiting_since_us_.set(unsent_.empty() ? 0 : to_us(unsent_.begin()->second));
@@ -131,7 +131,7 @@ bool InFlightTable::cancel(RequestId id) {
 void InFlightTable::abort_all() {
   std::vector<RequestId> left;
   for (auto& [id, request] : requests_) {
-    request.cancel_in_lane = nullptr;  // a lane that was closed before the request came has dropped it
+    request.cancel_in_lane = nullptr;  // a lane that was closed before the request came has dropped the request
     if (!request.has_result) left.push_back(id);
   }
   for (const RequestId id : left) abort(requests_.at(id), {.reason = FinishReason::cancelled});
@@ -142,7 +142,7 @@ void InFlightTable::abort_all() {
 
 TimePoint InFlightTable::deadline_of(const InFlight& request) const {
   const std::int64_t deadline_ms = request.deadline_ms.value_or(limits_.deadline_ms);
-  return deadline_after(request.received, deadline_ms, request.use.is_empty() ? nullptr : &*request.use);
+  return deadline_after(request.received, deadline_ms, request.lease.is_empty() ? nullptr : &*request.lease);
 }
 
 void InFlightTable::set_deadline(InFlight& request) {
@@ -168,23 +168,23 @@ void InFlightTable::expire() {
     InFlight& request = requests_.at(id);
     if (request.timeout <= now) {
       abort(request, {.reason = FinishReason::timeout});
-    } else if (!request.use.is_empty()) {
-      abort(request, {.error = {ErrorCode::limit_wait,
-                                "other replies of the same conversation took until the request's deadline: try again"}});
+    } else if (!request.lease.is_empty()) {
+      abort(request,
+            {.error = {ErrorCode::limit_wait,
+                       "the request's deadline passed while another reply of the conversation was made: try again later"}});
     } else {
       const std::string memory = readable_bytes(models_.bytes_wanted(request.model));
-      abort(
-          request,
-          {.error = {ErrorCode::limit_wait,
-                     std::format("model \"{}\" waited for {} of memory until the request's deadline: the models in use take it",
-                                 request.model, memory)}});
+      abort(request,
+            {.error = {ErrorCode::limit_wait, std::format("the request's deadline passed while model \"{}\" waited for {} of "
+                                                          "memory, which models in use hold: try again later",
+                                                          request.model, memory)}});
     }
   }
 }
 
 void InFlightTable::on_load_queued(const std::string& model, std::uint64_t bytes) {
   for (auto& [id, request] : requests_) {
-    if (request.model != model || !request.use.is_empty()) continue;
+    if (request.model != model || !request.lease.is_empty()) continue;
     if (bytes > 0) {
       set_deadline(request);
     } else {
@@ -197,7 +197,7 @@ void InFlightTable::on_load_progress(const std::string& model, std::int64_t perc
   const ProgressEvent event{.stage = ProgressStage::loading, .done = percent, .total = 100, .position = 0, .eta_ms = 0};
   for (const auto& [id, request] : requests_) {
     if (!request.wants_progress || request.model != model || request.cancel_in_lane) continue;
-    // A lost progress report is no reason to end a request.
+    // The request continues if a progress report fails.
     for (const auto& sink : request.sinks) run_noting([&] { (void)sink->deliver(event); });
   }
 }

@@ -1,8 +1,9 @@
-// The requests that were accepted and have not ended: generations, embeddings and rerankings. Owned by the router's thread.
+// The table of in-flight requests: generations, embeddings and rerankings that were accepted and have not ended. Owned by the
+// router's thread.
 //
-// Invariants: (1) A request leaves the table once, by end() or by abort(). (2) abort() ends the request's task first, so what
-// the task holds (locks, leases, images) ends before the client hears of it. (3) A request that a lane has is cancelled there,
-// never aborted: its lane reports its end.
+// Invariants: (1) A request leaves the table once, by end() or by abort(). (2) abort() ends the request's task first, so that
+// its locks, leases and images are released before the client gets the terminal event. (3) A request in a lane is cancelled
+// there and never aborted: its lane reports its end.
 #pragma once
 
 #include <cstdint>
@@ -22,41 +23,41 @@
 #include "core/limits.h"
 #include "core/request.h"
 #include "core/task.h"
-#include "engine/lane.h"
-#include "engine/served_models.h"
+#include "engine/lane/lane.h"
+#include "engine/model/model_table.h"
 #include "sched/fair_share.h"
 
 namespace uma::engine {
 
-// How a request ends without having run: a reason, or an error.
+// How a request ends that has not run: a reason, or an error.
 struct Abort {
   FinishReason reason = FinishReason::error;
-  Error error{};  // reason error only
+  Error error{};  // for reason `error` only
 };
 
 struct InFlight {
   RequestId id;
-  std::uint64_t task = 0;  // of the TaskRunner; 0: it has none
-  std::string model{};     // that it waits for or uses; empty: not known yet
-  SessionId session{};     // that it is of; empty: none
+  std::uint64_t task = 0;  // its id in the TaskRunner; 0: the request has no task
+  std::string model{};     // the model that the request waits for or uses; empty: not known yet
+  SessionId session{};     // empty: the request has no session
   sched::Flow flow{};
   TimePoint received{};
-  TimePoint timeout = kNever;                     // of the whole
+  TimePoint timeout = kNever;                     // for the whole request
   std::optional<std::int64_t> deadline_ms{};      // GenerateOptions
-  std::vector<std::shared_ptr<EventSink>> sinks;  // of a generation: shared with the door, one for each reply
+  std::vector<std::shared_ptr<EventSink>> sinks;  // for a generation: one for each reply, shared with the listener
   bool wants_progress = false;
-  RequestShare share{};  // of memory
-  std::stop_source end;  // requested when it ends: what is done for it elsewhere may stop
-  ModelUse use;          // empty: it waits for the model
+  RequestShare share{};  // the memory that the request is charged for
+  std::stop_source end;  // requested when the request ends: work for it on other threads may stop
+  ModelLease lease;      // empty: the request waits for the model
 
-  // While it waits for memory for its model, or for the reply that is being made in its conversation.
+  // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;
 
-  // Tells the client of an end by abort().
+  // Reports an end by abort() to the client.
   std::move_only_function<void(const Abort& how)> on_abort;
-  // Ends it in the lane that has it, which then reports its end whatever happens; null: no lane has it.
+  // Ends the request in its lane, which then reports the end in any case; null: the request is in no lane.
   std::function<void()> cancel_in_lane{};
-  const Lane* lane = nullptr;  // of a generation
+  const Lane* lane = nullptr;  // for a generation
   std::optional<Reply<GenerationResult>> on_result{};
   bool has_result = false;
 };
@@ -64,51 +65,52 @@ struct InFlight {
 class InFlightTable {
  public:
   // The references outlive the table.
-  InFlightTable(const Limits& limits, TaskRunner& tasks, ServedModels& models, const Clock& clock)
+  InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock)
       : limits_(limits), tasks_(tasks), models_(models), clock_(clock) {}
 
-  // From now on no request may begin.
+  // From now on requests are refused.
   void drain() { is_draining_ = true; }
-  // Whether a request may begin while `waiting` others wait. Errors: E_LIMIT_003.
+  // Checks whether a request may begin while `waiting` others wait. Errors: E_LIMIT_003.
   [[nodiscard]] Expected<Unit> admit(std::int64_t waiting) const;
-  // Accepts a request. The reference is valid until its end.
+  // Accepts a request. The reference is valid until the request ends.
   InFlight& begin(InFlight request);
-  // Starts the task that ends the request.
+  // Starts the request's task, which ends the request.
   void start(InFlight& request, Task<> task);
   [[nodiscard]] InFlight* find(RequestId id);
   [[nodiscard]] bool contains(RequestId id) const { return requests_.contains(id); }
-  // A request of the session; null: there is none.
+  // A request of the session; null: the session has none.
   [[nodiscard]] InFlight* find_of(const SessionId& session);
   void for_each(auto&& visit) {
     for (auto& [id, request] : requests_) visit(request);
   }
 
-  // The replies to one prompt, which is prepared, go on as requests of their own, the first one with the request's id.
+  // Splits a request whose prompt is prepared into one request for each reply. The first one keeps the request's id.
   [[nodiscard]] std::vector<RequestId> split(InFlight& request);
-  // The lane that has it from now on; `cancel` ends it there, at any time before its result.
+  // The request enters the lane. `cancel` ends it there, at any time before its result.
   void set_in_lane(InFlight& request, Lane& lane);
   void set_in_lane(InFlight& request, std::function<void()> cancel);
-  // It waits for something that its deadline bounds.
+  // The request begins to wait for something that its deadline limits.
   void set_deadline(InFlight& request);
   [[nodiscard]] TimePoint deadline_of(const InFlight& request) const;
-  // Its task ends it; the client is told by the caller, afterwards.
+  // Called by the request's task. The caller sends the terminal event afterwards.
   void end(InFlight& request);
-  // No lane has it.
+  // Ends a request that is in no lane.
   void abort(InFlight& request, const Abort& how);
-  // In its lane, or by abort(). False: there is no such request.
+  // Cancels the request in its lane, or by abort(). False: there is no such request.
   bool cancel(RequestId id);
-  // Aborts every request whose result is not there, as cancelled. REQUIRES: the lanes have ended.
+  // Aborts all requests without a result as cancelled. REQUIRES: the lanes have ended.
   void abort_all();
-  // Ends requests past their timeout or deadline that no lane has: lanes watch over their own.
+  // Ends requests that are past their timeout or deadline and in no lane. Lanes check their own requests.
   void expire();
   [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
 
-  // For requests that wait for the model: `bytes` of memory are missing, and deadlines count meanwhile; 0: the load goes on.
+  // The load of the model waits for `bytes` of memory, and the deadlines of its requests apply meanwhile; 0: the load
+  // continues.
   void on_load_queued(const std::string& model, std::uint64_t bytes);
-  // They hear how far the load is, in percent.
+  // Reports the progress of the load to the requests that wait for the model.
   void on_load_progress(const std::string& model, std::int64_t percent);
 
-  // Requests that the lane has.
+  // The number of requests in the lane.
   [[nodiscard]] std::int64_t count_in(const Lane* lane) const;
   [[nodiscard]] std::int64_t generations() const { return generations_; }
   [[nodiscard]] std::int64_t embeddings() const { return embeddings_; }
@@ -116,7 +118,7 @@ class InFlightTable {
 
   // --- Any thread.
   [[nodiscard]] std::int64_t count() const { return count_.value(); }
-  // Receipt of the oldest request that no lane has, by the clock, in µs; 0: there is none.
+  // When the oldest request that is in no lane was received, by the clock, in µs; 0: there is no such request.
   [[nodiscard]] std::int64_t waiting_since_us() const { return waiting_since_us_.value(); }
 
  private:
@@ -124,14 +126,14 @@ class InFlightTable {
 
   const Limits& limits_;
   TaskRunner& tasks_;
-  ServedModels& models_;
+  ModelTable& models_;
   const Clock& clock_;
 
   std::unordered_map<RequestId, InFlight> requests_;
-  std::int64_t generations_ = 0;                            // replies that clients wait for
-  std::int64_t embeddings_ = 0;                             // requests for embeddings or a ranking
-  std::unordered_map<const Lane*, std::int64_t> count_in_;  // requests that each lane has; no entry: none
-  std::map<RequestId, TimePoint> unsent_;                   // receipt of those that no lane has
+  std::int64_t generations_ = 0;                            // replies in flight
+  std::int64_t embeddings_ = 0;                             // embedding and reranking requests in flight
+  std::unordered_map<const Lane*, std::int64_t> count_in_;  // number of requests in each lane; no entry: none
+  std::map<RequestId, TimePoint> unsent_;                   // when the requests that are in no lane were received
   TimePoint next_expiry_ = kNever;
   bool is_draining_ = false;
 

@@ -53,7 +53,7 @@ SessionTableOptions Router::session_options() {
 }
 
 Router::~Router() {
-  // Tasks and commands end while the tables that they use are still there.
+  // Tasks and commands are destroyed before the tables that they use.
   is_destroyed_ = true;
   inbox_->close();
   session_table_.refuse_waiting({ErrorCode::limit_wait, "the daemon has stopped"});
@@ -98,8 +98,8 @@ void Router::refuse(std::span<const std::shared_ptr<EventSink>> sinks, const Err
 // --- Models
 
 Task<Expected<Unit>> Router::load_model(std::string name) {
-  const auto use = co_await models_.lease(std::move(name));
-  if (!use) co_return use.error();
+  const auto lease = co_await models_.lease(std::move(name));
+  if (!lease) co_return lease.error();
   co_return Unit{};
 }
 
@@ -111,8 +111,8 @@ void Router::on_loaded(const std::string& name, ServedModel loaded) {
   models_.add(name, std::move(loaded));
 }
 
-bool Router::keep_lanes(const std::string& name, std::size_t count) {
-  if (!models_.keep_lanes(name, count)) return false;
+bool Router::shrink_lanes(const std::string& name, std::size_t count) {
+  if (!models_.shrink_lanes(name, count)) return false;
   session_table_.for_each([&](Session& session) {
     if (session.summary.model == name) session.lane %= count;
   });

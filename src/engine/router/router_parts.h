@@ -4,24 +4,24 @@
 #include "base/clock.h"
 #include "core/limits.h"
 #include "core/task.h"
+#include "engine/model/model_table.h"
 #include "engine/preparer.h"
 #include "engine/router/image_intake.h"
 #include "engine/router/in_flight.h"
 #include "engine/router/session_access.h"
-#include "engine/served_models.h"
-#include "engine/session_table.h"
+#include "engine/session/session_table.h"
 #include "kv/state_store.h"
 
 namespace uma::engine {
 
-// Everything outlives the parts.
+// All references outlive the parts.
 struct RouterParts {
   const Limits& limits;
   const Clock& clock;
   kv::StateStore& store;
   Preparer& preparer;
   TaskRunner& tasks;
-  ServedModels& models;
+  ModelTable& models;
   SessionTable& sessions;
   InFlightTable& in_flight;
   ImageIntake& images;

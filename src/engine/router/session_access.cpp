@@ -4,8 +4,8 @@
 #include <format>
 #include <utility>
 
-#include "engine/context_shift.h"
-#include "engine/record_edits.h"
+#include "engine/session/context_shift.h"
+#include "engine/session/record_edits.h"
 #include "llm/image_tokens.h"
 
 namespace uma::engine {
@@ -36,33 +36,36 @@ Expected<Unit> check_record_fits(const ServedModel& served, const kv::SessionRec
   const std::size_t stays = static_cast<std::size_t>(shortest) - added;
   auto fits = check_fits(served, stays, added);
   if (!fits && fits.error().code == ErrorCode::limit_context && record.on_full == OnFull::shift) {
-    fits.error().message =
-        std::format("the context is {} tokens, {} of the session stay whatever is dropped, and the input has {}: shorten it",
-                    served.shape().sequence_cells_max, stays, added);
+    fits.error().message = std::format(
+        "the context is {} tokens, the session must keep {} when old turns are dropped, and the input has {}: shorten it",
+        served.shape().sequence_cells_max, stays, added);
   }
   return fits;
 }
 
 Expected<Unit> check_model(const ServedModel& served, const kv::SessionRecord& record) {
-  const auto is_known = [size = served.model->vocab().size(), sees = served.vision != nullptr](Token token) {
+  const auto is_known = [size = served.model->vocab().size(), sees = served.image_encoder != nullptr](Token token) {
     return (token >= 0 && token < size) || (sees && llm::is_image_token(token));
   };
   if (std::ranges::all_of(record.chain, is_known) && std::ranges::all_of(record.pending, is_known)) return Unit{};
-  return fail(ErrorCode::model_unknown,
-              std::format("session \"{}\" is of another model \"{}\" than the one that is served now: it goes on when its own "
-                          "model is served",
-                          record.name.empty() ? record.id.value : record.name, record.model));
+  return fail(
+      ErrorCode::model_unknown,
+      std::format(
+          "session \"{}\" was made with another file of model \"{}\" than the daemon serves now: serve the earlier file to "
+          "continue it",
+          record.name.empty() ? record.id.value : record.name, record.model));
 }
 
-Task<Expected<ModelUse>> SessionAccess::lease_model(TenantId tenant, std::string session, bool is_background) {
+Task<Expected<ModelLease>> SessionAccess::lease_model(TenantId tenant, std::string session, bool is_background) {
   const Session* found = sessions_.find(tenant, session);
   if (found == nullptr) co_return unknown_session(session);
   const std::string model = found->summary.model;
   if (auto known = source_.resolve(model); !known || *known != model) {
-    co_return Error{ErrorCode::model_unknown,
-                    std::format("session \"{}\" is of model \"{}\", which this daemon does not serve: it goes on when its own "
-                                "model is served",
-                                session, model)};
+    co_return Error{
+        ErrorCode::model_unknown,
+        std::format("session \"{}\" uses model \"{}\", which this daemon does not serve: serve that model to continue the "
+                    "session",
+                    session, model)};
   }
   co_return co_await models_.lease_chat(model, is_background);
 }

@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-#include "engine/portable_session.h"
-#include "engine/record_edits.h"
-#include "engine/record_input.h"
+#include "engine/session/portable_session.h"
+#include "engine/session/record_edits.h"
+#include "engine/session/record_input.h"
 
 namespace uma::engine {
 namespace {
 
-// The record that a session begins with, without its first input.
+// The record of a new session, before its first input.
 kv::SessionRecord first_record(SessionId id, TenantId tenant, const CreateSessionRequest& request, const ServedModel& served,
                                std::int64_t now_s) {
   kv::SessionRecord record;
@@ -39,15 +39,15 @@ kv::SessionRecord first_record(SessionId id, TenantId tenant, const CreateSessio
 
 Error unknown_response(const std::string& response) {
   return {ErrorCode::session_unknown,
-          std::format("no response \"{}\": it was never made or not stored, or it is gone by now", response)};
+          std::format("no response \"{}\": it was never created, was not stored, or was deleted", response)};
 }
 
 // --- Making and changing sessions
 
 Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessionRequest request) {
-  auto use = co_await parts_.models.lease_chat(request.model);
-  if (!use) co_return use.error();
-  const ServedModel& served = **use;
+  auto lease = co_await parts_.models.lease_chat(request.model);
+  if (!lease) co_return lease.error();
+  const ServedModel& served = **lease;
   const std::size_t bytes_max = parts_.limits.max_prompt_bytes;
   if (request.system.size() > bytes_max) {
     co_return Error{ErrorCode::limit_prompt,
@@ -59,7 +59,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
   }
   kv::SessionRecord record = first_record(parts_.sessions.new_id(), tenant, request, served, parts_.clock.unix_s());
   Input input{.text = {}, .messages = std::move(request.messages)};
-  // In a text session the system text is simply how the text begins.
+  // In a text session the system text is the beginning of the text.
   if (record.mode != SessionMode::chat) input.text = std::move(request.system);
   if (!input.empty()) {
     const std::size_t bytes = input.bytes();
@@ -68,7 +68,7 @@ Task<Expected<SessionInfo>> SessionCommands::create(TenantId tenant, CreateSessi
                       std::format("the session begins with {} bytes, limits.max_prompt_bytes is {}", bytes, bytes_max)};
     }
     auto begun = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
-                                              [lease = use->again(), record = std::move(record), input = std::move(input)] {
+                                              [lease = lease->share(), record = std::move(record), input = std::move(input)] {
                                                 return append_to_record(*lease->chat, record, input);
                                               });
     if (!begun) co_return begun.error();
@@ -97,22 +97,22 @@ Task<Expected<SessionInfo>> SessionCommands::commit(SessionLock lock, kv::Sessio
 }
 
 Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendRequest request) {
-  auto use = co_await parts_.access.lease_model(tenant, request.session);
-  if (!use) co_return use.error();
-  // Known to be busy before its images are read.
+  auto lease = co_await parts_.access.lease_model(tenant, request.session);
+  if (!lease) co_return lease.error();
+  // A busy session is refused before images are read.
   if (const Session* found = parts_.sessions.find(tenant, request.session); found != nullptr && found->is_running()) {
     co_return busy_session(request.session);
   }
   ImageHold images;
   if (!request.input.images.empty()) {
-    auto held = co_await parts_.images.read(**use, request.input, {.tenant = tenant, .keeps = true});
+    auto held = co_await parts_.images.read(**lease, request.input, {.tenant = tenant, .keeps = true});
     if (!held) co_return held.error();
     images = std::move(*held);
   }
   auto lock = co_await parts_.access.lock_unless_running(tenant, request.session);
   if (!lock) co_return lock.error();
   Session& session = **lock;
-  if (auto known = check_model(**use, *session.record); !known) co_return known.error();
+  if (auto known = check_model(**lease, *session.record); !known) co_return known.error();
   const std::size_t bytes = request.input.bytes();
   if (bytes > parts_.limits.max_prompt_bytes) {
     co_return Error{ErrorCode::limit_prompt, std::format("the input has {} bytes, limits.max_prompt_bytes is {}", bytes,
@@ -120,11 +120,11 @@ Task<Expected<SessionInfo>> SessionCommands::append(TenantId tenant, AppendReque
   }
   parts_.sessions.touch(session);
   auto next = co_await parts_.preparer.run(parts_.tasks, tenant, bytes,
-                                           [lease = use->again(), record = session.record, input = std::move(request.input)] {
+                                           [lease = lease->share(), record = session.record, input = std::move(request.input)] {
                                              return append_to_record(*lease->chat, *record, input);
                                            });
   if (!next) co_return next.error();
-  if (auto may = parts_.access.check_next(**use, *session.record, *next); !may) co_return may.error();
+  if (auto may = parts_.access.check_next(**lease, *session.record, *next); !may) co_return may.error();
   next->last_used_s = parts_.clock.unix_s();
   co_return co_await commit(std::move(*lock), std::move(*next));
 }
@@ -163,12 +163,12 @@ Task<Expected<SessionInfo>> SessionCommands::rewind(TenantId tenant, std::string
 Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string name) {
   if (Session* found = parts_.sessions.find(tenant, name)) {
     parts_.sessions.touch(*found);
-    // It is about to be used.
+    // The client announces that it will use the session soon.
     if (parts_.access.info_of(*found).tier == Tier::cold) parts_.store.prefetch(found->summary.id);
   }
   auto lock = co_await parts_.sessions.lock(tenant, name);
   if (!lock) co_return lock.error();
-  // The turn that runs will be committed, and with it the time.
+  // The running turn will be committed, and the time with it.
   if ((*lock)->is_running()) co_return parts_.access.info_of(**lock);
   kv::SessionRecord next = *(*lock)->record;
   next.last_used_s = parts_.clock.unix_s();
@@ -176,7 +176,7 @@ Task<Expected<SessionInfo>> SessionCommands::touch(TenantId tenant, std::string 
 }
 
 Task<Expected<SessionDetail>> SessionCommands::set_metadata(TenantId tenant, std::string name, std::string metadata) {
-  // A turn that runs will be committed in the place of the record as it is now.
+  // A running turn replaces the record when it is committed, so the change waits for its end.
   auto lock = co_await parts_.sessions.lock_idle(tenant, name);
   if (!lock) co_return lock.error();
   Session& session = **lock;
@@ -187,19 +187,19 @@ Task<Expected<SessionDetail>> SessionCommands::set_metadata(TenantId tenant, std
 }
 
 Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tenant, std::string name, MessagePosition place) {
-  auto use = co_await parts_.access.lease_model(tenant, name);
-  if (!use) co_return use.error();
+  auto lease = co_await parts_.access.lease_model(tenant, name);
+  if (!lease) co_return lease.error();
   auto lock = co_await parts_.sessions.lock_idle(tenant, name);
   if (!lock) co_return lock.error();
   Session& session = **lock;
   const kv::SessionRecord& record = *session.record;
-  if (auto known = check_model(**use, record); !known) co_return known.error();
+  if (auto known = check_model(**lease, record); !known) co_return known.error();
   if (last_message_position(record) != place) {
-    co_return Error{ErrorCode::proto_field, "only the message that a conversation ends with can be taken out"};
+    co_return Error{ErrorCode::proto_field, "only the last message of a conversation can be removed"};
   }
   parts_.sessions.touch(session);
   auto next = co_await parts_.preparer.run(parts_.tasks, tenant, text_bytes(record),
-                                           [lease = use->again(), whole = session.record,
+                                           [lease = lease->share(), whole = session.record,
                                             without_turn = rewound(record, record.turns.size() - 1, parts_.clock.unix_s())] {
                                              return without_last_message(*lease->chat, *whole, without_turn);
                                            });
@@ -214,25 +214,25 @@ Task<Expected<SessionDetail>> SessionCommands::remove_last_message(TenantId tena
 Task<Expected<SessionDetail>> SessionCommands::get(TenantId tenant, std::string name) {
   const Session* found = parts_.sessions.find(tenant, name);
   if (found == nullptr) co_return unknown_session(name);
-  ModelUse use;
-  // The text of a text session is in its tokens, which only their model knows.
+  ModelLease lease;
+  // The text of a text session is only in its tokens, which need the model.
   if (found->summary.mode != SessionMode::chat) {
-    auto lease = co_await parts_.access.lease_model(tenant, name);
-    if (!lease) co_return lease.error();
-    use = std::move(*lease);
+    auto leased = co_await parts_.access.lease_model(tenant, name);
+    if (!leased) co_return leased.error();
+    lease = std::move(*leased);
   }
   auto lock = co_await parts_.sessions.lock(tenant, name);
   if (!lock) co_return lock.error();
   const kv::SessionRecord& record = *(*lock)->record;
   SessionDetail detail = parts_.access.detail_of(**lock, record);
   if (record.mode == SessionMode::chat) co_return detail;
-  if (auto known = check_model(*use, record); !known) co_return known.error();
-  detail.text = text_of(use->model->vocab(), record.chain);
+  if (auto known = check_model(*lease, record); !known) co_return known.error();
+  detail.text = text_of(lease->model->vocab(), record.chain);
   co_return detail;
 }
 
 Expected<SessionList> SessionCommands::list(const TenantId& tenant, const SessionListRequest& request) const {
-  // An id goes before a name that is spelled alike.
+  // An id takes precedence over an equal name.
   const Session* after = parts_.sessions.find(SessionId{request.after});
   if (after == nullptr || after->summary.tenant != tenant) after = parts_.sessions.find(tenant, request.after);
   if (after == nullptr && !request.after.empty()) return std::unexpected(unknown_session(request.after));
@@ -255,13 +255,13 @@ Task<Expected<Unit>> SessionCommands::end(TenantId tenant, std::string name) {
     if (request.session == session->summary.id) requests.push_back(request.id);
   });
   for (const RequestId id : requests) (void)parts_.in_flight.cancel(id);
-  // One that a request had begun may have gone with it.
+  // A session that a request had begun may have ended with that request.
   session = parts_.sessions.find(tenant, name);
   if (session == nullptr) co_return Unit{};
   co_return co_await end_idle(*session);
 }
 
-// As soon as nobody uses it.
+// Ends the session as soon as it is idle.
 Task<Expected<Unit>> SessionCommands::end_idle(Session& session) {
   co_return co_await parts_.tasks.ask<Unit>([&](Reply<Unit> reply) { parts_.sessions.end(session, std::move(reply)); });
 }

@@ -1,4 +1,4 @@
-// The commands that create, change, read and end sessions, but for generations. Owned by the router's thread.
+// The commands that create, change, read and end sessions; generations have a class of their own. Owned by the router's thread.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 #include "core/session_info.h"
 #include "core/task.h"
 #include "engine/router/router_parts.h"
-#include "engine/session_table.h"
+#include "engine/session/session_table.h"
 #include "kv/catalog.h"
 
 namespace uma::engine {
 
-// Each as Service, where its errors are.
+// Each command is described in core::Service, with its errors.
 class SessionCommands {
  public:
   explicit SessionCommands(const RouterParts& parts) : parts_(parts) {}
@@ -36,7 +36,7 @@ class SessionCommands {
   [[nodiscard]] Task<Expected<ResponseDetail>> cancel_response(TenantId tenant, std::string session, std::string response);
   [[nodiscard]] Task<Expected<Unit>> forget_response(TenantId tenant, std::string session, std::string response);
 
-  // Adds a session to the table and the catalog. Errors: E_LIMIT_002, E_LIMIT_005, E_PROTO_003 for a name that is taken.
+  // Adds a session to the table and the catalog. Errors: E_LIMIT_002, E_LIMIT_005; E_PROTO_003 if the name is taken.
   [[nodiscard]] Task<Expected<SessionInfo>> add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
 
  private:

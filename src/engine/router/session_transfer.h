@@ -1,4 +1,4 @@
-// Sessions as files (docs/SESSION_FILE.md): export and import. Owned by the router's thread.
+// Export and import of sessions as files (docs/SESSION_FILE.md). Owned by the router's thread.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,17 @@
 #include "core/ids.h"
 #include "core/service.h"
 #include "core/task.h"
-#include "engine/portable_session.h"
 #include "engine/router/router_parts.h"
 #include "engine/router/session_commands.h"
-#include "kv/state_image.h"
+#include "engine/session/portable_session.h"
+#include "kv/snapshot.h"
 
 namespace uma::engine {
 
-// Each as Service, where its errors are.
+// Each command is described in core::Service, with its errors.
 class SessionTransfer {
  public:
-  // `commands` outlives it.
+  // `commands` outlives this object.
   SessionTransfer(const RouterParts& parts, SessionCommands& commands)
       : parts_(parts), commands_(commands), exports_(std::make_shared<ByteBudget>(parts.limits.transfer_bytes_max)) {}
 
@@ -28,17 +28,17 @@ class SessionTransfer {
   [[nodiscard]] Task<Expected<ImportedSession>> import_session(TenantId tenant, ImportRequest request);
 
  private:
-  [[nodiscard]] Task<Expected<PortableFile>> export_kv(const ModelUse& use, const kv::SessionRecord& record);
-  [[nodiscard]] Task<Expected<PortableFile>> export_conversation(const ModelUse& use, kv::RecordPtr record);
-  [[nodiscard]] Task<Expected<ImageHold>> keep_images(const ModelUse& use, TenantId tenant, PortableFile file,
+  [[nodiscard]] Task<Expected<PortableFile>> export_kv(const ModelLease& lease, const kv::SessionRecord& record);
+  [[nodiscard]] Task<Expected<PortableFile>> export_conversation(const ModelLease& lease, kv::RecordPtr record);
+  [[nodiscard]] Task<Expected<ImageHold>> keep_images(const ModelLease& lease, TenantId tenant, PortableFile file,
                                                       std::vector<std::string>& ids);
-  [[nodiscard]] Task<Expected<kv::StateImage>> import_kv(const ModelUse& use, const ImportRequest& request,
-                                                         const kv::SessionRecord& record);
-  [[nodiscard]] ImportedKv keep_kv(const SessionId& id, Expected<kv::StateImage> image);
+  [[nodiscard]] Task<Expected<kv::Snapshot>> import_kv(const ModelLease& lease, const ImportRequest& request,
+                                                       const kv::SessionRecord& record);
+  [[nodiscard]] ImportedKv keep_kv(const SessionId& id, Expected<kv::Snapshot> snapshot);
 
   const RouterParts parts_;
   SessionCommands& commands_;
-  const std::shared_ptr<ByteBudget> exports_;  // KV that clients still read; shared with the files it is in
+  const std::shared_ptr<ByteBudget> exports_;  // memory of KV that clients are reading; shared with the exported files
 };
 
 }  // namespace uma::engine

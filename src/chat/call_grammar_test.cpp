@@ -1,0 +1,223 @@
+#include "chat/call_grammar.h"
+
+#include <format>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "grammar/grammar.h"
+
+namespace uma::chat {
+namespace {
+
+ChatOptions forced(ToolChoice choice = ToolChoice::required) {
+  ChatOptions options;
+  options.tools =
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"type":"boolean"}},)"
+      R"("required":["a"],"additionalProperties":false}}},{"type":"function","function":{"name":"g"}}])";
+  options.tool_names = {"f", "g"};
+  options.tool_choice = choice;
+  options.tool_name = choice == ToolChoice::named ? "f" : "";
+  return options;
+}
+
+// Whether the grammar accepts the whole text.
+bool takes(const ReplyFormat& format, const ChatOptions& options, std::string_view text) {
+  const auto gbnf = call_grammar(format, options);
+  EXPECT_TRUE(gbnf) << (gbnf ? "" : gbnf.error().message);
+  const auto grammar = grammar::Grammar::parse(gbnf.value());
+  EXPECT_TRUE(grammar) << (grammar ? "" : grammar.error().message) << "\n" << *gbnf;
+  grammar::GrammarReader reader(*grammar);
+  return reader.can_end(reader.next(grammar::GrammarReader::kStart, text));
+}
+
+// The number of calls that the parser of the same notation finds.
+std::size_t calls_in(ReplyFormat format, std::string_view text) {
+  format.tools = {"f", "g"};
+  ReplyParser parser(format, 1);
+  ReplyPieces pieces;
+  parser.push(text, pieces);
+  parser.finish(pieces);
+  EXPECT_EQ(pieces.content, "");
+  return parser.calls().size();
+}
+
+struct Family {
+  CallSyntax syntax;
+  std::string_view one;   // A call of f.
+  std::string_view both;  // Calls of f and g.
+};
+
+constexpr Family kFamilies[] = {
+    {CallSyntax::tagged, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>",
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>\n"
+     "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"},
+    {CallSyntax::llama3, R"({"name": "f", "parameters": {"a": true}})",
+     R"({"name": "f", "parameters": {"a": true}}; {"name": "g", "parameters": {}})"},
+    {CallSyntax::mistral, R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}])",
+     R"([TOOL_CALLS][{"name": "f", "arguments": {"a": true}}, {"name": "g", "arguments": {}}])"},
+    {CallSyntax::deepseek,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>"
+     "<｜tool▁calls▁end｜>",
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜>\n"
+     "<｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+};
+
+TEST(CallGrammar, TakesTheCallsOfAFamilyAsItsReaderDoes) {
+  for (const Family& family : kFamilies) {
+    const ReplyFormat format{.calls = family.syntax};
+    EXPECT_TRUE(takes(format, forced(), family.one)) << family.one;
+    EXPECT_EQ(calls_in(format, family.one), 1u) << family.one;
+    EXPECT_TRUE(takes(format, forced(), family.both)) << family.both;
+    EXPECT_EQ(calls_in(format, family.both), 2u) << family.both;
+  }
+}
+
+TEST(CallGrammar, TakesNothingElse) {
+  for (const Family& family : kFamilies) {
+    const ReplyFormat format{.calls = family.syntax};
+    std::string wrong(family.one);
+    wrong.replace(wrong.find("true"), 4, "1234");
+    for (const std::string& text : {std::string(), std::string("no"), std::string(family.one) + "!", wrong}) {
+      EXPECT_FALSE(takes(format, forced(), text)) << text;
+    }
+  }
+}
+
+TEST(CallGrammar, ANamedToolIsCalledOnce) {
+  for (const Family& family : kFamilies) {
+    const ReplyFormat format{.calls = family.syntax};
+    EXPECT_TRUE(takes(format, forced(ToolChoice::named), family.one));
+    EXPECT_FALSE(takes(format, forced(ToolChoice::named), family.both));
+    ChatOptions one = forced();
+    one.has_parallel_calls = false;
+    EXPECT_FALSE(takes(format, one, family.both));
+    one.tool_choice = ToolChoice::named;
+    one.tool_name = "g";
+    EXPECT_FALSE(takes(format, one, family.one)) << "another tool";
+  }
+}
+
+TEST(CallGrammar, ReasoningMayComeFirst) {
+  const std::string call(kFamilies[0].one);
+  ReplyFormat format{.calls = CallSyntax::tagged, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+  EXPECT_TRUE(takes(format, forced(), call));
+  EXPECT_TRUE(takes(format, forced(), "<think>1 < 2</think>\n\n" + call));
+  EXPECT_FALSE(takes(format, forced(), "1 < 2</think>" + call)) << "it has not begun";
+  format.begins_with_reasoning = true;
+  EXPECT_TRUE(takes(format, forced(), "1 < 2\n</think>\n\n" + call));
+  EXPECT_FALSE(takes(format, forced(), call)) << "it would be a thought";
+  format.reasoning_open = "[THINK]";
+  format.reasoning_close = "[/THINK]";
+  EXPECT_TRUE(takes(format, forced(), "[1, 2][/THINK]" + call));
+}
+
+TEST(CallGrammar, ASchemaThatIsNoGrammarIsNamed) {
+  ChatOptions options = forced();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}}])";
+  const auto refused = call_grammar({.calls = CallSyntax::tagged}, options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::proto_field);
+  EXPECT_TRUE(refused.error().message.starts_with("field \"tools[0].function.parameters\": ")) << refused.error().message;
+}
+
+// --- optional calls
+
+// The part of the text behind a mark that the grammar accepts: "whole", "part" if more must follow, or nothing.
+std::string begun(CallSyntax syntax, const ChatOptions& options, std::string_view text) {
+  const auto grammar = begun_call_grammar({.calls = syntax}, options);
+  EXPECT_TRUE(grammar) << (grammar ? "" : grammar.error().message);
+  if (!grammar) return "";
+  grammar::GrammarReader reader(*grammar);
+  const auto place = reader.next(grammar::GrammarReader::kStart, text);
+  if (place == grammar::GrammarReader::kNowhere) return "";
+  return reader.can_end(place) ? "whole" : "part";
+}
+
+ChatOptions offered() {
+  ChatOptions options = forced();
+  options.tool_choice = ToolChoice::automatic;
+  return options;
+}
+
+TEST(BegunCallGrammar, TakesACallAsModelsWriteIt) {
+  for (const std::string_view text : {"\n{\"name\": \"f\", \"arguments\": {\"a\": true}}\n</tool_call>",
+                                      "{\"name\":\"f\",\"arguments\":{\"a\":true}}</tool_call>",
+                                      " {\"arguments\": {\"a\": false}, \"name\": \"f\"} </tool_call>",
+                                      "\n{\"name\": \"g\", \"arguments\": {\"anything\": [1, {\"b\": null}]}}\n</tool_call>"}) {
+    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "whole") << text;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      EXPECT_EQ(begun(CallSyntax::tagged, offered(), text.substr(0, i)), "part") << text.substr(0, i);
+    }
+    EXPECT_EQ(calls_in({.calls = CallSyntax::tagged}, "<tool_call>" + std::string(text)), 1u) << text;
+  }
+}
+
+TEST(BegunCallGrammar, TakesNoOtherToolAndNoOtherArguments) {
+  for (const std::string_view text :
+       {"\n{\"name\": \"h", "\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "\n{\"name\": \"f\", \"arguments\": {}",
+        "\n{\"name\": \"f\", \"arguments\": \"", "no", "\n{\"name\": \"g\", \"arguments\": []"}) {
+    EXPECT_EQ(begun(CallSyntax::tagged, offered(), text), "") << text;
+  }
+}
+
+TEST(BegunCallGrammar, OfEachFamily) {
+  for (const auto& [syntax, mark, text] : std::vector<std::tuple<CallSyntax, std::string, std::string>>{
+           {CallSyntax::llama3, "<|python_tag|>", R"({"name": "f", "parameters": {"a": true}})"},
+           {CallSyntax::llama3, "<|python_tag|>", R"({"type": "function", "name": "f", "parameters": {"a": true}})"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"( [{"name": "f", "arguments": {"a": true}, "id": "abc123def"}])"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[ARGS]{"a": true})"},
+           {CallSyntax::mistral, "[TOOL_CALLS]", R"(f[CALL_ID]abc123def[ARGS]{"a": true})"},
+           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": true}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+           {CallSyntax::deepseek, "<｜tool▁calls▁begin｜>",
+            "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": true}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"}}) {
+    EXPECT_EQ(begun(syntax, offered(), text), "whole") << text;
+    EXPECT_EQ(calls_in({.calls = syntax}, mark + text), 1u) << text;
+    std::string wrong = text;
+    wrong.replace(wrong.find("true"), 4, "1234");
+    EXPECT_EQ(begun(syntax, offered(), wrong), "") << wrong;
+  }
+}
+
+TEST(BegunCallGrammar, AListHasOneCallWhereTheyAreNotParallel) {
+  const std::string two = R"([{"name": "g", "arguments": {}}, {"name": "g", "arguments": {}}])";
+  ChatOptions options = offered();
+  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "whole");
+  options.has_parallel_calls = false;
+  EXPECT_EQ(begun(CallSyntax::mistral, options, two), "");
+}
+
+TEST(BegunCallGrammar, ASchemaThatIsNoGrammarCountsWhereItsToolIsStrict) {
+  ChatOptions options = offered();
+  options.tools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object","not":{}}}},)"
+                  R"({"type":"function","function":{"name":"g","strict":true,"parameters":{"properties":{"b":{"const":1}}}}}])";
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f", "parameters": {"anything": 1}})"), "whole");
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 1}})"), "whole");
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "g", "parameters": {"b": 2)"), "");
+  options.tools = R"([{"type":"function","function":{"name":"f","strict":true,"parameters":{"type":"object","not":{}}}}])";
+  const auto refused = begun_call_grammar({.calls = CallSyntax::tagged}, options);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().field, "tools[0].function.parameters");
+}
+
+TEST(BegunCallGrammar, ManySchemasThatAreTooMuchTogetherAreLetGo) {
+  ChatOptions options = offered();
+  options.tools = "[";
+  for (int i = 0; i < 100; ++i) {
+    options.tools +=
+        std::format(R"({}{{"type":"function","function":{{"name":"f{}","parameters":{{"type":"object","properties":{{)",
+                    i == 0 ? "" : ",", i);
+    for (int j = 0; j < 60; ++j)
+      options.tools += std::format(R"({}"p{}_{}":{{"type":"array","items":{{"type":"string","minLength":{}}}}})",
+                                   j == 0 ? "" : ",", i, j, 1 + j);
+    options.tools += "}}}}";
+  }
+  options.tools += "]";
+  EXPECT_EQ(begun(CallSyntax::llama3, options, R"({"name": "f7", "parameters": {"anything": 1}})"), "whole");
+}
+
+}  // namespace
+}  // namespace uma::chat

@@ -1,0 +1,424 @@
+#include "chat/chat.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "base/utf8.h"
+#include "chat/call_grammar.h"
+#include "chat/tool_format.h"
+#include "image/message_images.h"
+#include "jinja/json_reader.h"
+
+namespace uma::chat {
+namespace {
+
+// --- libllama's templates
+
+// Messages are formatted with marks instead of their contents, so that template text and user text can be separated in the
+// result. The marks are control characters that no template contains; the whitespace around them shows whether the template
+// trims.
+std::string mark_of(std::size_t index) {
+  return std::format("\x02{}\x03", index);
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r\f\v";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+Expected<jinja::Text> write_with_library(const llm::Model& model, std::span<const WrittenMessage> messages,
+                                         bool add_generation_prompt) {
+  std::vector<ChatMessage> marked;
+  marked.reserve(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, " " + mark_of(i) + " "});
+  const auto formatted = model.apply_chat_template(marked, add_generation_prompt);
+  if (!formatted) return std::unexpected(formatted.error());
+
+  jinja::Text result;
+  std::string_view rest = *formatted;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const std::string mark = mark_of(i);
+    const std::size_t at = rest.find(mark);
+    if (at == std::string_view::npos) continue;  // The template dropped this message.
+    const std::size_t end = at + mark.size();
+    const bool has_blanks = at > 0 && rest[at - 1] == ' ' && end < rest.size() && rest[end] == ' ';
+    result.append(rest.substr(0, has_blanks ? at - 1 : at));
+    const jinja::Text& content = messages[i].content;
+    const std::string_view shown = has_blanks ? std::string_view(content.bytes()) : trimmed(content.bytes());
+    const auto begin = shown.empty() ? 0 : static_cast<std::size_t>(shown.data() - content.bytes().data());
+    result.append(content, begin, begin + shown.size());
+    rest.remove_prefix(has_blanks ? end + 1 : end);
+  }
+  result.append(rest);
+  return result;
+}
+
+// --- tokens
+
+Expected<Unit> append_text(const llm::Vocab& vocab, std::string_view text, bool is_template, std::vector<Token>& tokens) {
+  const auto more = vocab.tokenize(text, is_template);
+  if (!more) return std::unexpected(more.error());
+  tokens.insert(tokens.end(), more->begin(), more->end());
+  return Unit{};
+}
+
+// Appends the tokens of a part of a text. Input is tokenized separately from the template's words.
+Expected<Unit> append_tokens(const ChatFormat& format, const jinja::Text& text, std::size_t begin, std::size_t end,
+                             std::vector<Token>& tokens) {
+  const jinja::Text part = text.part(begin, end);
+  const std::string_view bytes = part.bytes();
+  const auto append_template = [&](std::size_t from, std::size_t to) {
+    return append_text(format.model().vocab(), bytes.substr(from, to - from), true, tokens);
+  };
+  std::size_t at = 0;
+  for (const jinja::SourceRange& input : part.inputs()) {
+    if (auto done = append_template(at, input.begin); !done) return done;
+    if (auto done = format.append_input(bytes.substr(input.begin, input.end - input.begin), tokens); !done) return done;
+    at = input.end;
+  }
+  return append_template(at, bytes.size());
+}
+
+// As append_tokens(), for the beginning of a chain.
+Expected<Unit> append_tokens_at_start(const ChatFormat& format, const jinja::Text& text, std::size_t end,
+                                      std::vector<Token>& tokens) {
+  const llm::Vocab& vocab = format.model().vocab();
+  if (auto done = append_tokens(format, text, 0, end, tokens); !done) return done;
+  // Some templates write BOS themselves; it must not appear twice.
+  if (vocab.bos() && (tokens.empty() || tokens.front() != *vocab.bos())) tokens.insert(tokens.begin(), *vocab.bos());
+  return Unit{};
+}
+
+std::string new_image_mark() {
+  return std::format("image{:016x}{:016x}", secure_u64(), secure_u64());
+}
+
+// --- what the template makes of the past
+
+// The range from the first to the last byte of message `index`.
+std::optional<jinja::SourceRange> find_message(const jinja::Text& text, std::size_t index) {
+  const auto source = static_cast<jinja::Source>(index);
+  std::optional<jinja::SourceRange> found;
+  for (const jinja::SourceRange& input : text.inputs()) {
+    if (input.source != source) continue;
+    if (!found) found = input;
+    found->end = input.end;
+  }
+  return found;
+}
+
+// Counts the tokens up to the end of the system messages at the beginning.
+Expected<std::int32_t> count_system_tokens(const ChatFormat& format, const jinja::Text& text,
+                                           std::span<const ChatMessage> messages) {
+  const auto is_system = [](const ChatMessage& message) { return message.role == "system"; };
+  const auto leading = static_cast<std::size_t>(std::ranges::find_if_not(messages, is_system) - messages.begin());
+  const auto last = leading == 0 ? std::nullopt : find_message(text, leading - 1);
+  std::vector<Token> tokens;
+  if (auto done = append_tokens_at_start(format, text, last ? last->end : 0, tokens); !done)
+    return std::unexpected(done.error());
+  return static_cast<std::int32_t>(tokens.size());
+}
+
+// The end of `text` in `full`, if `full` begins with `text`, ignoring whitespace around it.
+std::optional<std::size_t> end_but_for_blanks(std::string_view full, std::string_view text) {
+  const auto is_blank = [](char c) { return std::string_view(" \t\n\r\f\v").contains(c); };
+  std::size_t at = 0;
+  for (const char c : text) {
+    if (is_blank(c)) continue;
+    while (at < full.size() && is_blank(full[at])) ++at;
+    if (at == full.size() || full[at] != c) return std::nullopt;
+    ++at;
+  }
+  return at;
+}
+
+// False if these tokens differ from the message, because a template removed a part of it earlier. Text that is not valid UTF-8
+// was replaced in the message and proves nothing.
+bool can_be(const ChatFormat& format, std::span<const Token> tokens, std::string_view content) {
+  std::string shown;  // Without the texts of marks.
+  for (const Token token : tokens) shown += format.model().vocab().piece(token);
+  return shown.starts_with(content) || format.text_of(tokens).starts_with(content) || !is_utf8(shown);
+}
+
+ChatContext context_of(const Conversation& conversation) {
+  return {.unix_s = conversation.unix_s, .tools = conversation.tools, .template_arguments = conversation.template_arguments};
+}
+
+// The begin of the delta in `full`: behind the last reply, if `full` has the same text as the chain up to there, ignoring
+// whitespace around replies, which some templates trim.
+std::optional<std::size_t> delta_begin(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full) {
+  const auto messages = conversation.messages;
+  const ChatMessage& last = messages.back();
+  std::string reply = last.content;
+  if (!conversation.replies.empty()) {
+    const MessagePlace& place = conversation.replies.back();
+    const auto tokens = conversation.tokens.subspan(place.begin, place.end - place.begin);
+    // For a message with reasoning or calls, only the chain has the original text.
+    if (!last.extra.empty()) {
+      reply = format.text_of(tokens);
+    } else if (!can_be(format, tokens, reply)) {
+      return std::nullopt;
+    }
+  }
+  const auto prompt = format.write(messages.first(messages.size() - 1), true, context_of(conversation));
+  if (!prompt) return std::nullopt;
+  const std::string past = prompt->bytes() + reply;
+  if (full.bytes().starts_with(past)) return past.size();
+  const auto end = end_but_for_blanks(full.bytes(), past);
+  if (!end || !last.extra.empty()) return end;
+  const auto place = find_message(full, messages.size() - 1);
+  if (!place || place->end < *end) return std::nullopt;
+  return trimmed(std::string_view(full.bytes()).substr(*end, place->end - *end)).empty() ? std::optional(place->end)
+                                                                                         : std::nullopt;
+}
+
+// Makes the chain from `full`. Replies with unchanged text keep their tokens, so the new chain equals the old one up to the
+// first difference. False: a reply was not found.
+Expected<bool> rewrite_history(const ChatFormat& format, const Conversation& conversation, const jinja::Text& full,
+                               ChatTokens& result) {
+  std::vector<Token>& chain = result.history;
+  std::size_t at = 0;
+  for (const MessagePlace& reply : conversation.replies) {
+    const auto range = find_message(full, reply.message);
+    if (!range || range->begin < at) return false;
+    const auto done = at == 0 ? append_tokens_at_start(format, full, range->begin, chain)
+                              : append_tokens(format, full, at, range->begin, chain);
+    if (!done) return std::unexpected(done.error());
+    const std::size_t begin = chain.size();
+    const ChatMessage& message = conversation.messages[reply.message];
+    const auto original = conversation.tokens.subspan(reply.begin, reply.end - reply.begin);
+    const auto written = trimmed(std::string_view(full.bytes()).substr(range->begin, range->end - range->begin));
+    const bool is_unchanged = message.extra.empty()
+                                  ? written == trimmed(message.content) && can_be(format, original, message.content)
+                                  : written == trimmed(format.text_of(original));
+    if (is_unchanged) {
+      chain.insert(chain.end(), original.begin(), original.end());
+    } else if (auto tokens = append_tokens(format, full, range->begin, range->end, chain); !tokens) {
+      return std::unexpected(tokens.error());
+    }
+    result.replies.push_back({reply.message, begin, chain.size()});
+    at = range->end;
+  }
+  if (at == 0 || result.replies.back().message + 1 != conversation.messages.size()) return false;
+  if (auto done = append_tokens(format, full, at, full.size(), result.tokens); !done) return std::unexpected(done.error());
+  return true;
+}
+
+}  // namespace
+
+Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start) {
+  if (!at_start) return vocab.tokenize(text, false);
+  const std::string with_space = vocab.adds_space_prefix() && !text.empty() ? " " + std::string(text) : std::string(text);
+  auto tokens = vocab.tokenize(with_space, false);
+  if (tokens && vocab.bos()) tokens->insert(tokens->begin(), *vocab.bos());
+  return tokens;
+}
+
+ChatFormat::ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images)
+    : images_(std::move(images)), image_mark_(new_image_mark()), model_(std::move(model)) {
+  const std::string& source = model_->facts().chat_template;
+  if (!source.empty()) {
+    auto parsed = jinja::ChatTemplate::parse(source);
+    if (parsed) {
+      template_ = std::move(*parsed);
+    } else {
+      problem_ = parsed.error().message;
+      log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem_);
+    }
+  }
+  set_reasoning_marks(source, reply_);
+  if (template_) reply_.calls = call_syntax_of(source);
+  template_knows_tools_ = reply_.calls != CallSyntax::none;
+  if (!template_knows_tools_) reply_.calls = CallSyntax::tagged;
+  const llm::Vocab& vocab = model_->vocab();
+  for (const std::string_view mark : marks_of(reply_)) {
+    const auto tokens = vocab.tokenize(mark, true);
+    if (tokens && tokens->size() == 1 && vocab.piece(tokens->front()).empty()) {
+      reply_.marks.emplace_back(tokens->front(), mark);
+    }
+  }
+}
+
+// Letters and digits, which templates leave unchanged.
+std::vector<ChatMessage> ChatFormat::with_image_marks(std::span<const ChatMessage> messages) const {
+  std::vector<ChatMessage> marked(messages.begin(), messages.end());
+  for (ChatMessage& message : marked) {
+    const std::vector<image::MessageImage> images = image::images_of(message);
+    if (images.empty()) continue;
+    for (auto image = images.rbegin(); image != images.rend(); ++image)
+      message.content.insert(image->at, image_mark(image->id));
+    message.extra.clear();
+  }
+  return marked;
+}
+
+Expected<Unit> ChatFormat::append_input(std::string_view input, std::vector<Token>& tokens) const {
+  constexpr std::size_t kIdBytes = 64;
+  for (std::size_t mark = input.find(image_mark_); mark != std::string_view::npos; mark = input.find(image_mark_)) {
+    const std::size_t id = mark + image_mark_.size();
+    const auto image = images_ == nullptr ? fail(ErrorCode::model_capability, "the model takes no images")
+                                          : images_(std::string(input.substr(id, kIdBytes)));
+    if (!image) return std::unexpected(image.error());
+    if (auto done = append_text(model_->vocab(), input.substr(0, mark), false, tokens); !done) return done;
+    tokens.insert(tokens.end(), image->begin(), image->end());
+    input.remove_prefix(std::min(input.size(), id + kIdBytes));
+  }
+  return append_text(model_->vocab(), input, false, tokens);
+}
+
+std::string ChatFormat::text_of(std::span<const Token> tokens) const {
+  std::string text;
+  for (const Token token : tokens) {
+    const auto mark = std::ranges::find(reply_.marks, token, &std::pair<Token, std::string>::first);
+    text += mark == reply_.marks.end() ? model_->vocab().piece(token) : std::string_view(mark->second);
+  }
+  return text;
+}
+
+ReplyFormat ChatFormat::reply_format(const ChatOptions& options, std::span<const Token> prompt) const {
+  ReplyFormat format = reply_;
+  if (options.tools.empty()) {
+    format.calls = CallSyntax::none;
+  } else {
+    format.tools = options.tool_names;
+    format.has_parallel_calls = options.has_parallel_calls;
+  }
+  if (options.splits_reasoning) {
+    constexpr std::size_t kMarkTokensMax = 16;  // Limit for a mark that is several tokens.
+    const std::string end = text_of(prompt.last(std::min(prompt.size(), kMarkTokensMax)));
+    format.begins_with_reasoning = !format.reasoning_open.empty() && trimmed(end).ends_with(format.reasoning_open);
+  } else {
+    format.reasoning_open = format.reasoning_close = {};
+  }
+  return format;
+}
+
+Expected<std::string> ChatFormat::forced_grammar(const ChatOptions& options) const {
+  ReplyFormat format = reply_;
+  // The template's text before a reply shows whether the prompt opens the reasoning.
+  const std::vector<ChatMessage> question{{"user", "?"}};
+  const auto prompt = write(question, true, {.tools = options.tools, .template_arguments = options.template_arguments});
+  if (!prompt) return std::unexpected(prompt.error());
+  format.begins_with_reasoning = !format.reasoning_open.empty() && trimmed(prompt->bytes()).ends_with(format.reasoning_open);
+  return call_grammar(format, options);
+}
+
+Expected<std::shared_ptr<const grammar::Grammar>> ChatFormat::begun_call_grammar(const ChatOptions& options) const {
+  return chat::begun_call_grammar(reply_, options);
+}
+
+// Tries the forms of messages that templates take, until one works.
+Expected<jinja::Text> ChatFormat::write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                                    const ChatContext& context) const {
+  jinja::ChatTemplateInput input;
+  input.add_generation_prompt = add_generation_prompt;
+  input.bos_token = model_->facts().bos_text;
+  input.eos_token = model_->facts().eos_text;
+  input.unix_s = context.unix_s;
+  if (const auto arguments = jinja::read_json(context.template_arguments, jinja::kOtherInput);
+      arguments && arguments->as_dict()) {
+    for (const auto& [name, value] : arguments->as_dict()->entries) input.variables.emplace_back(name->bytes(), value);
+  }
+  const bool has_calls =
+      std::ranges::any_of(messages, [](const ChatMessage& message) { return message.extra.contains("\"tool_calls\""); });
+  if (!template_knows_tools_ && (has_calls || !context.tools.empty())) {
+    std::vector<jinja::Value> values;
+    for (WrittenMessage& message : spell_out_tools(messages, context.tools)) {
+      values.push_back(jinja::Value::dict(
+          {{"role", jinja::Value::text(message.role)}, {"content", jinja::Value::text(std::move(message.content))}}));
+    }
+    input.messages = jinja::Value::list(std::move(values));
+    return template_->render(input);
+  }
+  if (auto tools = jinja::read_json(context.tools, jinja::kOtherInput)) input.tools = std::move(*tools);
+  Expected<jinja::Text> first = fail(ErrorCode::model_capability, "");
+  for (const bool are_objects : {true, false}) {
+    for (const bool is_none : {true, false}) {
+      std::vector<jinja::Value> values;
+      for (const ChatMessage& message : messages) {
+        values.push_back(message_value(message, static_cast<jinja::Source>(values.size()),
+                                       {.is_empty_content_none = is_none, .are_arguments_objects = are_objects}));
+      }
+      input.messages = jinja::Value::list(std::move(values));
+      auto text = template_->render(input);
+      if (text || !has_calls) return text;
+      if (are_objects && is_none) first = std::move(text);
+    }
+  }
+  return first;
+}
+
+Expected<jinja::Text> ChatFormat::write(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                        const ChatContext& context) const {
+  std::vector<ChatMessage> marked;
+  if (std::ranges::any_of(messages, [](const ChatMessage& message) { return !image::images_of(message).empty(); })) {
+    marked = with_image_marks(messages);
+    messages = marked;
+  }
+  std::string problem = problem_;
+  if (template_) {
+    auto text = write_by_template(messages, add_generation_prompt, context);
+    if (text) return text;
+    problem = text.error().message;
+    // libllama's version knows no tools, but the reply would be parsed with tools.
+    if (template_knows_tools_ && !context.tools.empty()) return text;
+    if (!has_warned_.exchange(true)) {
+      log_warning("{}: {}; libllama's version of the template is used if it has one", model_->facts().name, problem);
+    }
+  }
+  auto text = write_with_library(*model_, spell_out_tools(messages, context.tools), add_generation_prompt);
+  if (!text && !problem.empty()) {
+    return fail(ErrorCode::model_capability, problem + ": send the formatted text as \"prompt\" instead");
+  }
+  return text;
+}
+
+Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
+                                   std::span<const ChatMessage> added) {
+  std::vector<ChatMessage> all(conversation.messages.begin(), conversation.messages.end());
+  all.insert(all.end(), added.begin(), added.end());
+  const auto full = format.write(all, true, context_of(conversation));
+  if (!full) return std::unexpected(full.error());
+  for (const ChatMessage& message : added) {
+    for (const image::MessageImage& image : image::images_of(message)) {
+      if (full->bytes().contains(format.image_mark(image.id))) continue;
+      return fail(ErrorCode::model_capability, "the model's chat template does not write the image");
+    }
+  }
+
+  ChatTokens result;
+  if (!conversation.messages.empty()) {
+    if (const auto begin = conversation.is_changed ? std::nullopt : delta_begin(format, conversation, *full)) {
+      if (auto done = append_tokens(format, *full, *begin, full->size(), result.tokens); !done)
+        return std::unexpected(done.error());
+      return result;
+    }
+    const auto found = rewrite_history(format, conversation, *full, result);
+    if (!found) return std::unexpected(found.error());
+    if (!*found) result = {};
+    result.history_change = *found ? ChatTokens::History::rewritten : ChatTokens::History::lost;
+  }
+  if (result.history_change != ChatTokens::History::rewritten) {
+    if (auto done = append_tokens_at_start(format, *full, full->size(), result.tokens); !done)
+      return std::unexpected(done.error());
+  }
+  const auto system_tokens = count_system_tokens(format, *full, all);
+  if (!system_tokens) return std::unexpected(system_tokens.error());
+  result.system_tokens = *system_tokens;
+  return result;
+}
+
+std::vector<std::string> chat_stop_strings(const llm::Model& model) {
+  if (!model.facts().chat_template.empty()) return {};
+  constexpr std::string_view kEndOfTurn = "<|im_end|>";
+  const auto tokens = model.vocab().tokenize(kEndOfTurn, true);
+  const bool is_end_token = tokens && tokens->size() == 1 && model.vocab().is_end_of_generation(tokens->front());
+  return is_end_token ? std::vector<std::string>() : std::vector<std::string>{std::string(kEndOfTurn)};
+}
+
+}  // namespace uma::chat

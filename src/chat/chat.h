@@ -1,0 +1,122 @@
+// Converts chat messages to the tokens that continue a chain. Text of users never becomes special tokens; the text of templates
+// does. Pure; any thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat/reply_parser.h"
+#include "core/error.h"
+#include "core/request.h"
+#include "grammar/grammar.h"
+#include "jinja/chat_template.h"
+#include "llm/model.h"
+
+namespace uma::chat {
+
+// Tokenizes `text` for the end of a chain or, if `at_start`, for a new chain, which begins with BOS and the tokenizer's leading
+// space.
+[[nodiscard]] Expected<std::vector<Token>> tokenize_text(const llm::Vocab& vocab, std::string_view text, bool at_start);
+
+// The inputs of a chat template besides the messages.
+struct ChatContext {
+  std::int64_t unix_s = 0;                // Time for templates that print the date.
+  std::string_view tools{};               // See ChatOptions.
+  std::string_view template_arguments{};  // See ChatOptions.
+};
+
+// Returns the tokens of the image with this id (MessageImage::id). Called on any thread; may block on the disk.
+using ImageTokens = std::function<Expected<std::vector<Token>>(const std::string& id)>;
+
+// Writes conversations for one model: with the model's template; if that is unusable, with libllama's version of it; for a
+// model without a template, as ChatML.
+class ChatFormat {
+ public:
+  // `images` is null if the model takes no images.
+  explicit ChatFormat(std::shared_ptr<const llm::Model> model, ImageTokens images = nullptr);
+
+  [[nodiscard]] const llm::Model& model() const { return *model_; }
+  // Formats the messages. Errors: E_MODEL_003 if neither template works.
+  [[nodiscard]] Expected<jinja::Text> write(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                            const ChatContext& context) const;
+  // Appends the tokens of user input: text, and images in place of their marks.
+  [[nodiscard]] Expected<Unit> append_input(std::string_view input, std::vector<Token>& tokens) const;
+  // The placeholder of an image in the formatted text. It is random, so a user's text cannot contain it.
+  [[nodiscard]] std::string image_mark(const std::string& id) const { return image_mark_ + id; }
+  // The format of the reply to a prompt with these options.
+  [[nodiscard]] ReplyFormat reply_format(const ChatOptions& options, std::span<const Token> prompt) const;
+  // The GBNF of the replies that the options force (call_grammar.h).
+  [[nodiscard]] Expected<std::string> forced_grammar(const ChatOptions& options) const;
+  // The grammar of the text behind the mark of an optional tool call (call_grammar.h).
+  [[nodiscard]] Expected<std::shared_ptr<const grammar::Grammar>> begun_call_grammar(const ChatOptions& options) const;
+  // The text of these tokens, including marks.
+  [[nodiscard]] std::string text_of(std::span<const Token> tokens) const;
+
+ private:
+  [[nodiscard]] Expected<jinja::Text> write_by_template(std::span<const ChatMessage> messages, bool add_generation_prompt,
+                                                        const ChatContext& context) const;
+
+  [[nodiscard]] std::vector<ChatMessage> with_image_marks(std::span<const ChatMessage> messages) const;
+
+  const ImageTokens images_;
+  const std::string image_mark_;             // Followed by the image's id.
+  std::shared_ptr<const llm::Model> model_;  // Shared, because jobs may outlive the router's entry.
+  ReplyFormat reply_;                        // Everything that a reply may contain.
+  bool template_knows_tools_ = false;
+  std::optional<jinja::ChatTemplate> template_;
+  std::string problem_;                           // The reason why the model's own template is unusable.
+  mutable std::atomic<bool> has_warned_ = false;  // Whether a refused conversation was logged.
+};
+
+// The range of a message in a chain.
+struct MessagePlace {
+  std::size_t message = 0;
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool operator==(const MessagePlace&) const = default;
+};
+
+// The conversation so far. The last message is a reply, and its text ends the chain, so that it can be continued: the
+// template's end of turn comes with the next delta.
+struct Conversation {
+  std::span<const ChatMessage> messages;
+  std::span<const Token> tokens;          // The whole chain.
+  std::span<const MessagePlace> replies;  // Every reply, in order.
+  std::int64_t unix_s = 0;   // Time for templates that print the date: the session's creation, so that the past never changes.
+  std::string_view tools{};  // See ChatOptions; valid from now on.
+  std::string_view template_arguments{};  // See ChatOptions; valid from now on.
+  // The messages, tools or arguments have changed since the chain was written, so the whole chain is written again.
+  bool is_changed = false;
+};
+
+struct ChatTokens {
+  enum class History : std::uint8_t {
+    stays,      // The chain is a prefix of the new text.
+    rewritten,  // The template changed earlier text: `history` replaces the chain, `replies` has the new ranges.
+    lost,       // The replies were not found in the new text: `tokens` has the whole conversation.
+  };
+  History history_change = History::stays;
+  std::vector<Token> history;
+  std::vector<MessagePlace> replies;
+  std::vector<Token> tokens;  // Continues the chain up to the beginning of the next reply.
+  // If everything was written again: the length of the system prompt, at least BOS; else 0.
+  std::int32_t system_tokens = 0;
+};
+
+// Returns the tokens from the end of a conversation to the beginning of the reply to `added`. Errors: E_MODEL_003 if the
+// template cannot be applied.
+[[nodiscard]] Expected<ChatTokens> tokenize_chat(const ChatFormat& format, const Conversation& conversation,
+                                                 std::span<const ChatMessage> added);
+
+// Stop strings besides the model's end-of-generation tokens: the end of turn of ChatML, if ChatML replaces a missing template.
+[[nodiscard]] std::vector<std::string> chat_stop_strings(const llm::Model& model);
+
+}  // namespace uma::chat

@@ -1,0 +1,342 @@
+#include "chat/chat.h"
+
+#include <algorithm>
+#include <span>
+
+#include <gtest/gtest.h>
+
+#include "testing/fake_model.h"
+
+namespace uma::chat {
+namespace {
+
+using testing::FakeModel;
+using testing::FakeOptions;
+using testing::kFakeBos;
+using testing::kFakeImEnd;
+using testing::kFakeImStart;
+
+ChatFormat format_of(const FakeOptions& options) {
+  return ChatFormat(std::make_shared<const FakeModel>(options));
+}
+
+ChatFormat chat_format() {
+  return format_of({.has_chat_template = true});
+}
+
+ChatFormat format_of(std::string_view chat_template) {
+  return format_of({.has_chat_template = true, .chat_template = chat_template});
+}
+
+// A template that leaves out the reasoning of earlier replies, like those of Qwen3 and DeepSeek R1.
+constexpr std::string_view kDropsReasoning =
+    "{% for m in messages %}{% set text = m.content %}"
+    "{% if m.role == 'assistant' and not loop.last and '</think>' in text %}"
+    "{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
+    "<|im_start|>{{ m.role }}\n{{ text }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+std::vector<Token> letters(std::string_view text) {
+  return {text.begin(), text.end()};
+}
+
+// A session as the engine stores it: turns of one user message and one reply.
+class Talk {
+ public:
+  explicit Talk(const ChatFormat& format) : format_(format) {}
+
+  ChatTokens ask(const std::string& text) {
+    const std::vector<ChatMessage> added{{"user", text}};
+    ChatTokens made =
+        tokenize_chat(format_, {.messages = messages, .tokens = chain, .replies = replies, .unix_s = 0}, added).value();
+    if (made.history_change == ChatTokens::History::rewritten) {
+      chain = made.history;
+      replies = made.replies;
+    }
+    messages.push_back(added.front());
+    chain.insert(chain.end(), made.tokens.begin(), made.tokens.end());
+    return made;
+  }
+  void answer(const std::string& text) {
+    const std::size_t begin = chain.size();
+    const std::vector<Token> tokens = letters(text);
+    chain.insert(chain.end(), tokens.begin(), tokens.end());
+    replies.push_back({messages.size(), begin, chain.size()});
+    messages.push_back({"assistant", text});
+  }
+
+  std::vector<ChatMessage> messages;
+  std::vector<Token> chain;
+  std::vector<MessagePlace> replies;
+
+ private:
+  const ChatFormat& format_;
+};
+
+std::vector<Token> whole(const ChatFormat& format, std::span<const ChatMessage> messages) {
+  return tokenize_chat(format, {}, messages).value().tokens;
+}
+
+std::string text_of(const ChatFormat& format, std::span<const Token> tokens) {
+  std::string text;
+  for (const Token token : tokens) {
+    text += token == kFakeImStart ? "<" : token == kFakeImEnd ? ">" : std::string(format.model().vocab().piece(token));
+  }
+  return text;
+}
+
+TEST(TokenizeText, PutsBosOnlyAtTheStartOfAChain) {
+  const FakeModel model({});
+  EXPECT_EQ(tokenize_text(model.vocab(), "ab", true).value(), (std::vector<Token>{kFakeBos, 'a', 'b'}));
+  EXPECT_EQ(tokenize_text(model.vocab(), "ab", false).value(), (std::vector<Token>{'a', 'b'}));
+}
+
+TEST(TokenizeChat, UserTextNeverBecomesSpecialTokens) {
+  const ChatFormat format = chat_format();
+  const std::vector<ChatMessage> messages{{"user", "<|im_end|>"}};
+  const auto tokens = whole(format, messages);
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "only the template's own";
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImStart), 2);
+}
+
+TEST(TokenizeChat, ReportsTheEndOfTheSystemPrompt) {
+  const ChatFormat format = format_of("{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}");
+  const std::vector<ChatMessage> messages{{"system", "be"}, {"system", "brief"}, {"user", "hi"}};
+  const auto tokens = tokenize_chat(format, {}, messages).value();
+  ASSERT_GT(tokens.system_tokens, 10);
+  const auto system = std::span(tokens.tokens).first(static_cast<std::size_t>(tokens.system_tokens));
+  EXPECT_EQ(system.back(), 'f');
+  const auto alone = tokenize_chat(format, {}, std::span(messages).first(2)).value();
+  EXPECT_TRUE(std::ranges::equal(std::span(alone.tokens).first(system.size()), system));
+  EXPECT_EQ(alone.system_tokens, tokens.system_tokens);
+  const std::vector<ChatMessage> without{{"user", "hi"}, {"system", "later"}};
+  EXPECT_EQ(tokenize_chat(format, {}, without).value().system_tokens, 1) << "BOS";
+}
+
+TEST(TokenizeChat, UserTextThatTheTemplateWorksOnIsStillUserText) {
+  const ChatFormat format = format_of(
+      "{% set ns = namespace(all='') %}{% for m in messages %}{% set ns.all = ns.all ~ (m.content | trim | replace('a', "
+      "'<|im_end|>')) "
+      "%}{% endfor %}<|im_start|>{{ ns.all.split('|')[0] ~ ns.all[1:] | string }}");
+  const std::vector<ChatMessage> messages{{"user", " b<|im_start|>cz "}};
+  const auto tokens = whole(format, messages);
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImStart), 1) << "the user's stays text";
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 1) << "what the template puts in is the template's";
+}
+
+TEST(TokenizeChat, BosIsNotThereTwice) {
+  const std::vector<ChatMessage> messages{{"user", "a"}};
+  EXPECT_EQ(whole(format_of("{{ bos_token }}{{ messages[0].content }}"), messages), (std::vector<Token>{kFakeBos, 'a'}));
+  EXPECT_EQ(whole(format_of("{{ messages[0].content }}"), messages), (std::vector<Token>{kFakeBos, 'a'}));
+}
+
+// Appending turn by turn gives the same chain as formatting the whole conversation at once.
+TEST(TokenizeChat, DeltasAddUpToTheWholeConversation) {
+  const ChatFormat format = chat_format();
+  Talk talk(format);
+  talk.ask("hi\n");
+  talk.answer("hello");
+  EXPECT_EQ(talk.ask(" and now?").history_change, ChatTokens::History::stays);
+  EXPECT_EQ(talk.chain, whole(format, talk.messages));
+}
+
+TEST(TokenizeChat, TheDeltaBeginsWithTheEndOfTheLastReply) {
+  const ChatFormat format = chat_format();
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer("b");
+  EXPECT_EQ(talk.ask("c").tokens.front(), kFakeImEnd);
+}
+
+TEST(TokenizeChat, ATemplateThatTrimsRepliesKeepsTheChain) {
+  const ChatFormat format =
+      format_of("{% for m in messages %}<|im_start|>{{ m.content | trim }}<|im_end|>{% endfor %}<|im_start|>");
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer(" b\n");
+  const ChatTokens made = talk.ask("c");
+  EXPECT_EQ(made.history_change, ChatTokens::History::stays);
+  EXPECT_EQ(text_of(format, made.tokens), "><c><");
+}
+
+TEST(TokenizeChat, ReasoningThatTheTemplateDropsIsCutFromTheChain) {
+  const ChatFormat format = format_of(kDropsReasoning);
+  Talk talk(format);
+  talk.ask("one");
+  talk.answer("<think>hm</think>\n1");
+  const std::vector<Token> before = talk.chain;
+  const ChatTokens made = talk.ask("two");
+  EXPECT_EQ(made.history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain), "<user\none>\n<assistant\n1>\n<user\ntwo>\n<assistant\n");
+  const auto [in_chain, in_before] = std::ranges::mismatch(talk.chain, before);
+  EXPECT_EQ(static_cast<std::size_t>(in_chain - talk.chain.begin()), talk.replies[0].begin) << "all up to the reply is kept";
+
+  talk.answer("<think>ah</think>\n2");
+  EXPECT_EQ(talk.ask("three").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain),
+            "<user\none>\n<assistant\n1>\n<user\ntwo>\n<assistant\n2>\n<user\nthree>\n<assistant\n");
+  ASSERT_EQ(talk.replies.size(), 2u) << "the turns are still known";
+  for (const auto& [place, content] : {std::pair{talk.replies[0], "1"}, {talk.replies[1], "2"}}) {
+    EXPECT_EQ(text_of(format, std::span(talk.chain).subspan(place.begin, place.end - place.begin)), content);
+  }
+}
+
+TEST(TokenizeChat, TheSameInputAppendedInPartsRewritesOnce) {
+  const ChatFormat format = format_of(kDropsReasoning);
+  Talk talk(format);
+  talk.ask("one");
+  talk.answer("<think>hm</think>\n1");
+  const Talk before = talk;
+  talk.ask("two");
+  const std::vector<Token> rewritten(talk.chain.begin(), talk.chain.begin() + static_cast<std::ptrdiff_t>(talk.replies[0].end));
+  // Like the engine: the second message is written with the first, on the chain behind the first.
+  const std::vector<ChatMessage> added{{"user", "two"}, {"user", "three"}};
+  const auto made =
+      tokenize_chat(format, {.messages = before.messages, .tokens = rewritten, .replies = talk.replies, .unix_s = 0}, added);
+  ASSERT_TRUE(made);
+  const std::vector<Token>& history = made->history_change == ChatTokens::History::stays ? rewritten : made->history;
+  EXPECT_EQ(history, rewritten);
+  EXPECT_EQ(text_of(format, made->tokens), ">\n<user\ntwo>\n<user\nthree>\n<assistant\n");
+}
+
+TEST(TokenizeChat, UnchangedRepliesKeepTheirTokens) {
+  const ChatFormat format = format_of(kDropsReasoning);
+  Talk talk(format);
+  talk.ask("one");
+  // The reply has tokens that the tokenizer would not choose: an end-of-generation token that it was told to ignore.
+  const std::size_t begin = talk.chain.size();
+  talk.chain.insert(talk.chain.end(), {'o', kFakeImEnd, 'k'});
+  talk.replies.push_back({talk.messages.size(), begin, talk.chain.size()});
+  talk.messages.push_back({"assistant", "ok"});
+  EXPECT_EQ(talk.ask("two").history_change, ChatTokens::History::stays);
+  talk.answer("<think>x</think>\n2");
+  EXPECT_EQ(talk.ask("three").history_change, ChatTokens::History::rewritten);
+  EXPECT_EQ(text_of(format, talk.chain),
+            "<user\none>\n<assistant\no>k>\n<user\ntwo>\n<assistant\n2>\n<user\nthree>\n<assistant\n");
+}
+
+TEST(TokenizeChat, ATemplateThatDropsTheBeginningLosesTheTurns) {
+  const ChatFormat format = format_of("{% for m in messages[-1:] %}{{ m.content }}{% endfor %}<|im_start|>");
+  Talk talk(format);
+  talk.ask("a");
+  talk.answer("b");
+  const ChatTokens made = talk.ask("c");
+  EXPECT_EQ(made.history_change, ChatTokens::History::lost);
+  EXPECT_EQ(made.tokens, (std::vector<Token>{kFakeBos, 'c', kFakeImStart}));
+}
+
+TEST(TokenizeChat, TheTimeIsTheConversations) {
+  const ChatFormat format = format_of("{{ strftime_now('%Y') }}{{ messages[0].content }}");
+  const std::vector<ChatMessage> added{{"user", "a"}};
+  const auto made = tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .unix_s = 86'400 * 366}, added);
+  EXPECT_EQ(text_of(format, made->tokens), "1971a");
+}
+
+TEST(ChatFormat, ATemplateThatIsNotSupportedFallsBackToTheLibrarys) {
+  const std::vector<ChatMessage> messages{{"user", " a<|im_end|>"}};
+  const auto expected = whole(chat_format(), messages);
+  EXPECT_EQ(whole(format_of("{% include 'x' %}"), messages), expected) << "it cannot be parsed";
+  EXPECT_EQ(whole(format_of("{{ raise_exception('no') }}"), messages), expected) << "it refuses the conversation";
+  EXPECT_EQ(whole(format_of({.has_chat_template = false}), messages), expected) << "the model has none";
+}
+
+TEST(ChatStopStrings, NoneWhereTheEndOfTurnIsAToken) {
+  EXPECT_TRUE(chat_stop_strings(FakeModel({})).empty()) << "the fake vocabulary has <|im_end|> as an end token";
+  EXPECT_TRUE(chat_stop_strings(FakeModel({.has_chat_template = true})).empty());
+}
+
+constexpr std::string_view kTools =
+    R"([{"type":"function","function":{"name":"f","description":"does <|im_end|>","parameters":{"type":"object"}}}])";
+const ChatMessage kCalling{"assistant", "",
+                           R"({"tool_calls":[{"id":"abcdef123","type":"function","function":{"name":"f","arguments":)"
+                           R"("{\"a\": \"<|im_end|>\"}"}}]})"};
+
+std::string write(const ChatFormat& format, std::span<const ChatMessage> messages, std::string_view tools) {
+  const auto text = format.write(messages, true, {.unix_s = 0, .tools = tools});
+  return text ? text->bytes() : "error: " + text.error().message;
+}
+
+TEST(ChatFormatTools, GoToTheTemplateThatKnowsThem) {
+  const ChatFormat format = format_of(
+      "{{ tools[0].function.name }}[TOOL_CALLS]{% for m in messages %}{{ m.role }}{{ m.tool_call_id }}"
+      "{% for c in m.tool_calls or [] %}{{ c.id }}{{ c.function.arguments.a }}{% endfor %}{% endfor %}");
+  const std::vector<ChatMessage> messages{{"user", "go"}, kCalling, {"tool", "7", R"({"tool_call_id":"abcdef123"})"}};
+  EXPECT_EQ(write(format, messages, kTools), "f[TOOL_CALLS]userassistantabcdef123<|im_end|>toolabcdef123");
+  const Conversation nothing{.messages = {}, .tokens = {}, .replies = {}, .unix_s = 0, .tools = kTools};
+  const auto tokens = tokenize_chat(format, nothing, messages).value().tokens;
+  EXPECT_EQ(std::ranges::count(tokens, kFakeImEnd), 0) << "arguments never become special tokens";
+}
+
+TEST(ChatFormatTools, ATemplateMayWantArgumentsAsTextAndNoneForContent) {
+  const std::vector<ChatMessage> messages{{"user", "go"}, kCalling};
+  EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages if m.tool_calls %}"
+                            "{{ 'a: ' + m.tool_calls[0].function.arguments + (m.content is none)|string }}{% endfor %}"),
+                  messages, ""),
+            "<tool_call>Nonea: {\"a\": \"<|im_end|>\"}True");
+  EXPECT_EQ(write(format_of("<tool_call>{{ tools }}{% for m in messages %}{{ '/' + m.content }}{% endfor %}"), messages, ""),
+            "<tool_call>None/go/");
+}
+
+TEST(ChatFormatTools, AreSpelledOutForATemplateThatDoesNotKnowThem) {
+  const ChatFormat format = chat_format();
+  const std::vector<ChatMessage> messages{{"system", "be brief"}, {"user", "go"}, kCalling, {"tool", "7"}, {"tool", "8"}};
+  const std::string text = write(format, messages, kTools);
+  EXPECT_TRUE(text.starts_with("<|im_start|>system\nbe brief\n\n")) << text;
+  EXPECT_TRUE(text.contains("\"description\": \"does <|im_end|>\"")) << text;
+  EXPECT_TRUE(
+      text.contains("<|im_start|>assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"<|im_end|>\"}}\n"
+                    "</tool_call><|im_end|>"))
+      << text;
+  EXPECT_TRUE(text.contains("<|im_start|>user\n<tool_response>\n7\n</tool_response>\n<tool_response>\n8\n</tool_response>"))
+      << text;
+  const Conversation nothing{.messages = {}, .tokens = {}, .replies = {}, .unix_s = 0, .tools = kTools};
+  EXPECT_EQ(std::ranges::count(tokenize_chat(format, nothing, messages)->tokens, kFakeImEnd), 4) << "the template's own";
+  EXPECT_TRUE(write(format, std::span(messages).subspan(1, 1), kTools).starts_with("<|im_start|>system\nYou can call"));
+}
+
+TEST(ChatFormatTools, TheTemplateDecidesTheNotationOfCalls) {
+  const auto syntax = [](std::string_view chat_template) {
+    ChatOptions options;
+    options.tools = kTools;
+    options.tool_names = {"f"};
+    const ReplyFormat format = format_of(chat_template).reply_format(options, {});
+    EXPECT_EQ(format.tools, std::vector<std::string>{"f"});
+    return format.calls;
+  };
+  EXPECT_EQ(syntax("{{ tools }}<tool_call>"), CallSyntax::tagged);
+  EXPECT_EQ(syntax("{{ tools }}[TOOL_CALLS]"), CallSyntax::mistral);
+  EXPECT_EQ(syntax("{{ tools }}ipython \"parameters\""), CallSyntax::llama3);
+  EXPECT_EQ(syntax("{{ tools }}<｜tool▁calls▁begin｜>"), CallSyntax::deepseek);
+  EXPECT_EQ(syntax("{{ tools }}<tool_call><function=f>"), CallSyntax::tagged) << "spelled out";
+  EXPECT_EQ(syntax("{{ messages }}"), CallSyntax::tagged) << "spelled out";
+  EXPECT_TRUE(chat_format().reply_format({}, {}).is_plain());
+}
+
+TEST(ChatFormatTools, APromptMayHaveBegunTheReasoning) {
+  ChatOptions options;
+  options.splits_reasoning = true;
+  const ChatFormat format = format_of("{{ messages[0].content.split('</think>')[-1] }}{% if open %}<think>\n{% endif %}");
+  const std::vector<ChatMessage> messages{{"user", "hi"}};
+  const auto format_with = [&](std::string_view arguments) {
+    const auto prompt =
+        tokenize_chat(format, {.messages = {}, .tokens = {}, .replies = {}, .template_arguments = arguments}, messages);
+    return format.reply_format(options, prompt.value().tokens);
+  };
+  EXPECT_TRUE(format_with(R"({"open": true})").begins_with_reasoning);
+  EXPECT_FALSE(format_with("").begins_with_reasoning);
+  EXPECT_EQ(format_with("").reasoning_close, "</think>");
+  options.splits_reasoning = false;
+  EXPECT_TRUE(format_with("").is_plain());
+}
+
+TEST(ChatFormatTools, ControlTokensAmongTheMarksHaveTheirText) {
+  ChatOptions options;
+  options.tools = kTools;
+  // The fake vocabulary hides <|im_start|>; a mark of several tokens is plain text.
+  const ChatFormat format = format_of("{{ tools }}<tool_call>");
+  EXPECT_TRUE(format.reply_format(options, {}).marks.empty());
+  EXPECT_EQ(format.text_of(letters("<tool_call>")), "<tool_call>");
+}
+
+}  // namespace
+}  // namespace uma::chat

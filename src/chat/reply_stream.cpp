@@ -1,0 +1,107 @@
+#include "chat/reply_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "llm/logprobs.h"
+#include "llm/token_constraint.h"
+
+namespace uma::chat {
+
+ReplyStream::ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool keeps_content)
+    : options_(std::move(options)),
+      vocab_(vocab),
+      keeps_content_(keeps_content || !options_.stream),
+      detokenized_(vocab, options_.stop, options_.format.marks) {
+  if (!options_.format.is_plain()) parser_.emplace(options_.format, options_.call_seed);
+}
+
+ReplyStream::Next ReplyStream::push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink) {
+  const std::size_t token_begin = detokenized_.bytes_made();
+  text_.clear();
+  const bool is_stopped = detokenized_.push(token, text_);
+  if (wants_logprobs()) {
+    logprobs_waiting_.push(llm::logprobs_of(logits, token, *options_.logprobs, vocab_), token_begin, detokenized_.bytes_made());
+  }
+  const std::size_t begin = std::exchange(text_bytes_, text_bytes_ + text_.size());
+  pieces_.clear();
+  if (parser_) {
+    const bool was_reasoning = parser_->is_reasoning();
+    parser_->push(text_, pieces_);
+    if (was_reasoning || parser_->is_reasoning()) ++reasoning_tokens_;
+    text_ = pieces_.content;
+    if (options_.call_grammar) constrain_call(sampler);
+  }
+  take_logprobs(begin);
+  if (keeps_content_) content_ += text_;
+  if (options_.stream && !deliver(token, sink)) return Next::slow_client;
+  return is_stopped || (parser_ && parser_->has_ended()) ? Next::stop : Next::more;
+}
+
+// False: the client is too slow.
+bool ReplyStream::deliver(Token token, EventSink& sink) {
+  const auto deliver_part = [&](const ReplyPart& part) { return sink.deliver(part); };
+  return std::ranges::all_of(pieces_.before, deliver_part) && sink.deliver(TokenEvent{text_, token, logprobs_}) &&
+         std::ranges::all_of(pieces_.after, deliver_part);
+}
+
+// A tool call follows its grammar from its mark to its end. If a call does not begin as the grammar requires, this and later
+// calls are only parsed.
+void ReplyStream::constrain_call(llm::Sampler& sampler) {
+  if (sampler.constraint() != nullptr) {
+    if (sampler.is_complete()) sampler.constrain(nullptr);
+    return;
+  }
+  if (ignores_grammar_) return;
+  const auto begun = parser_->begun_call();
+  if (!begun) return;
+  auto constraint = std::make_unique<llm::TokenConstraint>(options_.call_grammar, vocab_, options_.format.marks);
+  if (constraint->accept_text(*begun + detokenized_.held())) {
+    sampler.constrain(std::move(constraint));
+  } else {
+    ignores_grammar_ = true;
+  }
+}
+
+// Moves the log probabilities of the newly decided content, whose text began at `begin`, to logprobs_.
+void ReplyStream::take_logprobs(std::size_t begin) {
+  logprobs_.clear();
+  if (!wants_logprobs()) return;
+  if (!parser_) {
+    logprobs_waiting_.take(begin, text_bytes_, logprobs_);
+  } else {
+    for (const auto& place : pieces_.content_places) logprobs_waiting_.take(place.begin, place.end, logprobs_);
+  }
+  if (!options_.stream) logprobs_kept_.insert(logprobs_kept_.end(), logprobs_.begin(), logprobs_.end());
+}
+
+ReplyStream::End ReplyStream::finish() {
+  text_.clear();
+  detokenized_.finish(text_);  // Empty after a stop string.
+  const std::size_t begin = std::exchange(text_bytes_, text_bytes_ + text_.size());
+  pieces_.clear();
+  End end;
+  if (parser_) {
+    parser_->push(text_, pieces_);
+    parser_->finish(pieces_);
+    text_ = pieces_.content;
+    end.has_tool_calls = !parser_->calls().empty();
+    end.message_extra = parser_->message_extra();
+    if (options_.stream) {
+      end.parts = std::move(pieces_.before);
+      end.parts.insert(end.parts.end(), pieces_.after.begin(), pieces_.after.end());
+    } else {
+      if (!parser_->reasoning().empty())
+        end.parts.push_back({.kind = ReplyPart::Kind::reasoning, .text = parser_->reasoning()});
+      end.parts.insert(end.parts.end(), parser_->calls().begin(), parser_->calls().end());
+    }
+  }
+  take_logprobs(begin);
+  if (keeps_content_) content_ += text_;
+  end.text = options_.stream ? std::move(text_) : content_;
+  end.content = std::move(content_);
+  end.logprobs = std::move(options_.stream ? logprobs_ : logprobs_kept_);
+  return end;
+}
+
+}  // namespace uma::chat

@@ -1,0 +1,85 @@
+// The reply of one request from its client's view. Tokens become text, the text becomes content, reasoning and tool calls, and
+// each part is delivered as soon as it is decided. One per request; owned by the thread that generates it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "chat/logprob_queue.h"
+#include "chat/reply_parser.h"
+#include "chat/text_stream.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "grammar/grammar.h"
+#include "llm/model.h"
+#include "llm/sampler.h"
+
+namespace uma::chat {
+
+struct ReplyOptions {
+  ReplyFormat format{};
+  std::vector<std::string> stop{};                         // The reply ends before the first of these strings.
+  std::shared_ptr<const grammar::Grammar> call_grammar{};  // Constrains each tool call behind its mark; null: no constraint.
+  std::uint64_t call_seed = 0;                             // Seed for the ids of tool calls.
+  std::optional<std::int32_t> logprobs{};  // Number of alternatives reported with each content token; absent: none.
+  bool stream = true;                      // False: everything is reported at the end.
+};
+
+class ReplyStream {
+ public:
+  // `keeps_content`: End::content is wanted although the reply is streamed. `vocab` must outlive the stream.
+  ReplyStream(ReplyOptions options, const llm::Vocab& vocab, bool keeps_content);
+
+  enum class Next : std::uint8_t { more, stop, slow_client };
+  // Takes the next token of the reply and delivers the decided parts. `logits` are the model's own for this token's row; they
+  // are read only if log probabilities are wanted. At the beginning and end of a tool call, the call's grammar is added to
+  // `sampler` or removed. Returns `stop` after a stop string or the last allowed tool call.
+  [[nodiscard]] Next push(Token token, std::span<const float> logits, llm::Sampler& sampler, EventSink& sink);
+
+  // Everything not delivered yet; the whole reply if it is not streamed.
+  struct End {
+    std::string text;
+    std::vector<ReplyPart> parts;
+    std::vector<TokenLogprobs> logprobs;
+    std::string content;        // The whole content, if it is kept.
+    std::string message_extra;  // The other fields of the message (ChatMessage::extra).
+    bool has_tool_calls = false;
+  };
+  // Call once, after the last token.
+  [[nodiscard]] End finish();
+
+  // Control tokens with the texts of marks.
+  [[nodiscard]] std::span<const std::pair<Token, std::string>> marks() const { return options_.format.marks; }
+  [[nodiscard]] bool wants_logprobs() const { return options_.logprobs.has_value(); }
+  [[nodiscard]] std::int32_t reasoning_tokens() const { return reasoning_tokens_; }
+
+ private:
+  void constrain_call(llm::Sampler& sampler);
+  void take_logprobs(std::size_t begin);
+  [[nodiscard]] bool deliver(Token token, EventSink& sink);
+
+  const ReplyOptions options_;
+  const llm::Vocab& vocab_;
+  const bool keeps_content_;
+  TextStream detokenized_;
+  std::optional<ReplyParser> parser_;  // Absent: the whole text is content.
+  bool ignores_grammar_ = false;       // A tool call did not begin as the grammar requires.
+  LogprobQueue logprobs_waiting_;
+  std::vector<TokenLogprobs> logprobs_kept_;
+  std::string content_;
+  std::size_t text_bytes_ = 0;  // Decided text, whatever its kind.
+  std::int32_t reasoning_tokens_ = 0;
+
+  // Newly decided by the last token.
+  std::string text_;
+  ReplyPieces pieces_;
+  std::vector<TokenLogprobs> logprobs_;
+};
+
+}  // namespace uma::chat

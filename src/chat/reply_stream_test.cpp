@@ -1,0 +1,152 @@
+#include "chat/reply_stream.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "grammar/grammar.h"
+#include "testing/fake_model.h"
+
+namespace uma::chat {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Next = ReplyStream::Next;
+
+struct Client final : EventSink {
+  [[nodiscard]] bool deliver(const Event& event) override {
+    if (takes == 0) return false;
+    --takes;
+    if (const auto* token = std::get_if<TokenEvent>(&event)) {
+      text += token->text;
+      for (const TokenLogprobs& each : token->logprobs) logprobs.push_back(each.chosen.token);
+    }
+    if (const auto* part = std::get_if<ReplyPart>(&event)) parts.push_back(*part);
+    return true;
+  }
+
+  int takes = 1000;  // Events until the client counts as too slow.
+  std::string text;
+  std::vector<Token> logprobs;
+  std::vector<ReplyPart> parts;
+};
+
+class ReplyStreamTest : public ::testing::Test {
+ protected:
+  // Pushes the bytes of `text`, which are the fake vocabulary's tokens, until the reply stops.
+  Next push(ReplyStream& reply, std::string_view text) {
+    const std::vector<float> logits(testing::kFakeVocabularySize, 0.0f);
+    Next next = Next::more;
+    for (const Token token : testing::fake_tokens(text)) {
+      next = reply.push(token, logits, sampler_, client_);
+      if (next != Next::more) break;
+    }
+    return next;
+  }
+
+  const testing::FakeVocab vocab_;
+  llm::Sampler sampler_{SamplingParams{}, 1, {}};
+  Client client_;
+  const ReplyFormat reasoning_and_calls_{
+      .calls = CallSyntax::tagged, .tools = {"look"}, .reasoning_open = "<think>", .reasoning_close = "</think>"};
+  static constexpr std::string_view kReply =
+      R"(<think>hm</think>yes <tool_call>{"name":"look","arguments":{"a":1}}</tool_call>)";
+};
+
+TEST_F(ReplyStreamTest, DeliversTheTextOfEachTokenAndTheRestAtTheEnd) {
+  ReplyStream reply({.stop = {"END"}}, vocab_, false);
+  EXPECT_EQ(push(reply, "some texE"), Next::more);
+  EXPECT_EQ(client_.text, "some tex") << "the E may begin the stop string";
+  const ReplyStream::End end = reply.finish();
+  EXPECT_EQ(end.text, "E");
+  EXPECT_EQ(end.content, "") << "the content is not kept";
+}
+
+TEST_F(ReplyStreamTest, StopsBeforeAStopString) {
+  ReplyStream reply({.stop = {"END"}}, vocab_, true);
+  EXPECT_EQ(push(reply, "some text END more"), Next::stop);
+  EXPECT_EQ(client_.text, "some text ");
+  const ReplyStream::End end = reply.finish();
+  EXPECT_EQ(end.text, "");
+  EXPECT_EQ(end.content, "some text ");
+}
+
+TEST_F(ReplyStreamTest, DeliversReasoningAndToolCallsApartFromTheContent) {
+  ReplyStream reply({.format = reasoning_and_calls_}, vocab_, true);
+  EXPECT_EQ(push(reply, kReply), Next::more);
+  const ReplyStream::End end = reply.finish();
+  EXPECT_EQ(end.content, "yes");
+  EXPECT_TRUE(end.has_tool_calls);
+  EXPECT_NE(end.message_extra.find("\"look\""), std::string::npos);
+  EXPECT_EQ(reply.reasoning_tokens(), std::ssize(std::string_view(">hm</think>")));
+  std::string reasoning;
+  std::string arguments;
+  for (const ReplyPart& part : client_.parts) (part.kind == ReplyPart::Kind::reasoning ? reasoning : arguments) += part.text;
+  EXPECT_EQ(reasoning, "hm");
+  EXPECT_EQ(arguments, R"({"a":1})");
+  EXPECT_THAT(end.parts, IsEmpty());
+}
+
+TEST_F(ReplyStreamTest, ReportsEverythingAtTheEndIfTheReplyIsNotStreamed) {
+  ReplyStream reply({.format = reasoning_and_calls_, .logprobs = 0, .stream = false}, vocab_, false);
+  EXPECT_EQ(push(reply, kReply), Next::more);
+  EXPECT_EQ(client_.takes, 1000) << "nothing was delivered";
+  const ReplyStream::End end = reply.finish();
+  EXPECT_EQ(end.text, "yes");
+  ASSERT_EQ(end.parts.size(), 2U);
+  EXPECT_EQ(end.parts[0].text, "hm");
+  EXPECT_EQ(end.parts[1].name, "look");
+  EXPECT_EQ(end.parts[1].text, R"({"a":1})");
+  std::vector<Token> likely;
+  for (const TokenLogprobs& each : end.logprobs) likely.push_back(each.chosen.token);
+  EXPECT_EQ(likely, testing::fake_tokens("yes")) << "of the content alone";
+}
+
+TEST_F(ReplyStreamTest, ReportsLogProbabilitiesWithTheContentThatTheyBelongTo) {
+  ReplyStream reply({.stop = {"END"}, .logprobs = 0}, vocab_, false);
+  EXPECT_EQ(push(reply, "aEb"), Next::more);
+  EXPECT_THAT(client_.logprobs, ElementsAre('a', 'E', 'b'));
+}
+
+TEST_F(ReplyStreamTest, StopsAfterTheOnlyToolCallThatIsAllowed) {
+  ReplyFormat format = reasoning_and_calls_;
+  format.has_parallel_calls = false;
+  ReplyStream reply({.format = format}, vocab_, false);
+  EXPECT_EQ(push(reply, std::string(kReply) + "never read"), Next::stop);
+  EXPECT_EQ(client_.text, "yes");
+}
+
+TEST_F(ReplyStreamTest, AToolCallFollowsItsGrammarFromItsMarkToItsEnd) {
+  auto grammar = grammar::Grammar::parse(R"(root ::= "{\"name\":\"look\",\"arguments\":{\"a\":1}}" "</tool_call>")");
+  ASSERT_TRUE(grammar.has_value());
+  ReplyStream reply({.format = reasoning_and_calls_, .call_grammar = *grammar}, vocab_, false);
+  EXPECT_EQ(push(reply, "yes <tool_call>"), Next::more);
+  ASSERT_NE(sampler_.constraint(), nullptr);
+  EXPECT_TRUE(sampler_.constraint()->allows('{'));
+  EXPECT_FALSE(sampler_.constraint()->allows('['));
+}
+
+TEST_F(ReplyStreamTest, AToolCallThatBeginsOtherwiseIsOnlyParsed) {
+  auto grammar = grammar::Grammar::parse(R"(root ::= "[1]")");
+  ASSERT_TRUE(grammar.has_value());
+  ReplyFormat format = reasoning_and_calls_;
+  format.marks = {{testing::kFakeImStart, "<tool_call>{"}};
+  ReplyStream reply({.format = format, .call_grammar = *grammar}, vocab_, false);
+  EXPECT_EQ(reply.push(testing::kFakeImStart, {}, sampler_, client_), Next::more);
+  EXPECT_EQ(push(reply, R"("name":"look","arguments":{}}</tool_call>)"), Next::more);
+  EXPECT_EQ(sampler_.constraint(), nullptr);
+  EXPECT_TRUE(reply.finish().has_tool_calls);
+}
+
+TEST_F(ReplyStreamTest, ReportsASlowClient) {
+  ReplyStream reply({}, vocab_, false);
+  client_.takes = 2;
+  EXPECT_EQ(push(reply, "abc"), Next::slow_client);
+}
+
+}  // namespace
+}  // namespace uma::chat

@@ -1,0 +1,40 @@
+// The visible text of one reply: whole characters, cut before the first stop string. Text that may be the beginning of a stop
+// string is held back.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llm/detokenizer.h"
+
+namespace uma::chat {
+
+class TextStream {
+ public:
+  // `marks` gives control tokens a text (ReplyFormat).
+  TextStream(const llm::Vocab& vocab, std::vector<std::string> stop_strings,
+             std::vector<std::pair<Token, std::string>> marks = {});
+
+  // Appends the newly decided text to `out`. True: a stop string is complete, and the text ends before it.
+  [[nodiscard]] bool push(Token token, std::string& out);
+  // Appends the held text to `out`, at the end of a reply without a stop string.
+  void finish(std::string& out);
+
+  // Bytes of the whole text, including held and cut text, without an unfinished character.
+  [[nodiscard]] std::size_t bytes_made() const { return made_; }
+  // Text that is not appended yet, without an unfinished character.
+  [[nodiscard]] const std::string& held() const { return held_; }
+
+ private:
+  void push_text(Token token, std::string& out);
+  [[nodiscard]] std::size_t possible_stop_length() const;
+
+  llm::Detokenizer detokenizer_;
+  std::vector<std::string> stop_strings_;
+  std::vector<std::pair<Token, std::string>> marks_;
+  std::size_t made_ = 0;
+  std::string held_;  // Shorter than the longest stop string between calls.
+};
+
+}  // namespace uma::chat

@@ -1,0 +1,159 @@
+#include "engine/lane/admission.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "sched/policy.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr double kKeepsMs = 2000;  // how long a sequence keeps its slot that was urgent when it was placed
+
+// Whether the sequence is interactive, or a background one that has waited for long enough.
+bool is_urgent(const Sequence& sequence, TimePoint now) {
+  return !sequence.job.is_background || to_ms(now - sequence.waits_since) >= sched::kBackgroundWaitMaxMs;
+}
+
+}  // namespace
+
+void Admission::expire(TimePoint now) {
+  std::size_t position = 0;
+  for (const SequencePtr& pointer : parts_.sequences) {
+    Sequence& sequence = *pointer;
+    if (sequence.is_finished()) continue;
+    ends_.contain(sequence, [&] {
+      if (now >= sequence.job.timeout) {
+        ends_.finish(sequence, FinishReason::timeout);
+      } else if (!sequence.in_batch && !sequence.is_verified && now >= sequence.job.deadline) {
+        fail_waiting(sequence, position);
+      }
+    });
+    if (sequence.is_waiting()) ++position;
+  }
+  parts_.sequences.remove_finished();
+}
+
+void Admission::fail_waiting(Sequence& sequence, std::size_t position) {
+  ends_.finish(
+      sequence, FinishReason::error,
+      Error{
+          ErrorCode::limit_wait,
+          std::format(
+              "the request's deadline passed after {:.0f} ms at position {} of the queue, about {:.0f} ms too early: try again "
+              "later or set a longer deadline_ms",
+              to_ms(parts_.clock.now() - sequence.job.received), position + 1,
+              estimated_wait_ms(static_cast<std::int64_t>(position)))});
+}
+
+double Admission::estimated_wait_ms(std::int64_t position) const {
+  return ends_.service_ms() * static_cast<double>(position + 1) / static_cast<double>(parts_.slots.size());
+}
+
+void Admission::admit(TimePoint now) {
+  eviction_.begin_admission();
+  while (Sequence* next = next_waiting(now)) {
+    Outcome outcome = Outcome::ended;
+    ends_.contain(*next, [&] { outcome = try_to_place(*next, now); });
+    if (outcome == Outcome::holds_back) break;
+    if (outcome == Outcome::placed) eviction_.end_wait();
+    if (outcome != Outcome::no_slot) continue;
+    if (eviction_.is_waiting() || !is_urgent(*next, now) || !preemption_.swap_out_background(next->job.id, now)) break;
+  }
+  if (!eviction_.is_waiting()) eviction_.end_wait();
+  if (parts_.sequences.take_reordered()) report_positions(now);
+}
+
+Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
+  shifter_.shorten(next);
+  if (next.is_finished()) return Outcome::ended;
+  const PrefixHit hit = finder_.find(next);
+  if (hit.is_on_disk()) {
+    if (!placement_.evict_ahead(next)) return Outcome::holds_back;
+    begin_fetch(next, hit);
+    return Outcome::waits;
+  }
+  next.waits_for = finder_.find_running(next, hit);
+  if (next.waits_for != RequestId{}) return Outcome::waits;
+  const bool was_urgent = is_urgent(next, now);
+  if (!placement_.place(next, hit, now)) return Outcome::no_slot;
+  if (was_urgent) next.keeps_until = now + from_ms(kKeepsMs);
+  return Outcome::placed;
+}
+
+Sequence* Admission::next_waiting(TimePoint now) const {
+  Sequence* first = nullptr;
+  Order least;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->is_waiting() || sequence->is_fetching() || waits_for_another(*sequence)) continue;
+    const Order order = order_of(*sequence, now);
+    if (first != nullptr && least <= order) continue;
+    first = sequence.get();
+    least = order;
+  }
+  return first;
+}
+
+Admission::Order Admission::order_of(const Sequence& sequence, TimePoint now) const {
+  return {!is_urgent(sequence, now), !sequence.was_placed(), parts_.shares.rank(sequence.job.flow)};
+}
+
+// Whether the sequence waits for another one's prompt. It waits until that prompt is computed, or the other sequence has left
+// its slot.
+bool Admission::waits_for_another(Sequence& sequence) const {
+  if (sequence.waits_for == RequestId{}) return false;
+  const Sequence* other = parts_.sequences.find(sequence.waits_for);
+  const bool still = other != nullptr && other->is_running() && other->generated() == 0;
+  if (!still) sequence.waits_for = {};
+  return still;
+}
+
+void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
+  sequence.fetching_since = parts_.clock.now();
+  sequence.snapshot_is_own = hit.stored.is_own;
+  parts_.options.store->fetch(
+      hit.stored.id, [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
+        inbox->push(FetchReport{.id = id, .state = state, .snapshot = std::move(snapshot)});
+      });
+}
+
+void Admission::accept_fetched(FetchReport report) {
+  Sequence* found = parts_.sequences.find(report.id);
+  if (found == nullptr || !found->is_fetching()) return;
+  Sequence& sequence = *found;
+  sequence.snapshot_ms = to_ms(parts_.clock.now() - std::exchange(sequence.fetching_since, {}));
+  if (report.snapshot) {
+    sequence.snapshot = std::move(*report.snapshot);
+    sequence.snapshot_id = report.state;
+  } else {
+    sequence.is_refused = true;
+    log_warning("request {}: its stored state cannot be used and its tokens are computed again: {}", sequence.job.id.value,
+                report.snapshot.error().message);
+  }
+}
+
+void Admission::report_positions(TimePoint now) {
+  const bool is_heard = std::ranges::any_of(
+      parts_.sequences, [](const SequencePtr& sequence) { return sequence->is_waiting() && sequence->job.wants_progress; });
+  if (!is_heard) return;
+  std::vector<std::pair<Order, Sequence*>> waiting;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (sequence->is_waiting()) waiting.emplace_back(order_of(*sequence, now), sequence.get());
+  }
+  std::ranges::stable_sort(waiting, {}, &std::pair<Order, Sequence*>::first);
+  for (std::size_t position = 0; position < waiting.size(); ++position) {
+    report_position(*waiting[position].second, static_cast<std::int64_t>(position));
+  }
+}
+
+void Admission::report_position(Sequence& sequence, std::int64_t position) {
+  if (!sequence.job.wants_progress || sequence.position_reported == position) return;
+  sequence.position_reported = position;
+  const ProgressEvent progress{.stage = ProgressStage::queued, .position = position, .eta_ms = estimated_wait_ms(position)};
+  run_noting([&] { (void)sequence.job.sink->deliver(progress); });
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,68 @@
+// The lane's queue: its waiting sequences, their deadlines, and the choice of the next one to place. Owned by the lane's
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+
+#include "base/clock.h"
+#include "engine/lane/context_shifter.h"
+#include "engine/lane/lane_command.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/placement.h"
+#include "engine/lane/preemption.h"
+#include "engine/lane/prefix_finder.h"
+#include "engine/lane/sequence_ends.h"
+#include "engine/lane/slot_eviction.h"
+#include "sched/fair_share.h"
+
+namespace uma::engine {
+
+class Admission {
+ public:
+  Admission(const LaneParts& parts, SlotEviction& eviction, SequenceEnds& ends, Preemption& preemption, ContextShifter& shifter,
+            const PrefixFinder& finder, Placement& placement)
+      : parts_(parts),
+        eviction_(eviction),
+        ends_(ends),
+        preemption_(preemption),
+        shifter_(shifter),
+        finder_(finder),
+        placement_(placement) {}
+
+  // Ends sequences past their timeout, and sequences past their deadline that have not been in a batch.
+  void expire(TimePoint now);
+  // Places the sequences that are next. Order: urgent ones first; among those, swapped-out ones before new ones; then the
+  // client for which the least work was done. The first that does not fit blocks all behind it, so that a large request is not
+  // overtaken forever. A background sequence is swapped out for an urgent one.
+  void admit(TimePoint now);
+  // The stored state that a sequence resumes from has been read, or reading has failed.
+  void accept_fetched(FetchReport report);
+
+ private:
+  // `waits`: for a state that is being read or a prompt that is being computed; `holds_back`: the same, and the sequences
+  // behind it wait too; `ended`: without having been placed.
+  enum class Outcome : std::uint8_t { placed, waits, holds_back, no_slot, ended };
+  // The smallest goes first.
+  using Order = std::tuple<bool, bool, sched::FairShare::Rank>;
+
+  [[nodiscard]] Outcome try_to_place(Sequence& next, TimePoint now);
+  [[nodiscard]] Sequence* next_waiting(TimePoint now) const;
+  [[nodiscard]] Order order_of(const Sequence& sequence, TimePoint now) const;
+  [[nodiscard]] bool waits_for_another(Sequence& sequence) const;
+  void begin_fetch(Sequence& sequence, const PrefixHit& hit);
+  void fail_waiting(Sequence& sequence, std::size_t position);
+  void report_positions(TimePoint now);
+  void report_position(Sequence& sequence, std::int64_t position);
+  [[nodiscard]] double estimated_wait_ms(std::int64_t position) const;
+
+  const LaneParts& parts_;
+  SlotEviction& eviction_;
+  SequenceEnds& ends_;
+  Preemption& preemption_;
+  ContextShifter& shifter_;
+  const PrefixFinder& finder_;
+  Placement& placement_;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,157 @@
+// One embedding context and the texts that wait for it. Texts of different requests share calls. The next texts are those of
+// the client for which the least work was done, so that a request of a thousand texts does not delay a request of one text. The
+// logic is step(); a thread is a loop around it.
+//
+// Invariants: (1) Every posted task gets exactly one result. (2) Between two steps every text is either computed or waiting.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "base/metrics.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "engine/lane/core_share.h"
+#include "engine/lane/interrupt.h"
+#include "engine/lane/prefill_lane.h"
+#include "llm/embedding.h"
+#include "llm/text_embedding.h"
+#include "sched/fair_share.h"
+
+namespace uma::engine {
+
+// One request, ready to be computed.
+struct EmbedTask {
+  // Gets the outputs of the texts one after another, or an error. Called from step() or cancel_all().
+  using Done = std::move_only_function<void(const llm::EmbedTexts& texts, Expected<std::vector<float>> outputs)>;
+
+  RequestId id;
+  llm::EmbedTexts texts;       // each fits the context's shape; at least one
+  sched::Flow flow;            // the tenant and client that the work is charged to
+  bool is_background = false;  // runs only in the time that interactive requests leave
+  TimePoint received{};
+  TimePoint deadline = kNever;  // for the whole request
+  Done done;
+
+  // The memory that the waiting task counts for.
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(texts.tokens) * sizeof(Token); }
+};
+
+// Written by the lane's thread, read by any.
+struct EmbedStats {
+  Counter requests_total;  // ended requests, with any outcome
+  Counter requests_failed_total;
+  Counter requests_cancelled_total;
+  Counter texts_total;   // computed texts
+  Counter tokens_total;  // tokens of the computed texts
+  Counter calls_total;
+  Gauge queue_depth;  // requests in flight; also written by the threads that post them
+  Gauge queue_bytes;  // written in the same way
+  Gauge threads;
+  Gauge last_call_us;      // when a call last ended, by the engine's clock; 0: never
+  Gauge waiting_since_us;  // when the oldest request without a computed text was received; 0: there is none
+  LatencyHistogram call;
+  LatencyHistogram request;  // from receipt to the result, for successful requests
+};
+
+struct EmbedLaneOptions {
+  std::int32_t index = 0;
+  std::int32_t threads = 1;            // compute threads
+  double call_ms_max = 250;            // target for a call, because new requests wait for its end
+  double call_ms_beside_streams = 50;  // the same target while other lanes stream tokens
+  std::size_t queue_depth_warn = 50;   // requests; more are logged as a warning; 0: never
+  // The lane's counters, which outlive it; null: it makes its own.
+  std::shared_ptr<EmbedStats> stats = nullptr;  // shared with the readers of metrics
+  // Whether other lanes stream tokens; called before each call. Null: never.
+  std::function<bool()> has_streams = nullptr;
+  // The workers that share the threads; null: there is no other worker.
+  std::shared_ptr<BusyWorkers> workers = nullptr;  // shared by all workers of the daemon
+};
+
+class EmbedLane {
+ public:
+  // `clock` outlives the lane.
+  EmbedLane(EmbedLaneOptions options, std::unique_ptr<llm::EmbeddingContext> context, const Clock& clock);
+
+  // --- Any thread.
+  void post(EmbedTask task);
+  // Cancels a request, even within a call if it is the only one there. Its result may already have been delivered.
+  void cancel(RequestId id);
+  // Ends the loop around step(), even within a call.
+  void close();
+  [[nodiscard]] bool is_closed() const { return closed_.load(); }
+  [[nodiscard]] const EmbedStats& stats() const { return *stats_; }
+  [[nodiscard]] const llm::EmbeddingShape& shape() const { return context_->shape(); }
+
+  // --- Owner thread.
+  // Makes one call if texts wait.
+  StepOutcome step();
+  // Waits for work. False: close() was called and the queue is empty.
+  bool wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
+  // After close(): ends the remaining tasks as cancelled.
+  void cancel_all();
+
+ private:
+  struct Cancel {
+    RequestId id;
+  };
+  using Command = std::variant<EmbedTask, Cancel>;
+  struct Job {
+    EmbedTask asked;
+    std::size_t texts_done = 0;  // number of computed texts, from the first on
+    std::int64_t tokens_done = 0;
+    std::size_t texts_taken = 0;  // number of texts in the next call, behind the computed ones
+    std::vector<float> outputs;
+  };
+  struct Picked {
+    Job* job = nullptr;
+    std::size_t text = 0;
+  };
+
+  void take_commands();
+  void run(Command& command);
+  void warn_of_depth();
+  void expire(TimePoint now);
+  void pick_texts();
+  void pick_among(bool is_background, std::int32_t rows_max, std::int32_t& rows);
+  [[nodiscard]] std::int32_t rows_allowed() const;
+  [[nodiscard]] Expected<bool> run_call(std::span<const Picked> texts);
+  void run_one_by_one();
+  void keep_outputs(std::span<const Picked> texts);
+  void end(Job& job, Expected<std::vector<float>> result);
+  void drop_ended();
+
+  // Constant after construction.
+  const EmbedLaneOptions options_;
+  const Clock& clock_;
+
+  // Owned by the lane's thread.
+  std::unique_ptr<llm::EmbeddingContext> context_;
+  std::vector<std::unique_ptr<Job>> jobs_;  // in order of arrival; a job without a `done` has ended
+  sched::FairShare share_;
+  std::vector<Picked> picked_;
+  std::vector<std::span<const Token>> texts_;
+  std::vector<float> outputs_;  // the outputs of the last call
+  std::vector<Command> inbox_taken_;
+  double row_ms_ = 0;  // measured; 0: not known yet
+  CoreShare cores_;
+  std::int32_t threads_ = 0;  // the context's current number of threads
+  bool has_warned_ = false;   // the queue's depth was logged since the queue was last shallow
+
+  // Shared.
+  Mailbox<Command> inbox_;
+  std::atomic<std::uint64_t> alone_id_{0};  // the only request in the running call; 0: several requests, or no call
+  Interrupt interrupt_;
+  std::atomic<bool> closed_{false};
+  const std::shared_ptr<EmbedStats> stats_;
+};
+
+}  // namespace uma::engine

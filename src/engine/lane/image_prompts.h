@@ -1,0 +1,49 @@
+// Prompts with images: requests their encodings from the image encoder, and computes the rows of an image in calls of their
+// own. Owned by the lane's thread.
+#pragma once
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/lane/batch_runner.h"
+#include "engine/lane/context_calls.h"
+#include "engine/lane/lane_command.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/preemption.h"
+#include "engine/lane/reply_sampler.h"
+#include "engine/lane/sequence_ends.h"
+#include "sched/plan_batch.h"
+
+namespace uma::engine {
+
+class ImagePrompts {
+ public:
+  ImagePrompts(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, Preemption& preemption, ReplySampler& sampler,
+               BatchRunner& runner)
+      : parts_(parts), calls_(calls), ends_(ends), preemption_(preemption), sampler_(sampler), runner_(runner) {}
+
+  // Moves running sequences back to a position where a call can begin, and requests the encodings that they need next.
+  void prepare();
+  // A requested image has been encoded, or encoding has failed.
+  void accept_encoded(const EncodedReport& report);
+  // Text and images do not share a call: ends each planned prompt before its next image. Returns the first sequence that is at
+  // an image; null: there is none.
+  [[nodiscard]] Sequence* stop_at_images(std::vector<sched::SequenceView>& views) const;
+  // Computes the next rows of the image at which the sequence is. REQUIRES: the image is encoded.
+  void run(Sequence& sequence);
+
+ private:
+  void prepare(Sequence& sequence);
+  void accept_encoded(Sequence& sequence, const EncodedReport& report);
+
+  const LaneParts& parts_;
+  ContextCalls& calls_;
+  SequenceEnds& ends_;
+  Preemption& preemption_;
+  ReplySampler& sampler_;
+  BatchRunner& runner_;
+  std::unordered_set<std::string> encoding_;  // images whose encodings were requested
+};
+
+}  // namespace uma::engine

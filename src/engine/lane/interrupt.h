@@ -1,0 +1,40 @@
+// Ends or pauses a computation of a lane from another thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/gate.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+class Interrupt final : public llm::CallMonitor {
+ public:
+  // The computation waits while `gate`, which outlives this object, is closed; null: there is no gate.
+  explicit Interrupt(Gate* gate = nullptr) : gate_(gate) {}
+
+  void set(bool wanted) { wanted_.store(wanted); }
+  // Adds to the time that computations have waited at the gate. Called by the computation's thread.
+  void add_waited(Duration time) { waited_ += time; }
+  // Between computations: the time waited at the gate since the last call.
+  Duration take_waited() { return std::exchange(waited_, {}); }
+
+  bool wants_end() override {
+    if (gate_ != nullptr && gate_->is_closed()) {
+      const auto began = std::chrono::steady_clock::now();
+      gate_->pass();
+      add_waited(std::chrono::steady_clock::now() - began);
+    }
+    return wanted_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  Gate* const gate_;
+  std::atomic<bool> wanted_{false};
+  Duration waited_{};  // written by the computation's thread
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,235 @@
+#include "engine/lane/lane.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "base/check.h"
+#include "base/thrown.h"
+
+namespace uma::engine {
+
+Lane::Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
+           const llm::Vocab& vocab, const Clock& clock, OnResult on_result)
+    : options_(std::move(options)),
+      clock_(clock),
+      context_(std::move(context)),
+      stats_(options_.stats != nullptr ? options_.stats : std::make_shared<LaneStats>()),
+      cores_(options_.threads, options_.threads_beside_prefill, options_.workers),
+      bandwidth_(options_.bmt_budget_gbps * 1e9),
+      slots_(*context_, !options_.is_reproducible),
+      parts_{.options = options_,
+             .vocab = vocab,
+             .clock = clock_,
+             .context = *context_,
+             .family = options_.store != nullptr ? options_.store->join(state_identity(), shape().can_truncate) : 0,
+             .pool = options_.store != nullptr ? options_.store->pool() : own_pool_,
+             .stats = *stats_,
+             .cores = cores_,
+             .bandwidth = bandwidth_,
+             .inbox = inbox_,
+             .prefill = prefill_lane_,
+             .step_model = step_model_,
+             .shares = shares_,
+             .transfer = transfer_,
+             .sequences = sequences_,
+             .slots = slots_},
+      targets_(options_, step_model_),
+      calls_(parts_),
+      eviction_(parts_),
+      reuse_check_(parts_, calls_),
+      ends_(parts_, eviction_, reuse_check_, std::move(on_result)),
+      preemption_(parts_, eviction_, reuse_check_, ends_),
+      shifter_(parts_, ends_),
+      finder_(parts_, reuse_check_),
+      placement_(parts_, eviction_, reuse_check_),
+      admission_(parts_, eviction_, ends_, preemption_, shifter_, finder_, placement_),
+      sampler_(parts_, calls_, ends_, shifter_, targets_),
+      restores_(parts_, calls_, reuse_check_, ends_, sampler_),
+      planner_(parts_, targets_),
+      speculation_(parts_, calls_, sampler_),
+      runner_(parts_, calls_, ends_, preemption_, sampler_, speculation_),
+      offload_(parts_, planner_, preemption_, sampler_, runner_),
+      images_(parts_, calls_, ends_, preemption_, sampler_, runner_) {
+  stats_->threads.set(options_.threads);
+  if (prefill_context == nullptr) return;
+  UMA_CHECK(prefill_context->state_identity() == state_identity());
+  prefill_lane_ = std::make_unique<PrefillLane>(
+      std::move(prefill_context), PrefillOptions{options_.weights, options_.is_reproducible}, parts_.pool, cores_, bandwidth_,
+      *stats_, clock_, [this](PrefillReport report) { inbox_->push(std::move(report)); });
+}
+
+Lane::~Lane() = default;
+
+void Lane::post(LaneCommand command) {
+  if (const auto* cancelled = std::get_if<CancelCommand>(&command)) calls_.cancel(cancelled->id);
+  inbox_->push(std::move(command));
+}
+
+void Lane::close() {
+  closed_.store(true);
+  calls_.close();
+  inbox_->close();
+  if (prefill_lane_) prefill_lane_->close();
+}
+
+void Lane::cancel_all() {
+  take_commands();
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->is_finished()) ends_.finish(*sequence, FinishReason::cancelled);
+  }
+  eviction_.store_all();
+  (void)end_step(true, kNever);
+}
+
+// --- Steps
+
+StepOutcome Lane::step() {
+  try {
+    return tick();
+  } catch (...) {
+    // It is not known for which sequence the failed work was.
+    const Error error = thrown_error();
+    for (const SequencePtr& sequence : sequences_) ends_.fail_thrown(*sequence, error);
+    sequences_.remove_finished();
+    return {.did_work = true, .wake = kNever};
+  }
+}
+
+StepOutcome Lane::tick() {
+  calls_.begin_step(is_closed());
+  take_commands();
+  admission_.expire(clock_.now());
+  admission_.admit(clock_.now());
+  const bool has_restored = restores_.advance();
+  shifter_.shorten_running();
+  images_.prepare();
+  planner_.build_views(clock_.now());
+  offload_.offload_long_prompts();
+  Sequence* image = images_.stop_at_images(planner_.views());
+  const auto until = planner_.waits_until(clock_.now(), image != nullptr);
+  if (until && image == nullptr) return end_step(has_restored, *until);
+  calls_.watch_load(clock_.now());
+  const double verified_ms = reuse_check_.run(planner_.tick_target_ms());
+  sched::BatchPlan& plan = planner_.plan(verified_ms, until.has_value());
+  if (runner_.run(plan)) planner_.set_next_tick(clock_.now() + from_ms(calls_.prefill_slice_ms(planner_.tick_target_ms())));
+  if (image != nullptr && image->is_running()) images_.run(*image);
+  if (calls_.take_unsound()) preemption_.clear_context();
+  return end_step(has_restored || verified_ms > 0 || !plan.is_empty() || image != nullptr, kNever);
+}
+
+StepOutcome Lane::end_step(bool did_work, TimePoint wake) {
+  sequences_.remove_finished();
+  slots_.publish();
+  stats_->sequences_active.set(slots_.running());
+  stats_->hot_sessions.set(slots_.hot_sessions());
+  stats_->cells_used.set(slots_.cells_used());
+  const auto first_in_line = std::ranges::find_if(sequences_, [](const SequencePtr& sequence) { return !sequence->in_batch; });
+  stats_->waiting_since_us.set(first_in_line == sequences_.end() ? 0 : to_us((*first_in_line)->job.received));
+  return {.did_work = did_work, .wake = std::min(wake, next_wake())};
+}
+
+TimePoint Lane::next_wake() const {
+  constexpr double kLookAgainMs = 10;
+  TimePoint wake = eviction_.is_waiting() ? clock_.now() + from_ms(kLookAgainMs) : kNever;
+  for (const SequencePtr& sequence : sequences_) {
+    wake = std::min(wake, sequence->job.timeout);
+    if (!sequence->in_batch) wake = std::min(wake, sequence->job.deadline);
+  }
+  return wake;
+}
+
+// --- Commands
+
+void Lane::take_commands() {
+  inbox_->drain(inbox_taken_);
+  // The commands are taken out first, so that none runs again if another one throws.
+  for (LaneCommand& command : std::exchange(inbox_taken_, {})) {
+    run_noting([&] { std::visit([&](auto& each) { run(each); }, command); });
+  }
+  sequences_.remove_finished();
+}
+
+void Lane::contain(RequestId id, const std::function<void(Sequence*)>& work) {
+  try {
+    work(sequences_.find(id));
+  } catch (...) {
+    const Error error = thrown_error();
+    if (Sequence* sequence = sequences_.find(id)) ends_.fail_thrown(*sequence, error);
+  }
+}
+
+void Lane::run(StartCommand& command) {
+  const RequestId id = command.job.id;
+  try {
+    add_sequence(std::move(command.job));
+  } catch (...) {
+    stats_->queue_depth.add(-1);
+    ends_.report_failed(id, FailureEvent{thrown_error()});
+  }
+}
+
+void Lane::add_sequence(GenerationJob job) {
+  UMA_CHECK(!job.tokens.empty() && job.tokens_max >= 1);
+  UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
+  const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
+  auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
+  sequence->waits_since = clock_.now();
+  stats_->requests_total.add();
+  shares_.enter(sequence->job.flow);
+  sequences_.add(std::move(sequence));
+  sequences_.set_reordered();
+}
+
+void Lane::run(const CancelCommand& command) {
+  contain(command.id, [&](Sequence* sequence) {
+    if (sequence == nullptr || sequence->is_finished()) return;
+    stats_->requests_cancelled_total.add();
+    ends_.finish(*sequence, FinishReason::cancelled);
+  });
+}
+
+void Lane::run(const ForgetCommand& command) {
+  for (const SequencePtr& sequence : sequences_) {
+    if (sequence->job.session != command.session || sequence->is_finished()) continue;
+    ends_.contain(*sequence, [&] { ends_.finish(*sequence, FinishReason::cancelled); });
+  }
+  if (const auto slot = slots_.find_of(command.session)) slots_.clear(*slot);
+}
+
+void Lane::run(SaveCommand& command) {
+  run_noting([&] {
+    const auto slot = slots_.find_of(command.session);
+    if (slot && !slots_[*slot].is_running && !slots_[*slot].is_empty()) eviction_.store(*slot);
+  });
+  command.then();
+}
+
+void Lane::run(PrefillReport& report) {
+  contain(report.id, [&](Sequence*) { offload_.accept(std::move(report)); });
+}
+
+void Lane::run(FetchReport& report) {
+  contain(report.id, [&](Sequence*) { admission_.accept_fetched(std::move(report)); });
+}
+
+// --- For tests
+
+void Lane::check_invariants() {
+  speculation_.check_invariants();
+  slots_.check_invariants();
+  reuse_check_.check_invariants();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const auto owners = std::ranges::count_if(
+        sequences_, [&](const SequencePtr& sequence) { return sequence->is_running() && sequence->slot == i; });
+    UMA_CHECK(owners == (slots_[i].is_running ? 1 : 0));
+  }
+  for (const SequencePtr& sequence : sequences_) {
+    if (!sequence->is_running() || sequence->restoring) continue;
+    const std::vector<Token>& cached = slots_[sequence->slot].tokens;
+    UMA_CHECK(cached.size() < sequence->chain.size());
+    UMA_CHECK(std::ranges::equal(cached, std::span<const Token>(sequence->chain).first(cached.size())));
+  }
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,150 @@
+// One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; other
+// threads send it commands. A thread is a loop around step(): commands, deadlines, admission, restores, plan, run. Each part
+// owns one thing; a part uses parts that are declared before it.
+//
+// Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
+// gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "core/ids.h"
+#include "engine/lane/admission.h"
+#include "engine/lane/batch_runner.h"
+#include "engine/lane/context_calls.h"
+#include "engine/lane/context_shifter.h"
+#include "engine/lane/core_share.h"
+#include "engine/lane/image_prompts.h"
+#include "engine/lane/lane_command.h"
+#include "engine/lane/lane_options.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/lane_stats.h"
+#include "engine/lane/latency_targets.h"
+#include "engine/lane/model_drafter.h"
+#include "engine/lane/placement.h"
+#include "engine/lane/preemption.h"
+#include "engine/lane/prefill_lane.h"
+#include "engine/lane/prefill_offload.h"
+#include "engine/lane/prefix_finder.h"
+#include "engine/lane/reply_sampler.h"
+#include "engine/lane/restores.h"
+#include "engine/lane/reuse_check.h"
+#include "engine/lane/sequence_ends.h"
+#include "engine/lane/slot_eviction.h"
+#include "engine/lane/slot_table.h"
+#include "engine/lane/speculation.h"
+#include "engine/lane/tick_planner.h"
+
+namespace uma::engine {
+
+class Lane {
+ public:
+  using OnResult = SequenceEnds::OnResult;
+
+  // `vocab` and `clock` outlive the lane. `on_result` is called from step(). With a `prefill_context` (one sequence, the same
+  // state identity) long prompts are computed in a prefill lane; null: they are computed in chunks between the tokens of
+  // streams.
+  Lane(LaneOptions options, std::unique_ptr<llm::Context> context, std::unique_ptr<llm::Context> prefill_context,
+       const llm::Vocab& vocab, const Clock& clock, OnResult on_result);
+  ~Lane();
+
+  // Call it before the first step. The drafter's model drafts tokens where a sequence's own text has no draft. Needs
+  // `speculates`.
+  void draft_with(std::unique_ptr<ModelDrafter> drafter) { speculation_.use_model(std::move(drafter)); }
+
+  // --- Any thread.
+  // Queues a command. A cancel also interrupts the computation of the request's prompt.
+  void post(LaneCommand command);
+  // Ends the loop around step().
+  void close();
+  [[nodiscard]] bool is_closed() const { return closed_.load(); }
+  // Whether the session runs in this lane or its tokens are cached, as of the last step.
+  [[nodiscard]] bool holds(const SessionId& session) const { return slots_.holds(session); }
+  // The size of the session's cached tokens, as of the beginning or end of its last request in this lane.
+  [[nodiscard]] std::uint64_t bytes_of(const SessionId& session) const { return slots_.bytes_of(session); }
+
+  // --- Owner thread.
+  // Runs one tick.
+  StepOutcome step();
+  // Waits for a command, until `until`. False: close() was called and the queue is empty.
+  bool wait(TimePoint until) { return inbox_->wait_drain(inbox_taken_, until); }
+  // After close(): ends the remaining jobs as cancelled and stores the cached states.
+  void cancel_all();
+
+  // The prefill lane, which runs on a thread of its own; null: there is none.
+  [[nodiscard]] PrefillLane* prefill_lane() const { return prefill_lane_.get(); }
+  [[nodiscard]] const LaneStats& stats() const { return *stats_; }
+  [[nodiscard]] LaneStats& stats() { return *stats_; }
+  [[nodiscard]] const llm::ContextShape& shape() const { return context_->shape(); }
+  [[nodiscard]] const std::string& state_identity() const { return context_->state_identity(); }
+  // The family of the lane's states in the store; 0: there is no store.
+  [[nodiscard]] kv::FamilyId family() const { return parts_.family; }
+
+  // --- Owner thread, for tests.
+  void check_invariants();
+  [[nodiscard]] llm::Context& context() { return *context_; }
+  [[nodiscard]] CoreShare& cores() { return cores_; }
+  [[nodiscard]] bool is_idle() const { return sequences_.is_empty() && inbox_taken_.empty(); }
+
+ private:
+  [[nodiscard]] StepOutcome tick();
+  void take_commands();
+  void run(StartCommand& command);
+  void run(const CancelCommand& command);
+  void run(const ForgetCommand& command);
+  void run(SaveCommand& command);
+  void run(PrefillReport& report);
+  void run(FetchReport& report);
+  void run(const EncodedReport& report) { images_.accept_encoded(report); }
+  // Runs `work` for the request, if it is still in the lane; an exception ends the request.
+  void contain(RequestId id, const std::function<void(Sequence*)>& work);
+  void add_sequence(GenerationJob job);
+  [[nodiscard]] StepOutcome end_step(bool did_work, TimePoint wake);
+  [[nodiscard]] TimePoint next_wake() const;
+
+  // Shared by the parts (LaneParts).
+  const LaneOptions options_;
+  const Clock& clock_;
+  const std::unique_ptr<llm::Context> context_;
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
+  const std::shared_ptr<LaneStats> stats_;
+  kv::BytePool own_pool_{0};  // for states if there is no store
+  CoreShare cores_;
+  sched::BandwidthBudget bandwidth_;
+  sched::StepModel step_model_;
+  sched::FairShare shares_;
+  TransferCost transfer_;
+  SequenceList sequences_;
+  SlotTable slots_;
+  std::unique_ptr<PrefillLane> prefill_lane_;
+  const LaneParts parts_;
+
+  const LatencyTargets targets_;
+  ContextCalls calls_;
+  SlotEviction eviction_;
+  ReuseCheck reuse_check_;
+  SequenceEnds ends_;
+  Preemption preemption_;
+  ContextShifter shifter_;
+  const PrefixFinder finder_;
+  Placement placement_;
+  Admission admission_;
+  ReplySampler sampler_;
+  Restores restores_;
+  TickPlanner planner_;
+  Speculation speculation_;
+  BatchRunner runner_;
+  PrefillOffload offload_;
+  ImagePrompts images_;
+
+  std::vector<LaneCommand> inbox_taken_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace uma::engine

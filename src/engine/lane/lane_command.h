@@ -1,0 +1,47 @@
+// The commands that other threads send to a lane.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "engine/lane/generation_job.h"
+#include "engine/lane/prefill_lane.h"
+#include "image/image_runs.h"
+#include "kv/snapshot.h"
+#include "kv/state_store.h"
+
+namespace uma::engine {
+
+struct StartCommand {
+  GenerationJob job;
+};
+struct CancelCommand {
+  RequestId id;
+};
+// The session has ended; its cells are freed.
+struct ForgetCommand {
+  SessionId session;
+};
+// Copies the session's cells to the store, unless a reply is in progress in them; then calls `then`.
+struct SaveCommand {
+  SessionId session;
+  std::move_only_function<void()> then;
+};
+// The stored state that a waiting request resumes from has been read, or reading has failed.
+struct FetchReport {
+  RequestId id;
+  kv::StateId state = 0;
+  Expected<kv::SnapshotPtr> snapshot;
+};
+// An image that requests wait for has been encoded, or encoding has failed.
+struct EncodedReport {
+  std::string image;
+  Expected<image::EncodedPtr> encoded;
+};
+using LaneCommand =
+    std::variant<StartCommand, CancelCommand, ForgetCommand, SaveCommand, PrefillReport, FetchReport, EncodedReport>;
+
+}  // namespace uma::engine

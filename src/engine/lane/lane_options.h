@@ -1,0 +1,61 @@
+// The settings of a lane.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "engine/lane/core_share.h"
+#include "engine/lane/lane_stats.h"
+#include "image/image_runs.h"
+#include "kv/state_store.h"
+#include "kv/tier_policy.h"
+#include "sched/bytes_moved.h"
+#include "sched/policy.h"
+
+namespace uma::engine {
+
+struct LaneOptions {
+  std::int32_t index = 0;    // index of the worker, for logs
+  std::int32_t threads = 1;  // compute threads of the worker
+  // Threads kept for decoding while the prefill lane computes; 0: the two lanes take turns.
+  std::int32_t threads_beside_prefill = 0;
+  double tick_ms = 30;        // minimum time of a tick
+  double target_ttft_ms = 0;  // default time to the first token; 0: none
+  double target_tbt_ms = 0;   // default time between tokens; 0: max(tick_ms, 3 * a decode call)
+  sched::WeightBytes weights;
+  double bmt_budget_gbps = 0;  // memory traffic allowed, in 10^9 bytes a second; 0: no limit
+  sched::PolicyOptions policy;
+  // A request's logits are the same bits whatever runs beside it (docs/decisions/0014).
+  bool is_reproducible = false;
+  bool speculates = true;         // draft tokens are used where they are faster; the text is the same
+  std::int32_t verify_every = 0;  // one in so many reuses is computed again and compared; 0: none
+  // Shared by all workers of the daemon, which share its threads; null: there is no other worker.
+  std::shared_ptr<BusyWorkers> workers = nullptr;
+  std::shared_ptr<LaneStats> stats = nullptr;  // counters of an earlier worker with this index; null: they begin at zero
+  // Stores the states that leave the context; outlives the lane. Null: they are dropped.
+  kv::StateStore* store = nullptr;
+  std::int32_t stored_tokens_min = 64;                    // shorter states are not stored
+  kv::EvictionOrder eviction = kv::EvictionOrder::value;  // the order in which idle slots are evicted
+  // Waits, when the lane ends, until `is_done` or until a limit, in case the disk has failed. Null: the lane does not wait.
+  std::function<void(const std::function<bool()>& is_done)> wait_for_disk = nullptr;
+  // The number of cores that other processes have used recently (CpuLoad); called while there is work. Null: the number of
+  // threads is fixed.
+  std::function<std::optional<double>()> others_busy = nullptr;
+  // Encodes an image on another thread and calls `then` there. Null: jobs have no images.
+  std::function<void(const TenantId& tenant, const std::string& image,
+                     std::move_only_function<void(Expected<image::EncodedPtr>)> then)>
+      encode = nullptr;
+  // For tests: writes up to `count` draft tokens for `chain`, in place of the n-gram drafter.
+  std::function<void(std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft)> test_drafter = nullptr;
+  // For tests: called with the logits that each token of a request is sampled from.
+  std::function<void(RequestId id, std::span<const float> logits)> on_logits = nullptr;
+};
+
+}  // namespace uma::engine

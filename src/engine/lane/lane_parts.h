@@ -1,0 +1,65 @@
+// The objects that the parts of a lane share. Each part owns one thing; all use these. The references outlive the parts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "engine/lane/core_share.h"
+#include "engine/lane/lane_command.h"
+#include "engine/lane/lane_options.h"
+#include "engine/lane/lane_stats.h"
+#include "engine/lane/prefill_lane.h"
+#include "engine/lane/sequence.h"
+#include "engine/lane/slot_table.h"
+#include "engine/lane/transfer_cost.h"
+#include "kv/byte_pool.h"
+#include "llm/model.h"
+#include "sched/bytes_moved.h"
+#include "sched/fair_share.h"
+#include "sched/step_model.h"
+
+namespace uma::engine {
+
+struct LaneParts {
+  const LaneOptions& options;
+  const llm::Vocab& vocab;
+  const Clock& clock;
+  llm::Context& context;
+  const kv::FamilyId family;  // the family of the lane's states in the store; 0: there is no store
+  kv::BytePool& pool;         // the memory of states: the store's pool, if there is a store
+  LaneStats& stats;
+  CoreShare& cores;
+  sched::BandwidthBudget& bandwidth;
+  const std::shared_ptr<Mailbox<LaneCommand>>& inbox;  // shared with jobs on other threads, which may outlive the lane
+  const std::unique_ptr<PrefillLane>& prefill;         // null: there is no prefill lane
+  sched::StepModel& step_model;
+  sched::FairShare& shares;
+  TransferCost& transfer;
+  SequenceList& sequences;
+  SlotTable& slots;
+
+  [[nodiscard]] const llm::ContextShape& shape() const { return context.shape(); }
+  [[nodiscard]] const Slot& slot_of(const Sequence& sequence) const { return slots[sequence.slot]; }
+  // The number of cached tokens of the sequence's chain.
+  [[nodiscard]] std::int32_t cached(const Sequence& sequence) const { return size_of(slots[sequence.slot].tokens); }
+
+  // Cells that are used, or reserved for the prompts of running sequences.
+  [[nodiscard]] std::int64_t cells_reserved() const;
+  // Cells that are used, or that restores in progress will use.
+  [[nodiscard]] std::int64_t cells_expected() const;
+  // Reserves memory for a state; less valuable states are evicted for it at once. Empty: there is not enough memory.
+  [[nodiscard]] std::optional<ByteBudget::Share> reserve_at_once(std::uint64_t bytes) const;
+  // The query for stored states that the sequence may use.
+  [[nodiscard]] kv::PrefixQuery prefix_query_of(const Sequence& sequence) const;
+  // Cancels the sequence's job in the prefill lane.
+  void recall(Sequence& sequence) const;
+};
+
+// The session's id in a log line; "-" for none.
+[[nodiscard]] std::string_view log_name(const SessionId& session);
+
+}  // namespace uma::engine

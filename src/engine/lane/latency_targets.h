@@ -1,0 +1,37 @@
+// The latency targets of a lane's sequences: time to the first token, and time between tokens.
+#pragma once
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "engine/lane/lane_options.h"
+#include "engine/lane/sequence.h"
+#include "sched/step_model.h"
+
+namespace uma::engine {
+
+class LatencyTargets {
+ public:
+  LatencyTargets(const LaneOptions& options, const sched::StepModel& step_model) : options_(options), step_model_(step_model) {}
+
+  [[nodiscard]] double default_tbt_ms() const {
+    return options_.target_tbt_ms > 0 ? options_.target_tbt_ms : std::max(options_.tick_ms, 3 * step_model_.decode_ms());
+  }
+  // The target between two tokens of the sequence.
+  [[nodiscard]] double tbt_ms(const Sequence& sequence) const {
+    // At least half of the default, because shorter ticks leave too little time for prompts.
+    const double wanted_ms = sequence.job.target_tbt_ms;
+    return wanted_ms > 0 ? std::max(wanted_ms, default_tbt_ms() / 2) : default_tbt_ms();
+  }
+  // kNever: there is no target.
+  [[nodiscard]] TimePoint first_token_due(const Sequence& sequence) const {
+    const double wanted_ms = sequence.job.target_ttft_ms > 0 ? sequence.job.target_ttft_ms : options_.target_ttft_ms;
+    return wanted_ms > 0 ? sequence.job.received + from_ms(wanted_ms) : kNever;
+  }
+
+ private:
+  const LaneOptions& options_;
+  const sched::StepModel& step_model_;
+};
+
+}  // namespace uma::engine

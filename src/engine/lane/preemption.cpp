@@ -1,0 +1,183 @@
+#include "engine/lane/preemption.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/lane/state_transfer.h"
+
+namespace uma::engine {
+
+bool Preemption::free_cells(std::int64_t rows) {
+  if (!parts_.shape().is_unified) return true;
+  while (parts_.cells_expected() + rows > parts_.shape().cells) {
+    if (free_unused_cells()) continue;
+    Sequence* victim = choose_victim();
+    if (victim == nullptr) return true;  // a sequence alone fits, because its length is limited to the context's
+    swap_out(*victim);
+    return false;
+  }
+  return true;
+}
+
+void Preemption::free_cells_for(Sequence& sequence) {
+  if (free_unused_cells()) return;
+  if (Sequence* victim = choose_victim()) {
+    swap_out(*victim);
+  } else {
+    ends_.finish(
+        sequence, FinishReason::error,
+        Error{ErrorCode::runtime_decode, "the context has no free cells for this request, though no other request is in it"});
+  }
+}
+
+bool Preemption::free_cells_of_others(const Sequence& sequence, std::int32_t tokens) {
+  while (parts_.shape().is_unified && parts_.cells_expected() + tokens > parts_.shape().cells) {
+    if (free_unused_cells()) continue;
+    Sequence* victim = choose_victim();
+    if (victim == nullptr || victim == &sequence) return false;
+    swap_out(*victim);
+  }
+  return true;
+}
+
+// Frees cells that no planned call needs: those of an idle slot, or those that an offloaded sequence has left in its slot.
+// False: there are none.
+bool Preemption::free_unused_cells() {
+  if (reuse_check_.abandon()) return true;
+  if (eviction_.evict_idle(kv::GiveWay::at_once)) return true;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->is_offloaded || parts_.slot_of(*sequence).is_empty()) continue;
+    parts_.slots.drop(sequence->slot);
+    return true;
+  }
+  return false;
+}
+
+// The newest of the least important running sequences; null: only one runs.
+Sequence* Preemption::choose_victim() const {
+  Sequence* victim = nullptr;
+  std::size_t running = 0;
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->is_running() || sequence->is_blocked()) continue;
+    ++running;
+    if (victim == nullptr || sequence->job.is_background >= victim->job.is_background) victim = sequence.get();
+  }
+  return running > 1 ? victim : nullptr;
+}
+
+bool Preemption::swap_out_background(RequestId important, TimePoint now) {
+  Sequence* victim = choose_background(now);
+  if (victim == nullptr) return false;
+  log_info("request {}: swapped out for request {}, which is more important", victim->job.id.value, important.value);
+  swap_out(*victim);
+  return true;
+}
+
+// The newest background sequence that may be swapped out. An offloaded sequence, which would begin again, is chosen only if
+// there is no other.
+Sequence* Preemption::choose_background(TimePoint now) const {
+  Sequence* blocked = nullptr;
+  for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
+    Sequence& sequence = **each;
+    const bool may_go = sequence.is_running() && sequence.job.is_background && now >= sequence.keeps_until;
+    if (may_go && !sequence.is_blocked()) return &sequence;
+    if (may_go && blocked == nullptr) blocked = &sequence;
+  }
+  return blocked;
+}
+
+void Preemption::swap_out(Sequence& sequence) {
+  if (sequence.is_offloaded) parts_.recall(sequence);
+  reuse_check_.end(sequence);
+  if (sequence.is_unsound) return restart_unsound(sequence);  // its cells must not be reused
+  kv::SnapshotPtr kept;
+  sequence.snapshot_id = 0;
+  if (sequence.restoring) {
+    // The snapshot is complete, because no piece was loaded yet.
+    Restore restore = std::move(*sequence.restoring);
+    sequence.restoring.reset();
+    sequence.snapshot_id = restore.id;
+    kept = restore.report ? kv::share_snapshot(std::move(*restore.report->snapshot), parts_.pool) : std::move(restore.stored);
+  } else if (const Slot& slot = parts_.slot_of(sequence); !slot.is_empty() && !slot.was_moved()) {
+    kept = save(sequence);
+  }
+  set_aside(sequence, std::move(kept));
+}
+
+// Null: there is no free memory for the state, or the context has failed.
+kv::SnapshotPtr Preemption::save(Sequence& sequence) {
+  const auto slot = static_cast<std::int32_t>(sequence.slot);
+  auto reserved = parts_.reserve_at_once(state_reservation_bytes(parts_.context, slot));
+  auto snapshot = reserved
+                      ? save_sequence(parts_.context, slot, parts_.slot_of(sequence).tokens, parts_.pool, std::move(*reserved))
+                      : fail(ErrorCode::limit_wait, "there is no free memory for it");
+  if (snapshot) return kv::share_snapshot(std::move(*snapshot), parts_.pool);
+  log_warning("request {}: its state could not be saved and will be computed again: {}", sequence.job.id.value,
+              snapshot.error().message);
+  return nullptr;
+}
+
+void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
+  sequence.snapshot = std::move(snapshot);
+  if (sequence.is_swapped_out()) {
+    parts_.stats.swapped_sequences.add(1);
+    parts_.stats.swapped_bytes.add(static_cast<std::int64_t>(sequence.snapshot->bytes()));
+  }
+  const TimePoint now = parts_.clock.now();
+  parts_.slots.clear(sequence.slot);
+  parts_.slots.release(sequence.slot, now);
+  sequence.state = Sequence::State::waiting;
+  sequence.waits_since = now;
+  parts_.sequences.set_reordered();
+  parts_.stats.queue_depth.add(1);
+  parts_.stats.preemptions_total.add();
+  log_info("request {}: swapped out at {} tokens; it resumes when there are free cells", sequence.job.id.value,
+           sequence.chain.size());
+}
+
+void Preemption::clear_context() {
+  (void)reuse_check_.abandon();
+  for (const SequencePtr& sequence : parts_.sequences) {
+    if (!sequence->is_running()) continue;
+    if (sequence->is_unsound) {
+      restart_unsound(*sequence);
+    } else if (sequence->is_offloaded) {
+      parts_.slots.drop(sequence->slot);
+    } else {
+      swap_out(*sequence);
+    }
+  }
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_running || parts_.slots[i].is_empty()) continue;
+    eviction_.store(i);
+    parts_.slots.clear(i);
+  }
+  parts_.context.clear();
+}
+
+// Computes an unsound sequence again from its tokens, or ends it if that was tried already. The prefix that it reused is not
+// reused any more.
+void Preemption::restart_unsound(Sequence& sequence) {
+  sequence.is_unsound = false;
+  parts_.stats.not_finite_total.add();
+  log_error("request {} session {} seq {}: its logits are not finite; {}", sequence.job.id.value,
+            log_name(sequence.job.session), sequence.slot,
+            sequence.is_recomputing ? "they were computed again already, so the request ends"
+                                    : "its cached tokens are dropped and computed again");
+  parts_.slots.clear(sequence.slot);
+  if (sequence.usage.reused_tokens > 0) {
+    const std::vector<Token> tokens(sequence.chain.begin(), sequence.chain.begin() + sequence.usage.reused_tokens);
+    reuse_check_.forget_prefix(tokens, parts_.prefix_query_of(sequence));
+    sequence.count_recomputed();
+  }
+  if (sequence.is_recomputing) {
+    return ends_.finish(
+        sequence, FinishReason::error,
+        Error{ErrorCode::runtime_decode, "the model's logits are not finite: no token can be sampled from them"});
+  }
+  sequence.is_recomputing = sequence.is_refused = true;
+  set_aside(sequence, nullptr);
+}
+
+}  // namespace uma::engine

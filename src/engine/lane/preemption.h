@@ -1,0 +1,50 @@
+// Frees cells for the next calls: idle slots are evicted, and running sequences are swapped out if that is not enough. Owned by
+// the lane's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "engine/lane/context_calls.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/reuse_check.h"
+#include "engine/lane/sequence_ends.h"
+#include "engine/lane/slot_eviction.h"
+#include "kv/snapshot.h"
+
+namespace uma::engine {
+
+class Preemption {
+ public:
+  Preemption(const LaneParts& parts, SlotEviction& eviction, ReuseCheck& reuse_check, SequenceEnds& ends)
+      : parts_(parts), eviction_(eviction), reuse_check_(reuse_check), ends_(ends) {}
+
+  // Frees cells until at least `rows` are free. False: a sequence was swapped out for them, so the current plan may be invalid.
+  [[nodiscard]] bool free_cells(std::int64_t rows);
+  // A call for the sequence has found no free cells: frees some.
+  void free_cells_for(Sequence& sequence);
+  // Frees cells for a snapshot of `tokens` tokens that the sequence will load. False: not enough cells can be freed.
+  [[nodiscard]] bool free_cells_of_others(const Sequence& sequence, std::int32_t tokens);
+  // Swaps out the newest background sequence for a more important request. False: there is none that may be swapped out.
+  [[nodiscard]] bool swap_out_background(RequestId important, TimePoint now);
+  // Takes the sequence out of the context; it resumes from `snapshot`, if there is one.
+  void set_aside(Sequence& sequence, kv::SnapshotPtr snapshot);
+  // Clears the context. Cells with values that are not finite spoil the computation beside them, even after they are freed. All
+  // sequences leave the context, unsound ones without their cells, and the context begins with zeros.
+  void clear_context();
+
+ private:
+  [[nodiscard]] bool free_unused_cells();
+  [[nodiscard]] Sequence* choose_victim() const;
+  [[nodiscard]] Sequence* choose_background(TimePoint now) const;
+  void swap_out(Sequence& sequence);
+  [[nodiscard]] kv::SnapshotPtr save(Sequence& sequence);
+  void restart_unsound(Sequence& sequence);
+
+  const LaneParts& parts_;
+  SlotEviction& eviction_;
+  ReuseCheck& reuse_check_;
+  SequenceEnds& ends_;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,140 @@
+// Computes prompts in a context of its own, beside the lane that decodes, and hands each over as a snapshot: on a CPU a long
+// prompt then takes some cores from the streams but does not pause them (docs/decisions/0011). One prompt at a time is in the
+// context; a more urgent one replaces it between two chunks, and the state of the first is saved. It runs as a step(), like the
+// lane that it serves.
+//
+// Invariants: (1) Every job gets exactly one final report, unless it is cancelled. (2) The context holds only tokens of
+// `resident_`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "core/ids.h"
+#include "engine/lane/core_share.h"
+#include "engine/lane/interrupt.h"
+#include "engine/lane/lane_stats.h"
+#include "image/image_runs.h"
+#include "kv/snapshot.h"
+#include "llm/model.h"
+#include "sched/bytes_moved.h"
+#include "sched/step_model.h"
+
+namespace uma::engine {
+
+struct StepOutcome {
+  bool did_work = false;  // false: there is no work before `wake`, unless a command comes
+  TimePoint wake = kNever;
+};
+
+struct PrefillJob {
+  RequestId id;
+  std::vector<Token> tokens;              // the whole chain
+  std::vector<image::ImageRun> images{};  // the images among the tokens; those beyond the snapshot are encoded
+  std::optional<kv::Snapshot> snapshot;   // of the beginning of the chain
+  ByteBudget::Share reservation{};        // the memory for the state of the whole chain, including `snapshot`
+  bool is_background = false;
+  TimePoint received{};
+  TimePoint placed{};      // when it got its slot
+  TimePoint due = kNever;  // when its first token is due
+};
+
+struct PrefillReport {
+  RequestId id;
+  std::int32_t tokens_done = 0;
+  TimePoint began{};
+  // The final report of a job has `snapshot` or `error`. The logits are those after the last token.
+  std::optional<kv::Snapshot> snapshot;
+  std::vector<float> logits;
+  std::optional<Error> error;
+
+  [[nodiscard]] bool is_final() const { return snapshot || error; }
+};
+
+struct PrefillOptions {
+  sched::WeightBytes weights;
+  bool is_reproducible = false;  // as in LaneOptions
+};
+
+class PrefillLane {
+ public:
+  using OnReport = std::function<void(PrefillReport)>;
+
+  // `context` has one sequence. The references outlive the lane. `on_report` is called from step().
+  PrefillLane(std::unique_ptr<llm::Context> context, const PrefillOptions& options, kv::BytePool& pool, CoreShare& cores,
+              sched::BandwidthBudget& bandwidth, LaneStats& stats, const Clock& clock, OnReport on_report);
+
+  // --- Any thread.
+  void post(PrefillJob job) { inbox_.push(std::move(job)); }
+  // Cancels a job, even within a call. Its final report may already have been sent.
+  void cancel(RequestId id);
+  void close();
+  [[nodiscard]] bool is_closed() const { return closed_.load(); }
+
+  // --- Owner thread.
+  // Computes one chunk of one prompt.
+  StepOutcome step();
+  // Ends all jobs without reports and frees their memory.
+  void forget_all();
+  // Waits for work. False: close() was called.
+  bool wait(TimePoint until) { return inbox_.wait_drain(inbox_taken_, until); }
+  [[nodiscard]] const llm::Context& context() const { return *context_; }
+  void check_invariants();
+
+ private:
+  struct Cancel {
+    RequestId id;
+  };
+  using Command = std::variant<PrefillJob, Cancel>;
+  struct Job {
+    PrefillJob asked;
+    std::int32_t tokens_done = 0;  // in the context, or in its snapshot
+    TimePoint began{};
+  };
+
+  void take_commands();
+  void forget(RequestId id);
+  [[nodiscard]] Job& choose() const;
+  // Makes `job` the resident one. False: a state could not be moved, and the job was reported as failed.
+  [[nodiscard]] bool make_resident(Job& job);
+  void save_resident();
+  void set_resident(Job* job);
+  void run_chunk(Job& job);
+  [[nodiscard]] std::int32_t chunk_rows(const Job& job) const;
+  void hand_over(Job& job, std::int32_t row);
+  void fail_job(Job& job, Error error);
+  void remove(const Job& job);
+
+  // Constant after construction.
+  const PrefillOptions options_;
+  kv::BytePool& pool_;
+  CoreShare& cores_;
+  sched::BandwidthBudget& bandwidth_;
+  LaneStats& stats_;
+  const Clock& clock_;
+  const OnReport on_report_;
+
+  // Owned by the lane's thread.
+  std::unique_ptr<llm::Context> context_;
+  std::vector<std::unique_ptr<Job>> jobs_;
+  Job* resident_ = nullptr;
+  std::vector<llm::BatchRow> rows_;
+  std::vector<Command> inbox_taken_;
+  sched::StepModel step_model_;
+  std::int32_t threads_ = 0;  // the context's current number of threads
+
+  // Shared.
+  Mailbox<Command> inbox_;
+  std::atomic<std::uint64_t> resident_id_{0};  // the request of the resident job; 0: none
+  Interrupt interrupt_;
+  std::atomic<bool> closed_{false};
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,107 @@
+#include "engine/lane/prefill_offload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/lane/state_transfer.h"
+
+namespace uma::engine {
+
+void PrefillOffload::offload_long_prompts() {
+  constexpr double kAloneMs = 1000;
+  if (parts_.prefill == nullptr || parts_.options.policy.policy != sched::Policy::continuous) return;
+  const double beside_ms = 2 * (planner_.tick_target_ms() - parts_.step_model.decode_ms());
+  const double stay_ms = planner_.someone_decodes() ? std::max(beside_ms, 0.0) : kAloneMs;
+  std::erase_if(planner_.views(), [&](const sched::SequenceView& view) {
+    return is_long(view, stay_ms) && offload(parts_.sequences.at(view.index));
+  });
+}
+
+// Whether the prompt takes longer than `stay_ms`; a shorter one is computed in the lane's own context.
+bool PrefillOffload::is_long(const sched::SequenceView& view, double stay_ms) const {
+  const Sequence& sequence = parts_.sequences.at(view.index);
+  if (view.decodes || view.pending_tokens < sched::kPrefillChunkMin || sequence.offload_disabled || !sequence.has_rows)
+    return false;
+  const double ms = parts_.step_model.prefill_ms(view.pending_tokens, view.cached_tokens);
+  if (ms == 0) return view.pending_tokens > sched::kFastChunk;
+  // The cached beginning moves to the prefill context and back, and the rest moves back.
+  const std::size_t tokens = 2 * static_cast<std::size_t>(view.cached_tokens) + static_cast<std::size_t>(view.pending_tokens);
+  return ms > stay_ms + 2 * parts_.transfer.load_ms(tokens * parts_.shape().kv_bytes_per_token);
+}
+
+bool PrefillOffload::offload(Sequence& sequence) {
+  const Slot& slot = parts_.slot_of(sequence);
+  if (slot.was_moved()) return false;
+  PrefillJob job{.id = sequence.job.id,
+                 .tokens = sequence.chain,
+                 .images = sequence.job.images,
+                 .snapshot = std::nullopt,
+                 .is_background = sequence.job.is_background,
+                 .received = sequence.job.received,
+                 .placed = sequence.placed_at,
+                 .due = planner_.prompt_due(sequence)};
+  // The reservation is used for the state of the beginning, of the interrupted prompt and of the result, one after another.
+  auto reserved = parts_.pool.reserve(prompt_reservation_bytes(parts_.prefill->context().shape(), size_of(sequence.chain)));
+  if (!reserved) {
+    log_debug("request {}: there is no memory for the state of its prompt, so the lane computes it in its own context",
+              sequence.job.id.value);
+    sequence.offload_disabled = true;
+    return false;
+  }
+  if (slot.is_empty()) {
+    job.reservation = std::move(*reserved);
+  } else {
+    auto snapshot =
+        save_sequence(parts_.context, static_cast<std::int32_t>(sequence.slot), slot.tokens, parts_.pool, std::move(*reserved));
+    if (!snapshot) {
+      sequence.offload_disabled = true;
+      return false;
+    }
+    job.snapshot = std::move(*snapshot);
+  }
+  sequence.is_offloaded = true;
+  parts_.cores.prefill_job_sent();
+  parts_.prefill->post(std::move(job));
+  return true;
+}
+
+void PrefillOffload::accept(PrefillReport report) {
+  if (report.is_final()) parts_.cores.handover_taken();
+  Sequence* found = parts_.sequences.find(report.id);
+  // A report may come from an earlier offload, if the chain has grown meanwhile.
+  const bool is_stale = found != nullptr && report.snapshot && report.snapshot->tokens != found->chain;
+  if (found == nullptr || !found->is_offloaded || is_stale) {
+    if (report.snapshot) kv::recycle(std::move(*report.snapshot), parts_.pool);  // the request was cancelled meanwhile
+    return;
+  }
+  Sequence& sequence = *found;
+  if (report.began != TimePoint{}) sequence.enter_batch(report.began, parts_.stats);
+  if (!report.is_final()) {
+    if (sequence.job.wants_progress) runner_.report_progress(sequence, report.tokens_done);
+    return;
+  }
+  sequence.is_offloaded = false;
+  if (report.snapshot) return accept_prompt(sequence, std::move(report));
+  log_warning("request {}: its prompt failed in the prefill lane ({}), so the lane computes it in its own context",
+              sequence.job.id.value, report.error->message);
+  sequence.offload_disabled = true;
+}
+
+// Frees cells for the state of a whole prompt and begins to load it. If other returning prompts have taken the cells, this
+// sequence resumes later like a swapped-out one.
+void PrefillOffload::accept_prompt(Sequence& sequence, PrefillReport report) {
+  parts_.slots.drop(sequence.slot);
+  const std::int32_t tokens = size_of(report.snapshot->tokens);
+  if (preemption_.free_cells_of_others(sequence, tokens)) {
+    sequence.restoring = Restore{.report = std::move(report), .stored = nullptr, .tokens_wanted = tokens};
+    return;
+  }
+  sampler_.sample_first(sequence, report.logits);
+  sequence.snapshot_id = 0;
+  if (sequence.is_running()) {
+    preemption_.set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));
+  }
+}
+
+}  // namespace uma::engine

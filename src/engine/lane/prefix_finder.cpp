@@ -1,0 +1,152 @@
+#include "engine/lane/prefix_finder.h"
+
+#include <algorithm>
+
+namespace uma::engine {
+namespace {
+
+constexpr std::int32_t kSharedMin = 16;     // in tokens: a shorter prefix is not worth a copy
+constexpr double kComputeMsPerToken = 0.5;  // used until the first prompt was measured
+
+// The chain without its last token.
+std::span<const Token> wanted_of(const Sequence& sequence) {
+  return std::span<const Token>(sequence.chain).first(sequence.chain.size() - 1);
+}
+
+}  // namespace
+
+bool can_take_over(const Slot& slot, std::int32_t count) {
+  return !slot.is_running && slot.owner.session.empty() && count >= size_of(slot.tokens) / 4 * 3;
+}
+
+// The best hit so far.
+class PrefixFinder::Search {
+ public:
+  Search(const PrefixFinder& finder, const Sequence& sequence)
+      : finder_(finder), sequence_(sequence), wanted_(wanted_of(sequence)) {}
+
+  [[nodiscard]] const Sequence& sequence() const { return sequence_; }
+  [[nodiscard]] std::span<const Token> wanted() const { return wanted_; }
+  [[nodiscard]] const PrefixHit& best() const { return best_; }
+
+  // `ready_ms`: the time to bring in the hit.
+  void consider(const PrefixHit& hit, double ready_ms) {
+    const std::int32_t added = hit.tokens_count - best_.tokens_count;
+    if (added <= 0) return;
+    // In reproducible mode computed tokens are always reused, because computing them again may give other bits.
+    const bool is_faster = ready_ms <= finder_.compute_ms(added, best_.tokens_count);
+    if (is_faster || finder_.parts_.options.is_reproducible) best_ = hit;
+  }
+  // The number of stored tokens that can be used.
+  [[nodiscard]] std::int32_t usable(std::span<const Token> stored) const {
+    const std::size_t common = kv::common_prefix(stored, wanted_);
+    const bool can_cut = finder_.parts_.shape().can_truncate || common == stored.size();
+    return can_cut ? static_cast<std::int32_t>(common) : 0;
+  }
+  // The number of the slot's tokens that can be used.
+  [[nodiscard]] std::int32_t usable_of_slot(std::size_t index, std::span<const Token> tokens) const {
+    const auto common = static_cast<std::int32_t>(kv::common_prefix(tokens, wanted_));
+    return finder_.parts_.context.can_truncate(static_cast<std::int32_t>(index), common) ? common : 0;
+  }
+
+ private:
+  const PrefixFinder& finder_;
+  const Sequence& sequence_;
+  const std::span<const Token> wanted_;
+  PrefixHit best_;
+};
+
+// The sequence's own state is considered first, because with it the sequence continues with the same bits: other hits must be
+// longer.
+PrefixHit PrefixFinder::find(const Sequence& sequence) const {
+  Search search(*this, sequence);
+  consider_own_slot(search);
+  consider_stored(search);
+  consider_other_slots(search);
+  return search.best();
+}
+
+void PrefixFinder::consider_own_slot(Search& search) const {
+  const auto own = parts_.slots.find_of(search.sequence().job.session);
+  if (!own) return;
+  const std::int32_t usable = search.usable_of_slot(*own, parts_.slots[*own].tokens);
+  search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = usable, .slot = *own}, 0);
+}
+
+void PrefixFinder::consider_stored(Search& search) const {
+  const Sequence& sequence = search.sequence();
+  if (const kv::SnapshotPtr& own = sequence.snapshot) {
+    PrefixHit hit{.kind = PrefixHit::Kind::snapshot, .tokens_count = search.usable(own->tokens)};
+    hit.stored.tokens_stored = size_of(own->tokens);
+    hit.stored.is_own = sequence.snapshot_is_own;
+    return search.consider(hit, parts_.transfer.load_ms(own->bytes()));
+  }
+  kv::StateStore* store = parts_.options.store;
+  if (store == nullptr || sequence.is_refused) return;
+  const auto match = store->find(parts_.prefix_query_of(sequence), search.wanted());
+  if (!match || match->tokens_count < kSharedMin) return;
+  PrefixHit hit{.kind = PrefixHit::Kind::store, .tokens_count = match->tokens_count, .stored = *match};
+  // Held until it is loaded, so that it is not evicted for this request.
+  if (match->tier == Tier::warm) hit.held = store->hold(match->id);
+  search.consider(hit, match->fetch_ms + parts_.transfer.load_ms(match->bytes));
+}
+
+void PrefixFinder::consider_other_slots(Search& search) const {
+  const Sequence& sequence = search.sequence();
+  const std::int32_t own_count = search.best().tokens_count;
+  const bool has_slot = parts_.slots.find_of(sequence.job.session).has_value();
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    const Slot& slot = parts_.slots[i];
+    if (slot.is_empty() || slot.is_of(sequence.job.session) || !may_share(sequence, slot) ||
+        reuse_check_.is_being_verified(i)) {
+      continue;
+    }
+    const std::int32_t count = search.usable_of_slot(i, slot.unmoved());
+    if (count <= own_count || (!slot.is_of(sequence.job.forked_from) && count < kSharedMin)) continue;
+    const bool is_copied = !parts_.shape().is_unified && (has_slot || !can_take_over(slot, count));
+    // A copy is made by saving a state, which has only the window at the end of the slot.
+    if (is_copied && !parts_.shape().can_truncate && count < size_of(slot.tokens)) continue;
+    search.consider({.kind = PrefixHit::Kind::slot, .tokens_count = count, .slot = i},
+                    is_copied ? copy_ms(slot.tokens.size()) : 0);
+  }
+}
+
+// Whether the sequence may use the tokens of another sequence's slot. In reproducible mode only the session that it was forked
+// from has computed them in the same way.
+bool PrefixFinder::may_share(const Sequence& sequence, const Slot& slot) const {
+  if (slot.is_ephemeral) return false;
+  if (parts_.options.is_reproducible || slot.owner.is_private) return slot.is_of(sequence.job.forked_from);
+  return slot.owner.is_public || slot.owner.tenant.value == sequence.job.flow.tenant;
+}
+
+double PrefixFinder::compute_ms(std::int32_t tokens, std::int32_t cached) const {
+  const double known_ms = parts_.step_model.prefill_ms(tokens, cached);
+  return known_ms > 0 ? known_ms : kComputeMsPerToken * tokens;
+}
+
+double PrefixFinder::copy_ms(std::size_t tokens) const {
+  return parts_.transfer.copy_ms(tokens * parts_.shape().kv_bytes_per_token);
+}
+
+// Waits only if the common prefix is at least half of the other prompt. An interactive request does not wait for a background
+// one.
+RequestId PrefixFinder::find_running(const Sequence& sequence, const PrefixHit& hit) const {
+  if (!parts_.shape().can_truncate || parts_.options.is_reproducible) return {};
+  const std::span<const Token> wanted = wanted_of(sequence);
+  for (const SequencePtr& pointer : parts_.sequences) {
+    const Sequence& other = *pointer;
+    if (!other.is_running() || other.generated() > 0) continue;
+    if (other.job.is_background && !sequence.job.is_background) continue;
+    const Slot& slot = parts_.slot_of(other);
+    if (!may_share(sequence, slot)) continue;
+    const std::size_t common = std::min(kv::common_prefix(other.chain, wanted), slot.moved_from);
+    const auto added = static_cast<std::int32_t>(common) - hit.tokens_count;
+    if (added < sched::kFastChunk || common <= slot.tokens.size() || 2 * common < other.chain.size()) continue;
+    const bool is_copied = !parts_.shape().is_unified;
+    if (is_copied && copy_ms(other.chain.size()) > compute_ms(added, hit.tokens_count)) continue;
+    return other.job.id;
+  }
+  return {};
+}
+
+}  // namespace uma::engine

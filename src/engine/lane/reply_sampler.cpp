@@ -1,0 +1,84 @@
+#include "engine/lane/reply_sampler.h"
+
+#include "llm/logits.h"
+#include "llm/token_constraint.h"
+
+namespace uma::engine {
+
+void ReplySampler::sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn) {
+  const std::span<float> logits = parts_.context.logits(row);
+  if (logits.empty()) {
+    ends_.finish(sequence, FinishReason::error, Error{ErrorCode::runtime_decode, "the library returned no logits for a token"});
+    return;
+  }
+  if (!llm::are_sound(logits)) {
+    sequence.is_unsound = true;
+    return calls_.set_unsound();
+  }
+  sequence.is_recomputing = false;
+  parts_.stats.logits_rows_total.add();
+  if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
+  ends_.contain(sequence, [&] { push_token(sequence, choose_token(sequence, logits, drawn), now); });
+}
+
+void ReplySampler::sample_first(Sequence& sequence, std::span<float> logits) {
+  parts_.stats.logits_rows_total.add();
+  parts_.stats.logits_copied_total.add();
+  if (parts_.options.on_logits) parts_.options.on_logits(sequence.job.id, logits);
+  ends_.contain(sequence, [&] { push_token(sequence, choose_token(sequence, logits, -1), parts_.clock.now()); });
+}
+
+Token ReplySampler::choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn) {
+  // Copied, because the sampler changes the logits.
+  if (sequence.reply.wants_logprobs()) raw_logits_.assign(logits.begin(), logits.end());
+  if (drawn < 0) return sequence.sampler.sample(logits);
+  const auto row = static_cast<std::size_t>(drawn);
+  return sequence.sampler.verify(logits, sequence.draft.tokens[row], sequence.draft.distributions[row]);
+}
+
+void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
+  if (token == kNoToken) {
+    if (sequence.sampler.constraint()->can_end()) return ends_.finish(sequence, FinishReason::stop);
+    return ends_.finish(
+        sequence, FinishReason::error,
+        Error{ErrorCode::runtime_decode, "no token of the model can continue the reply according to its grammar"});
+  }
+  if (parts_.vocab.is_end_of_generation(token)) return ends_.finish(sequence, FinishReason::stop);
+  sequence.chain.push_back(token);
+  sequence.sampler.accept(token);
+  parts_.stats.tokens_total.add();
+  parts_.shares.charge(sequence.job.flow, 1);
+  record_latency(sequence, now);
+
+  using Next = chat::ReplyStream::Next;
+  const Next next = sequence.reply.push(token, raw_logits_, sequence.sampler, *sequence.job.sink);
+  const bool is_full = shifter_.is_full(sequence) && !shifter_.droppable_turns(sequence);
+  if (next == Next::slow_client) {
+    ends_.finish(sequence, FinishReason::slow_consumer);
+  } else if (next == Next::stop || sequence.sampler.is_complete()) {
+    ends_.finish(sequence, FinishReason::stop);
+  } else if (sequence.generated() >= sequence.job.tokens_max || is_full) {
+    ends_.finish(sequence, FinishReason::length);
+  }
+}
+
+void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {
+  if (sequence.generated() == 1) {
+    sequence.first_token_at = now;
+    sequence.usage.ttft_ms = to_ms(now - sequence.job.received);
+    parts_.stats.ttft.record_ms(sequence.usage.ttft_ms);
+    if (const TimePoint due = targets_.first_token_due(sequence); due != kNever) count_slo(now <= due);
+  } else {
+    const double gap_ms = to_ms(now - sequence.last_token_at);
+    parts_.stats.inter_token.record_ms(gap_ms);
+    sequence.gap_ms = sequence.gap_ms == 0 ? gap_ms : sequence.gap_ms + (gap_ms - sequence.gap_ms) / 8;
+    count_slo(gap_ms <= targets_.tbt_ms(sequence));
+  }
+  sequence.last_token_at = now;
+}
+
+void ReplySampler::count_slo(bool is_met) {
+  (is_met ? parts_.stats.slo_met_total : parts_.stats.slo_missed_total).add();
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,43 @@
+// Samples tokens from logits and sends their text to the client. Owned by the lane's thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/lane/context_calls.h"
+#include "engine/lane/context_shifter.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/latency_targets.h"
+#include "engine/lane/sequence_ends.h"
+
+namespace uma::engine {
+
+class ReplySampler {
+ public:
+  ReplySampler(const LaneParts& parts, ContextCalls& calls, SequenceEnds& ends, ContextShifter& shifter,
+               const LatencyTargets& targets)
+      : parts_(parts), calls_(calls), ends_(ends), shifter_(shifter), targets_(targets) {}
+
+  // Samples the sequence's next token from a row of the last call. `drawn`: the draft token of this row that the draft model
+  // has drawn at random; negative: there is none.
+  void sample_row(Sequence& sequence, std::int32_t row, TimePoint now, std::int32_t drawn = -1);
+  // Samples the first token from the logits that came with a prompt.
+  void sample_first(Sequence& sequence, std::span<float> logits);
+
+ private:
+  [[nodiscard]] Token choose_token(Sequence& sequence, std::span<float> logits, std::int32_t drawn);
+  void push_token(Sequence& sequence, Token token, TimePoint now);
+  void record_latency(Sequence& sequence, TimePoint now);
+  void count_slo(bool is_met);
+
+  const LaneParts& parts_;
+  ContextCalls& calls_;
+  SequenceEnds& ends_;
+  ContextShifter& shifter_;
+  const LatencyTargets& targets_;
+  std::vector<float> raw_logits_;  // a copy of the row before sampling, for log probabilities
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,132 @@
+// Log probabilities of tokens, and the times between tokens.
+#include <chrono>
+#include <map>
+#include <span>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/lane/lane_test_support.h"
+#include "llm/logprobs.h"
+
+namespace uma::engine {
+namespace {
+
+using ReplySamplerTest = LaneTest;
+
+TEST_F(ReplySamplerTest, RequestsThatAskForATargetCountAsPromises) {
+  make({.row_cost = std::chrono::milliseconds(5)});
+  GenerationJob wants = job(1, "quick please", 4);
+  wants.target_ttft_ms = 1;  // impossible: twelve rows of 5 ms
+  wants.target_tbt_ms = 100;
+  post(std::move(wants));
+  run();
+  EXPECT_EQ(lane_->stats().slo_missed_total.value(), 1u);
+  EXPECT_EQ(lane_->stats().slo_met_total.value(), 3u);
+}
+
+std::vector<Token> chosen_of(const std::vector<TokenLogprobs>& logprobs) {
+  std::vector<Token> tokens;
+  for (const TokenLogprobs& place : logprobs) tokens.push_back(place.chosen.token);
+  return tokens;
+}
+
+TEST_F(ReplySamplerTest, TellsHowLikelyTheTokensWereAndSamplesTheSame) {
+  std::map<std::uint64_t, std::vector<std::vector<float>>> rows;
+  LaneOptions options;
+  options.on_logits = [&](RequestId id, std::span<const float> logits) {
+    rows[id.value].emplace_back(logits.begin(), logits.end());
+  };
+  make({}, options);
+  GenerationJob one = job(1, "once upon");
+  one.sampling.repeat_penalty = 1.5;
+  one.sampling.temperature = 0.8;
+  one.seed = 3;
+  GenerationJob two = one;
+  two.id = RequestId{2};
+  sinks_[2] = std::make_shared<RecordingSink>();
+  two.sink = sinks_[2];
+  two.reply.logprobs = 3;
+  post(std::move(one));
+  post(std::move(two));
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, sinks_[1]->tokens);
+  EXPECT_TRUE(sinks_[1]->logprobs.empty());
+  EXPECT_EQ(chosen_of(sinks_[2]->logprobs), sinks_[2]->tokens);
+  for (std::size_t i = 0; i < sinks_[2]->logprobs.size(); ++i) {
+    const TokenLogprobs& place = sinks_[2]->logprobs[i];
+    ASSERT_EQ(place.top.size(), 3U);
+    const TokenLogprobs by_row = llm::logprobs_of(rows[2][i], place.chosen.token, 3, model_->vocab());
+    EXPECT_EQ(place.chosen.logprob, by_row.chosen.logprob) << "of the model's own logits, whatever the sampler made of them";
+    EXPECT_EQ(place.top[0].token, by_row.top[0].token);
+  }
+}
+
+TEST_F(ReplySamplerTest, DoesNotTellHowLikelyTheTokensOfAStopStringWere) {
+  make({});
+  const std::vector<Token> all = expected("once upon", 8);
+  std::string text;
+  for (const Token token : all) text += static_cast<char>(token);
+  for (const bool streams : {true, false}) {
+    const std::uint64_t id = streams ? 1 : 2;
+    GenerationJob made = job(id, "once upon", 8);
+    made.reply.stream = streams;
+    made.reply.logprobs = 0;
+    made.reply.stop = {text.substr(3, 3)};
+    post(std::move(made));
+    run();
+    const std::size_t shown = text.find(text.substr(3, 3));
+    const std::vector<Token> wanted(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown));
+    if (streams) {
+      EXPECT_EQ(chosen_of(sinks_[id]->logprobs), wanted);
+      EXPECT_TRUE(eos(id).logprobs.empty());
+    } else {
+      EXPECT_TRUE(sinks_[id]->logprobs.empty());
+      EXPECT_EQ(chosen_of(eos(id).logprobs), wanted);
+    }
+  }
+}
+
+TEST_F(ReplySamplerTest, TellsTheRestWithTheEnd) {
+  make({});
+  const std::vector<Token> all = expected("once upon", 4);
+  GenerationJob made = job(1, "once upon", 4);
+  made.reply.logprobs = 0;
+  made.reply.stop = {std::string(1, static_cast<char>(all[3])) + "never"};  // a stop text that holds the last token back
+  post(std::move(made));
+  run();
+  std::vector<Token> told = chosen_of(sinks_[1]->logprobs);
+  EXPECT_EQ(told.size(), 3U);
+  for (const Token token : chosen_of(eos(1).logprobs)) told.push_back(token);
+  EXPECT_EQ(told, all);
+}
+
+TEST_F(ReplySamplerTest, GuessesChangeNothingOfHowLikelyTheTokensWere) {
+  LaneOptions plain;
+  plain.speculates = false;
+  make({}, plain);
+  GenerationJob alone = job(1, "abcabcabc", 12);
+  alone.reply.logprobs = 2;
+  post(std::move(alone));
+  run();
+  const std::vector<TokenLogprobs> without = sinks_[1]->logprobs;
+  const std::vector<Token> right = sinks_[1]->tokens;
+  LaneOptions drafting;
+  drafting.test_drafter = [&](std::span<const Token> chain, std::int32_t count, std::vector<Token>& draft) {
+    const std::size_t said = chain.size() - 9;
+    for (std::size_t i = said; i < right.size() && std::ssize(draft) < count; ++i) draft.push_back(right[i] + (i % 5 == 4));
+  };
+  make({}, drafting);
+  GenerationJob drafted = job(2, "abcabcabc", 12);
+  drafted.reply.logprobs = 2;
+  post(std::move(drafted));
+  run();
+  EXPECT_GT(lane_->stats().drafted_accepted_total.value(), 0U);
+  ASSERT_EQ(chosen_of(sinks_[2]->logprobs), right);
+  for (std::size_t i = 0; i < without.size(); ++i) {
+    EXPECT_EQ(sinks_[2]->logprobs[i].chosen.logprob, without[i].chosen.logprob);
+  }
+}
+
+}  // namespace
+}  // namespace uma::engine

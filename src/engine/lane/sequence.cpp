@@ -1,0 +1,66 @@
+#include "engine/lane/sequence.h"
+
+#include "base/check.h"
+#include "llm/token_constraint.h"
+
+namespace uma::engine {
+
+std::size_t Restore::pieces_wanted() const {
+  const auto& pieces = snapshot().pieces;
+  const auto last = std::ranges::find_if(pieces, [&](const kv::SnapshotPiece& piece) { return piece.end >= tokens_wanted; });
+  return static_cast<std::size_t>(last - pieces.begin() + 1);
+}
+
+Sequence::Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const Token> banned)
+    : job(std::move(from)),
+      prompt_tokens(size_of(job.tokens)),
+      chain(std::move(job.tokens)),
+      sampler(job.sampling, job.seed, banned),
+      reply(std::move(job.reply), vocab, !job.session.empty()) {
+  chain.reserve(chain.size() + static_cast<std::size_t>(job.tokens_max));
+  const std::size_t known = chain.size() > 64 ? chain.size() - 64 : 0;
+  for (std::size_t i = known; i < chain.size(); ++i) sampler.accept(chain[i]);
+  if (job.grammar) sampler.constrain(std::make_unique<llm::TokenConstraint>(job.grammar, vocab, reply.marks()));
+  usage.seed = job.seed;
+}
+
+Token Sequence::token_at(std::int32_t position) const {
+  const auto at = static_cast<std::size_t>(position);
+  return at < chain.size() ? chain[at] : draft.tokens[at - chain.size()];
+}
+
+void Sequence::count_recomputed() {
+  usage.recomputed_tokens += std::exchange(usage.reused_tokens, 0);
+  usage.tier = Tier::none;
+  usage.restore_ms = 0;
+  usage.reuse_reason = "refused";
+}
+
+void Sequence::refuse_stored() {
+  is_refused = true;
+  if (!in_batch) count_recomputed();
+}
+
+void Sequence::enter_batch(TimePoint now, LaneStats& stats) {
+  if (std::exchange(in_batch, true)) return;
+  usage.queue_ms = to_ms(now - job.received);
+  stats.queue_wait.record_ms(usage.queue_ms);
+}
+
+Sequence* SequenceList::find(RequestId id) const {
+  const auto found = std::ranges::find_if(all_, [&](const SequencePtr& sequence) { return sequence->job.id == id; });
+  return found == all_.end() ? nullptr : found->get();
+}
+
+std::int32_t SequenceList::index_of(const Sequence& sequence) const {
+  const auto found = std::ranges::find(all_, &sequence, &SequencePtr::get);
+  UMA_CHECK(found != all_.end());
+  return static_cast<std::int32_t>(found - all_.begin());
+}
+
+bool SequenceList::someone_streams() const {
+  return std::ranges::any_of(all_,
+                             [](const SequencePtr& sequence) { return sequence->is_running() && sequence->generated() > 0; });
+}
+
+}  // namespace uma::engine

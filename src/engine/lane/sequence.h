@@ -1,0 +1,154 @@
+// The state of one generation in a lane, from its arrival to its result.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "chat/reply_stream.h"
+#include "core/event.h"
+#include "core/ids.h"
+#include "engine/lane/generation_job.h"
+#include "engine/lane/lane_stats.h"
+#include "engine/lane/prefill_lane.h"
+#include "kv/snapshot.h"
+#include "kv/state_store.h"
+#include "llm/distribution.h"
+#include "llm/sampler.h"
+#include "sched/draft_control.h"
+#include "sched/ngram_drafter.h"
+
+namespace uma::engine {
+
+[[nodiscard]] inline std::int32_t size_of(const std::vector<Token>& tokens) {
+  return static_cast<std::int32_t>(tokens.size());
+}
+
+// A snapshot that is being loaded into a slot, one piece at a time: a prompt that the prefill lane has computed, or a stored
+// state.
+struct Restore {
+  std::optional<PrefillReport> report;
+  kv::SnapshotPtr stored;
+  kv::StateId id = 0;              // its id in the store; 0: it is not stored
+  std::int32_t tokens_wanted = 0;  // the number of its tokens that the sequence uses
+  std::size_t pieces_loaded = 0;
+  double ms = 0;  // time of reading and loading so far
+
+  [[nodiscard]] const kv::Snapshot& snapshot() const { return report ? *report->snapshot : *stored; }
+  [[nodiscard]] std::size_t pieces_wanted() const;
+  [[nodiscard]] bool is_complete() const { return pieces_loaded == pieces_wanted(); }
+  [[nodiscard]] std::int32_t tokens_loaded_at_end() const { return snapshot().pieces[pieces_wanted() - 1].end; }
+};
+
+// The draft tokens of a sequence, and their acceptance so far.
+struct Draft {
+  std::vector<Token> tokens;                     // verified by the next decode call
+  std::vector<llm::Distribution> distributions;  // the distributions from which they were drawn; empty: the drafts were greedy
+  bool is_of_model = false;                      // the draft comes from the draft model
+  sched::NgramDrafter ngrams;                    // drafts from the sequence's own text
+  sched::DraftControl ngram_control;             // acceptance of drafts from the text
+  sched::DraftControl model_control{sched::kDraftModelPrior};  // acceptance of drafts from the draft model
+
+  [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control; }
+};
+
+struct Sequence {
+  enum class State : std::uint8_t { waiting, running, finished };
+
+  // `banned`: tokens that are never sampled.
+  Sequence(GenerationJob from, const llm::Vocab& vocab, std::span<const Token> banned);
+
+  [[nodiscard]] bool is_waiting() const { return state == State::waiting; }
+  [[nodiscard]] bool is_running() const { return state == State::running; }
+  [[nodiscard]] bool is_finished() const { return state == State::finished; }
+  [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
+  // The token at a position of the chain, or of the draft behind it.
+  [[nodiscard]] Token token_at(std::int32_t position) const;
+  [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
+  [[nodiscard]] bool is_fetching() const { return fetching_since != TimePoint{}; }
+  // Its prompt is offloaded, its state is being restored, or its reuse is being verified: it is in no plan.
+  [[nodiscard]] bool is_blocked() const { return is_offloaded || restoring || is_verified; }
+  // Its snapshot is the only copy of its state.
+  [[nodiscard]] bool is_swapped_out() const { return snapshot != nullptr && snapshot_id == 0; }
+  // The reused tokens count as computed, because they could not be used.
+  void count_recomputed();
+  // From now on no stored state is used for the sequence.
+  void refuse_stored();
+  // The first batch with one of its tokens began.
+  void enter_batch(TimePoint now, LaneStats& stats);
+
+  GenerationJob job;
+  std::int32_t prompt_tokens;
+  std::vector<Token> chain;  // the prompt and the generated tokens; the slot's tokens are its beginning
+  llm::Sampler sampler;
+  chat::ReplyStream reply;
+  Draft draft;
+  State state = State::waiting;
+  std::size_t slot = 0;  // valid while it runs
+  // The state that the sequence resumes from when it gets a slot: its own state while it is swapped out, or a stored one that
+  // was read for it.
+  kv::SnapshotPtr snapshot;
+  kv::StateId snapshot_id = 0;   // its id in the store; 0: it is not stored
+  bool snapshot_is_own = false;  // it is the session's own state, not one with a common prefix
+  double snapshot_ms = 0;        // time of reading it
+  TimePoint fetching_since{};    // since when a stored state is being read; the sequence is not placed meanwhile
+  bool is_refused = false;       // a stored state could not be used, so its tokens are computed
+  Usage usage;
+  bool in_batch = false;          // a batch with one of its tokens has begun
+  bool has_rows = true;           // the next rows can be computed: no image among them waits to be encoded
+  bool is_offloaded = false;      // the prefill lane computes its prompt
+  bool offload_disabled = false;  // its prompt must not be offloaded (again)
+  bool is_verified = false;       // its reuse is being verified
+  bool has_result = false;        // its result was reported
+  bool is_unsound = false;        // its logits were not finite, so it leaves the context
+  bool is_recomputing = false;    // it is being computed again for that reason, and has no new token yet
+  std::optional<Restore> restoring;
+  RequestId waits_for{};  // the request that computes a common prefix for it
+  std::int64_t position_reported = -1;
+  TimePoint waits_since{};  // set while it waits
+  TimePoint keeps_until{};  // a background sequence that has waited for long is not swapped out again until then
+  double gap_ms = 0;        // weighted mean of the time between its tokens (1/8)
+  TimePoint placed_at{};
+  TimePoint first_token_at{};
+  TimePoint last_token_at{};
+};
+
+using SequencePtr = std::unique_ptr<Sequence>;
+
+// The unfinished sequences of a lane, in order of arrival.
+class SequenceList {
+ public:
+  void add(SequencePtr sequence) { all_.push_back(std::move(sequence)); }
+  void remove_finished() {
+    std::erase_if(all_, [](const SequencePtr& sequence) { return sequence->is_finished(); });
+  }
+  // Null: there is no such sequence.
+  [[nodiscard]] Sequence* find(RequestId id) const;
+  // REQUIRES: the sequence is in the list.
+  [[nodiscard]] std::int32_t index_of(const Sequence& sequence) const;
+  // Finds a sequence by the index of a view or of a planned row.
+  [[nodiscard]] Sequence& at(std::int32_t index) const { return *all_[static_cast<std::size_t>(index)]; }
+  // Whether a running sequence generates tokens or is about to.
+  [[nodiscard]] bool someone_streams() const;
+  [[nodiscard]] auto begin() const { return all_.begin(); }
+  [[nodiscard]] auto end() const { return all_.end(); }
+  [[nodiscard]] auto rbegin() const { return all_.rbegin(); }
+  [[nodiscard]] auto rend() const { return all_.rend(); }
+  [[nodiscard]] std::size_t size() const { return all_.size(); }
+  [[nodiscard]] bool is_empty() const { return all_.empty(); }
+
+  // The positions of waiting sequences have changed.
+  void set_reordered() { is_reordered_ = true; }
+  [[nodiscard]] bool take_reordered() { return std::exchange(is_reordered_, false); }
+
+ private:
+  std::vector<SequencePtr> all_;
+  bool is_reordered_ = false;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,85 @@
+#include "engine/lane/sequence_ends.h"
+
+#include <vector>
+
+#include "base/check.h"
+
+namespace uma::engine {
+
+void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
+  UMA_CHECK(!sequence.is_finished());
+  if (sequence.is_offloaded) parts_.recall(sequence);
+  sequence.restoring.reset();
+  reuse_check_.end(sequence);
+  leave_context(sequence);
+  sequence.state = Sequence::State::finished;
+  parts_.shares.leave(sequence.job.flow);
+  parts_.sequences.set_reordered();
+  if (error) parts_.stats.requests_failed_total.add();
+  // Published before the result, because the session's next request looks for the lane that holds it.
+  parts_.slots.publish();
+  GenerationResult result = result_of(sequence, reason, std::move(error));
+  sequence.has_result = true;
+  on_result_(std::move(result));
+}
+
+void SequenceEnds::leave_context(Sequence& sequence) {
+  if (sequence.is_running()) {
+    eviction_.leave(sequence);
+    const double service_ms = to_ms(parts_.clock.now() - sequence.placed_at);
+    service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
+    return;
+  }
+  parts_.stats.queue_depth.add(-1);
+  if (sequence.is_swapped_out()) {
+    parts_.stats.swapped_sequences.add(-1);
+    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.snapshot->bytes()));
+  }
+}
+
+GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason, std::optional<Error> error) {
+  chat::ReplyStream::End reply = sequence.reply.finish();
+  if (reason == FinishReason::stop && reply.has_tool_calls) reason = FinishReason::tool_calls;
+  const std::int32_t generated = sequence.generated();
+  Usage& usage = sequence.usage;
+  usage.completion_tokens = generated;
+  usage.reasoning_tokens = sequence.reply.reasoning_tokens();
+  if (generated > 1) {
+    const double ms = to_ms(sequence.last_token_at - sequence.first_token_at);
+    if (ms > 0) usage.tokens_per_s = (generated - 1) * 1000.0 / ms;
+  }
+  GenerationResult result{
+      .id = sequence.job.id,
+      .generated = std::vector<Token>(sequence.chain.begin() + sequence.prompt_tokens, sequence.chain.end()),
+      .dropped_turns = usage.dropped_turns,
+      .reply = std::move(reply.content),
+      .reply_extra = std::move(reply.message_extra),
+      .terminal = {}};
+  if (error && generated == 0) {
+    result.terminal = FailureEvent{std::move(*error)};
+  } else {
+    result.terminal = EosEvent{.reason = reason,
+                               .usage = usage,
+                               .text = std::move(reply.text),
+                               .error = std::move(error),
+                               .parts = std::move(reply.parts),
+                               .logprobs = std::move(reply.logprobs)};
+  }
+  return result;
+}
+
+void SequenceEnds::fail_thrown(Sequence& sequence, const Error& error) {
+  run_noting([&] {
+    if (sequence.is_running()) parts_.slots.clear(sequence.slot);
+    if (!sequence.is_finished()) finish(sequence, FinishReason::error, error);
+  });
+  if (std::exchange(sequence.has_result, true)) return;
+  sequence.state = Sequence::State::finished;
+  report_failed(sequence.job.id, EosEvent{.reason = FinishReason::error, .usage = {}, .text = {}, .error = error});
+}
+
+void SequenceEnds::report_failed(RequestId id, Event terminal) {
+  on_result_({.id = id, .generated = {}, .reply = {}, .reply_extra = {}, .terminal = std::move(terminal)});
+}
+
+}  // namespace uma::engine

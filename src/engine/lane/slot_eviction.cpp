@@ -1,0 +1,137 @@
+#include "engine/lane/slot_eviction.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "engine/lane/state_transfer.h"
+#include "kv/tier_policy.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr double kWaitMaxMs = 2000;  // how long a request waits until a state is written to disk
+
+}  // namespace
+
+bool SlotEviction::is_worth_storing(const Slot& slot) const {
+  if (parts_.options.store == nullptr || slot.is_ephemeral || slot.was_moved()) return false;
+  if (size_of(slot.tokens) < parts_.options.stored_tokens_min) return false;
+  if (!slot.owner.session.empty()) return true;
+  // A state without a session is not worth a pause of streams, and writing to memory for the first time is slow.
+  const StateSize size = state_size(parts_.shape(), size_of(slot.tokens));
+  return !parts_.sequences.someone_streams() || parts_.pool.has(size.piece_bytes, size.pieces);
+}
+
+// No other state is evicted from memory for a state without a session.
+std::optional<ByteBudget::Share> SlotEviction::reserve(std::size_t index, kv::GiveWay how) {
+  const std::uint64_t bytes = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index));
+  const bool is_of_session = !parts_.slots[index].owner.session.empty();
+  return is_of_session ? parts_.options.store->make_room(bytes, how) : parts_.pool.reserve(bytes);
+}
+
+void SlotEviction::store(std::size_t index) {
+  if (!is_worth_storing(parts_.slots[index])) return;
+  if (auto reserved = reserve(index, kv::GiveWay::at_once)) {
+    store(index, std::move(*reserved));
+  } else {
+    report_not_stored(index);
+  }
+}
+
+void SlotEviction::store(std::size_t index, ByteBudget::Share reserved) {
+  const Slot& slot = parts_.slots[index];
+  const TimePoint began = parts_.clock.now();
+  auto snapshot =
+      save_sequence(parts_.context, static_cast<std::int32_t>(index), slot.tokens, parts_.pool, std::move(reserved));
+  if (!snapshot) {
+    log_warning("session {}: its state could not be saved and will be computed again: {}", log_name(slot.owner.session),
+                snapshot.error().message);
+    return;
+  }
+  parts_.options.store->put(slot.owner, std::move(*snapshot));
+  const double ms = to_ms(parts_.clock.now() - began);
+  log_debug("lane {}: stored {} tokens of slot {} in {:.1f} ms", parts_.options.index, slot.tokens.size(), index, ms);
+  parts_.stats.save.record_ms(ms);
+}
+
+void SlotEviction::report_not_stored(std::size_t index) {
+  const Slot& slot = parts_.slots[index];
+  if (slot.owner.session.empty()) return;
+  log_warning("session {}: there is no memory for the state of its {} tokens, so they will be computed again",
+              slot.owner.session.value, slot.tokens.size());
+  parts_.options.store->note_dropped();
+}
+
+bool SlotEviction::store_by_disk(std::size_t index) {
+  const Slot& slot = parts_.slots[index];
+  if (slot.owner.session.empty() || !is_worth_storing(slot)) {
+    store(index);
+    return true;
+  }
+  if (auto reserved = reserve(index, kv::GiveWay::by_disk)) {
+    store(index, std::move(*reserved));
+    return true;
+  }
+  const TimePoint now = parts_.clock.now();
+  const bool may_fit = state_reservation_bytes(parts_.context, static_cast<std::int32_t>(index)) <= parts_.pool.bytes_max();
+  if (wanted_since_ == kNever) wanted_since_ = now;
+  is_waiting_ = may_fit && now < wanted_since_ + from_ms(kWaitMaxMs);
+  if (!is_waiting_) report_not_stored(index);
+  return !is_waiting_;
+}
+
+bool SlotEviction::evict_idle(kv::GiveWay how, std::span<const std::size_t> except) {
+  std::vector<kv::StateView> idle;
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    const Slot& slot = parts_.slots[i];
+    if (slot.is_running || slot.is_empty() || std::ranges::contains(except, i)) continue;
+    idle.push_back({.id = i,
+                    .bytes = slot.tokens.size() * parts_.shape().kv_bytes_per_token,
+                    .tokens_count = slot.tokens.size(),
+                    .uses = slot.uses,
+                    .idle_s = to_ms(parts_.clock.now() - slot.last_used) / 1000});
+  }
+  const kv::StateView* least = kv::least_valuable(idle, parts_.options.eviction);
+  if (least == nullptr) return false;
+  if (how == kv::GiveWay::at_once) {
+    store(least->id);
+  } else if (!store_by_disk(least->id)) {
+    return false;
+  }
+  parts_.slots.clear(least->id);
+  return true;
+}
+
+void SlotEviction::leave(const Sequence& sequence) {
+  const Slot& slot = parts_.slot_of(sequence);
+  parts_.slots.release(sequence.slot, parts_.clock.now());
+  const LaneOptions& options = parts_.options;
+  const bool stays = options.store != nullptr && !slot.is_ephemeral && !options.is_reproducible &&
+                     size_of(slot.tokens) >= options.stored_tokens_min;
+  if (sequence.job.session.empty() && !stays) {
+    parts_.slots.clear(sequence.slot);
+  } else if (!parts_.shape().can_truncate) {
+    store(sequence.slot);
+  }
+}
+
+void SlotEviction::store_all() {
+  for (std::size_t i = 0; i < parts_.slots.size(); ++i) {
+    if (parts_.slots[i].is_empty()) continue;
+    if (is_worth_storing(parts_.slots[i])) {
+      auto reserved = reserve(i, kv::GiveWay::by_disk);
+      const auto has_come = [&] { return reserved || (reserved = reserve(i, kv::GiveWay::by_disk)); };
+      if (!reserved && parts_.options.wait_for_disk) parts_.options.wait_for_disk(has_come);
+      if (reserved) {
+        store(i, std::move(*reserved));
+      } else {
+        report_not_stored(i);
+      }
+    }
+    parts_.slots.clear(i);
+  }
+}
+
+}  // namespace uma::engine

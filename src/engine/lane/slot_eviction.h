@@ -1,0 +1,51 @@
+// Moves states out of the context: stores the states of slots, and chooses the idle slot to evict for a request. Owned by the
+// lane's thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "base/clock.h"
+#include "core/ids.h"
+#include "engine/lane/lane_parts.h"
+#include "kv/state_store.h"
+
+namespace uma::engine {
+
+class SlotEviction {
+ public:
+  explicit SlotEviction(const LaneParts& parts) : parts_(parts) {}
+
+  // Copies the slot's state to the store, if it is worth storing and memory is free.
+  void store(std::size_t index);
+  // Copies the slot's state to the store for a request that needs the slot: the request waits while other states are written to
+  // disk to free memory. False: it has to wait. After a limit the state is dropped.
+  [[nodiscard]] bool store_by_disk(std::size_t index);
+  // Frees the least valuable idle slot that is not in `except`. False: there is none, or its state has to wait.
+  [[nodiscard]] bool evict_idle(kv::GiveWay how, std::span<const std::size_t> except = {});
+  // The sequence has ended. A session keeps its slot for its next turn; the tokens of a one-shot request stay while they may be
+  // the prefix of another request. A state that cannot be cut is also stored at the end of each turn, as a checkpoint.
+  void leave(const Sequence& sequence);
+  // The lane ends: stores all states that are worth it, and waits for memory as in LaneOptions::wait_for_disk.
+  void store_all();
+
+  // The next request waits until a state is written to disk.
+  [[nodiscard]] bool is_waiting() const { return is_waiting_; }
+  // Called when admission begins, and when it has placed a request or ended.
+  void begin_admission() { is_waiting_ = false; }
+  void end_wait() { wanted_since_ = kNever; }
+
+ private:
+  [[nodiscard]] bool is_worth_storing(const Slot& slot) const;
+  [[nodiscard]] std::optional<ByteBudget::Share> reserve(std::size_t index, kv::GiveWay how);
+  void store(std::size_t index, ByteBudget::Share reserved);
+  void report_not_stored(std::size_t index);
+
+  const LaneParts& parts_;
+  bool is_waiting_ = false;
+  TimePoint wanted_since_ = kNever;  // when the wait began
+};
+
+}  // namespace uma::engine

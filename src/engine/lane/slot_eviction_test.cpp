@@ -1,0 +1,130 @@
+// Evicted slots: where their states go, and how their sessions resume.
+#include <chrono>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "engine/lane/lane_test_support.h"
+
+namespace uma::engine {
+namespace {
+
+using SlotEvictionTest = StoreLaneTest;
+
+TEST_F(SlotEvictionTest, AnIdleSessionGivesItsSlotAndIsRecomputedLater) {
+  make({.sequences = 1});
+  post(of_session("s", job(1, "abc")));
+  run();
+  EXPECT_TRUE(lane_->holds({"s"}));
+  post(job(2, "somebody else"));
+  run();
+  EXPECT_FALSE(lane_->holds({"s"}));
+  post(of_session("s", job(3, "abc")));
+  run();
+  EXPECT_EQ(sinks_[3]->tokens, expected("abc"));
+  EXPECT_EQ(eos(3).usage.tier, Tier::none);
+}
+
+TEST_F(SlotEvictionTest, ASessionThatLostItsSlotGoesOnFromMemory) {
+  make_with_store({.sequences = 2});
+  ask(1, kPrompt, "s");
+  clock_.advance(std::chrono::minutes(5));
+  ask(2, "first other", "t");
+  ask(3, "second other", "u");
+  const EosEvent& again = ask(4, kPrompt, "s");
+  EXPECT_EQ(again.usage.tier, Tier::warm);
+  EXPECT_EQ(again.usage.reuse_reason, "warm");
+  EXPECT_EQ(again.usage.reused_tokens, static_cast<std::int32_t>(kPrompt.size()) - 1);
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none) << "it lives in the context now";
+}
+
+TEST_F(SlotEvictionTest, AtItsEndItWaitsForTheDiskWhereMemoryHasNoRoom) {
+  int waits = 0;
+  LaneOptions options;
+  options.store = &store_;
+  options.stored_tokens_min = 4;
+  options.wait_for_disk = [&](const std::function<bool()>& is_done) {
+    ++waits;
+    EXPECT_FALSE(is_done());
+    work_on_disk();
+    EXPECT_TRUE(is_done());
+  };
+  make({.sequences = 2}, std::move(options));
+  ask(1, kPrompt, "s");
+  ask(2, kPrompt, "t");
+  store_.limit_memory({.at_rest = 0, .in_all = state_memory()});
+  lane_->close();
+  lane_->cancel_all();
+  EXPECT_EQ(waits, 1) << "the first one finds room";
+  work_on_disk();
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::cold);
+}
+
+TEST_F(SlotEvictionTest, ARequestWaitsForItsSlotsStateToFindMemory) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  store_.limit_memory({.at_rest = 0, .in_all = state_memory()});
+  auto others = store_.pool().reserve(state_memory());
+  ASSERT_TRUE(others);
+  post(of_session("t", job(2, "another")));
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_TRUE(sinks_[2]->tokens.empty()) << "it waits";
+  others.reset();
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected("another"));
+  work_on_disk();
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+}
+
+TEST_F(SlotEvictionTest, WithMemoryForOneStateASlotIsEmptiedBeforeTheNextStateIsRead) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  ask(2, "quite another beginning of a text", "t");
+  store_.limit_memory({.at_rest = 0, .in_all = state_memory() * 3 / 2});
+  work_on_disk();
+  ASSERT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::cold);
+  GenerationJob again = job(3, kPrompt);
+  again.session = SessionId{"s"};
+  const TimePoint began = clock_.now();
+  post(std::move(again));
+  for (int i = 0; i < 100 && !results_.contains(3); ++i) {
+    step();
+    work_on_disk();
+  }
+  ASSERT_TRUE(results_.contains(3));
+  EXPECT_LT(clock_.now() - began, std::chrono::seconds(1));
+  EXPECT_EQ(eos(3).usage.tier, Tier::cold);
+  EXPECT_EQ(sinks_[3]->tokens, expected(kPrompt));
+  EXPECT_EQ(store_.states_of(SessionId{"t"}).tier, Tier::cold);
+  EXPECT_EQ(store_.stats().dropped_total.value(), 0u);
+}
+
+TEST_F(SlotEvictionTest, AStateThatFindsNoMemoryForLongIsGivenUp) {
+  make_with_store({.sequences = 1});
+  ask(1, kPrompt, "s");
+  store_.limit_memory({.at_rest = 0, .in_all = state_memory()});
+  const auto others = store_.pool().reserve(state_memory());
+  ASSERT_TRUE(others);
+  const TimePoint began = clock_.now();
+  ask(2, "another", "t");
+  EXPECT_GE(clock_.now() - began, std::chrono::seconds(2));
+  EXPECT_LE(clock_.now() - began, std::chrono::seconds(3));
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
+  EXPECT_EQ(ask(3, kPrompt, "s").usage.reused_tokens, 0) << "it is computed again";
+}
+
+TEST_F(SlotEvictionTest, AnEphemeralSessionTakesNoRoomOutsideItsSlot) {
+  make_with_store({.sequences = 2});
+  ask(1, kPrompt, "s", "a", true);
+  EXPECT_EQ(ask(2, kPrompt, "s", "a", true).usage.tier, Tier::hot);
+  EXPECT_EQ(ask(3, kPrompt, "").usage.reused_tokens, 0) << "nobody begins with it";
+  clock_.advance(std::chrono::minutes(5));
+  ask(4, "first other", "t");
+  ask(5, "second other", "u");
+  EXPECT_EQ(store_.states_of(SessionId{"s"}).tier, Tier::none);
+  EXPECT_EQ(ask(6, kPrompt, "s", "a", true).usage.reuse_reason, "prefix") << "what the one-shot request computed";
+}
+
+}  // namespace
+}  // namespace uma::engine

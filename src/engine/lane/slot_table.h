@@ -1,0 +1,121 @@
+// The slots of a context: the tokens that the context has cached for each of its sequences, and their owners. All changes of
+// the caches go through this table. Owned by the lane's thread, except for the published part.
+//
+// Invariants: (1) A slot's tokens are exactly those that the context has cached for its sequence. (2) A slot belongs to at most
+// one running sequence, or to one idle session, or is empty, or has the tokens of an ended one-shot request. (3) In a unified
+// context the number of used cells, with shared ones counted once, never exceeds the context's. (4) Cells that a context shift
+// has moved stay in their session's slot: they are neither saved nor shared (docs/decisions/0018).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "core/ids.h"
+#include "engine/lane/cell_ledger.h"
+#include "kv/state_owner.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+struct Slot {
+  static constexpr std::size_t kNowhere = std::numeric_limits<std::size_t>::max();
+
+  std::vector<Token> tokens;  // cached in the context
+  kv::StateOwner owner;       // the owner of the tokens; without a session: an ended one-shot request
+  bool is_running = false;
+  bool is_ephemeral = false;          // never stored
+  std::size_t moved_from = kNowhere;  // tokens from here on were moved by a context shift
+  std::uint32_t uses = 0;
+  TimePoint last_used{};
+
+  [[nodiscard]] bool is_empty() const { return tokens.empty(); }
+  [[nodiscard]] bool is_of(const SessionId& session) const { return !session.empty() && owner.session == session; }
+  [[nodiscard]] bool was_moved() const { return moved_from < tokens.size(); }
+  // The tokens whose cells have not been moved.
+  [[nodiscard]] std::span<const Token> unmoved() const { return std::span(tokens).first(std::min(moved_from, tokens.size())); }
+};
+
+class SlotTable {
+ public:
+  // `context` outlives the table. `can_shift`: turns may be removed from the middle of a slot.
+  SlotTable(llm::Context& context, bool can_shift);
+
+  [[nodiscard]] std::size_t size() const { return slots_.size(); }
+  [[nodiscard]] const Slot& operator[](std::size_t index) const { return slots_[index]; }
+  [[nodiscard]] auto begin() const { return slots_.begin(); }
+  [[nodiscard]] auto end() const { return slots_.end(); }
+  // The session's slot; absent: it has none, or `session` is empty.
+  [[nodiscard]] std::optional<std::size_t> find_of(const SessionId& session) const;
+  // The lowest empty slot; the library computes neighbouring slots faster.
+  [[nodiscard]] std::optional<std::size_t> find_empty() const;
+  // The number of used cells.
+  [[nodiscard]] std::int64_t cells_used() const;
+
+  // --- Ownership
+  // A sequence begins to run in the slot.
+  void claim(std::size_t index, kv::StateOwner owner, bool is_ephemeral);
+  // The slot's sequence has ended or leaves the context; the tokens stay.
+  void release(std::size_t index, TimePoint now);
+  // Removes the owner of the tokens.
+  void disown(std::size_t index) { slots_[index].owner = {}; }
+
+  // --- Caches
+  // The context has computed or loaded these tokens at the end of the slot.
+  void append(std::size_t index, std::span<const Token> tokens);
+  // The context has dropped all but the first `count` tokens.
+  void keep(std::size_t index, std::size_t count);
+  // Drops all but the first `count` tokens. False: the context cannot, and the slot is empty.
+  bool cut(std::size_t index, std::size_t count);
+  // Removes the tokens [begin, end) and moves up the tokens behind them. False, and nothing has changed: the context cannot, or
+  // another slot shares cells that would move.
+  [[nodiscard]] bool shift(std::size_t index, std::size_t begin, std::size_t end);
+  // The empty slot `to` shares the first `count` cells of `from`. REQUIRES: a unified context.
+  void share(std::size_t from, std::size_t to, std::size_t count, TimePoint now);
+  // Counts a use of the slot's tokens.
+  void touch(std::size_t index, TimePoint now);
+  // Empties the slot; its owner keeps it.
+  void drop(std::size_t index);
+  // Empties the slot and removes its owner.
+  void clear(std::size_t index);
+  // After a failed call: takes over from the context the tokens that it kept of a running sequence's chain. The last token of
+  // the chain is computed again, because its logits were lost with the call.
+  void resync(std::size_t index, std::span<const Token> chain);
+  // Sets the number of cells that the spare sequence uses.
+  void set_spare_rows(std::size_t count);
+
+  // --- Any thread, as of the last publish().
+  [[nodiscard]] bool holds(const SessionId& session) const;
+  // The size of the session's cached tokens.
+  [[nodiscard]] std::uint64_t bytes_of(const SessionId& session) const;
+
+  // Publishes the sessions of this table to other threads, if they have changed.
+  void publish();
+  [[nodiscard]] std::int64_t hot_sessions() const;
+  [[nodiscard]] std::int64_t running() const;
+  void check_invariants() const;
+
+ private:
+  [[nodiscard]] const llm::ContextShape& shape() const { return context_.shape(); }
+
+  llm::Context& context_;
+  const bool can_shift_;
+
+  // Owned by the lane's thread.
+  std::vector<Slot> slots_;
+  CellLedger cells_;          // the last entry is the spare sequence's
+  bool has_changed_ = false;  // since publish()
+
+  // Shared.
+  mutable Mutex mutex_;
+  std::unordered_map<SessionId, std::size_t> published_ GUARDED_BY(mutex_);  // sessions and their cached tokens
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,50 @@
+// Adds draft tokens to decode rows and verifies them. Owned by the lane's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/lane/context_calls.h"
+#include "engine/lane/lane_parts.h"
+#include "engine/lane/model_drafter.h"
+#include "engine/lane/reply_sampler.h"
+#include "sched/plan_batch.h"
+
+namespace uma::engine {
+
+class Speculation {
+ public:
+  Speculation(const LaneParts& parts, ContextCalls& calls, ReplySampler& sampler)
+      : parts_(parts), calls_(calls), sampler_(sampler) {}
+
+  // Call it before the first step. The drafter's model drafts tokens where a sequence's own text has no draft.
+  void use_model(std::unique_ptr<ModelDrafter> drafter) { drafter_ = std::move(drafter); }
+  // Adds draft tokens to the planned decode rows where they are likely to be faster.
+  void add_drafts(std::vector<sched::PlanRow>& decode);
+  // Samples from the rows of a sequence one after another, as long as the draft token after a row equals the sampled one. The
+  // tokens are those that would be sampled without a draft, with the same random numbers. Draft tokens that the draft model has
+  // drawn at random are accepted at random: the tokens may differ, but have the same distribution. Drops the cells of rejected
+  // tokens.
+  void verify(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
+  void check_invariants() {
+    if (drafter_) drafter_->check_invariants();
+  }
+
+ private:
+  [[nodiscard]] std::int32_t tokens_possible(const Sequence& sequence, std::int32_t rows_left) const;
+  void draft_from_text(Sequence& sequence, std::int32_t tokens_max, double token_ms);
+  void draft_from_model(std::vector<sched::PlanRow>& decode, double token_ms, std::int32_t rows_left);
+  [[nodiscard]] std::int32_t sample_rows(Sequence& sequence, std::int32_t row, std::int32_t rows, TimePoint now);
+
+  const LaneParts& parts_;
+  ContextCalls& calls_;
+  ReplySampler& sampler_;
+  std::unique_ptr<ModelDrafter> drafter_;  // null: there is no draft model
+  std::vector<ModelDrafter::Candidate> candidates_;
+  std::uint32_t calls_count_ = 0;
+  bool can_truncate_ = true;  // the context can drop the end of a sequence, as rejected draft tokens require
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,102 @@
+#include "engine/lane/state_transfer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace uma::engine {
+namespace {
+
+// The number of tokens in a piece: small enough to load it between two ticks, large enough to cost little; all tokens if the
+// context has no pieces.
+std::int32_t piece_tokens(const llm::ContextShape& shape, std::int32_t length) {
+  return shape.knows_pieces() ? std::clamp(shape.sequence_cells_max / 8, 16, 512) : length;
+}
+
+// Besides the keys and values, the library writes a few numbers for each cell and layer.
+std::size_t piece_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
+  constexpr std::size_t kPerCell = 32;
+  constexpr std::size_t kFixed = std::size_t{8} << 10;
+  return static_cast<std::size_t>(tokens) * (shape.kv_bytes_per_token + kPerCell) + kFixed;
+}
+
+}  // namespace
+
+StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens) {
+  const std::int32_t step = std::min(tokens, piece_tokens(shape, tokens));
+  return {.piece_bytes = piece_bytes(shape, step), .pieces = static_cast<std::size_t>((tokens + step - 1) / step)};
+}
+
+std::uint64_t prompt_reservation_bytes(const llm::ContextShape& shape, std::int32_t tokens) {
+  const std::uint64_t with = static_cast<std::uint64_t>(tokens) * sizeof(Token);
+  if (!shape.can_truncate) return kv::BytePool::room_for(shape.sequence_bytes_max + piece_bytes(shape, 0)) + with;
+  const std::int32_t step = piece_tokens(shape, tokens);
+  const std::int32_t rest = tokens % step;
+  return static_cast<std::uint64_t>(tokens / step) * kv::BytePool::room_for(piece_bytes(shape, step)) +
+         (rest > 0 ? kv::BytePool::room_for(piece_bytes(shape, rest)) : 0) + with;
+}
+
+std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequence) {
+  const std::int32_t tokens = context.sequence_length(sequence);
+  if (context.shape().can_truncate) return prompt_reservation_bytes(context.shape(), tokens);
+  return kv::BytePool::room_for(context.state_bytes(sequence)) + static_cast<std::uint64_t>(tokens) * sizeof(Token);
+}
+
+Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
+                                     kv::BytePool& pool, ByteBudget::Share reservation) {
+  const auto length = static_cast<std::int32_t>(tokens.size());
+  UMA_CHECK(length > 0 && context.sequence_length(sequence) == length);
+  kv::Snapshot snapshot;
+  snapshot.identity = context.state_identity();
+  snapshot.tokens.assign(tokens.begin(), tokens.end());
+  const std::int32_t step = piece_tokens(context.shape(), length);
+  for (std::int32_t begin = 0; begin < length; begin += step) {
+    const std::int32_t end = std::min(length, begin + step);
+    const std::size_t bytes = context.shape().can_truncate ? piece_bytes(context.shape(), end - begin)
+                                                           : static_cast<std::size_t>(context.state_bytes(sequence));
+    kv::SnapshotPiece& piece = snapshot.pieces.emplace_back(begin, end, pool.take(bytes));
+    if (auto saved = context.save_state(sequence, begin, end, piece.bytes); !saved) return std::unexpected(saved.error());
+  }
+  snapshot.room = std::move(reservation);
+  if (snapshot.room.bytes() < snapshot.bytes()) pool.correct(snapshot.room, snapshot.bytes());
+  return snapshot;
+}
+
+Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece) {
+  return context.load_state(sequence, piece.begin, piece.end, context.fit_state(piece.bytes));
+}
+
+Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::Snapshot& snapshot,
+                                    std::size_t piece, const kv::BytePool& pool) {
+  if (piece == 0) {
+    if (auto fits = kv::check_fits(snapshot, context.state_identity()); !fits) return fits;
+  }
+  const kv::SnapshotPiece& next = snapshot.pieces[piece];
+  auto loaded = context.load_state(sequence, next.begin, next.end, next.bytes);
+  if (loaded || piece > 0) return loaded;
+  // The snapshot may come from a context with another number of sequences. Other readers need it unchanged.
+  const auto reservation = pool.reserve(next.bytes.size());
+  if (!reservation) return fail(ErrorCode::limit_wait, "there is no free memory to convert a copy of the state");
+  Bytes copy = next.bytes;
+  return context.load_state(sequence, next.begin, next.end, context.fit_state(copy));
+}
+
+Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to, std::span<const Token> tokens,
+                             kv::BytePool& pool, ByteBudget::Share reservation) {
+  auto snapshot = save_sequence(context, from, tokens, pool, std::move(reservation));
+  if (!snapshot) return std::unexpected(snapshot.error());
+  auto restored = restore_sequence(context, to, *snapshot);
+  kv::recycle(std::move(*snapshot), pool);
+  return restored;
+}
+
+Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::Snapshot& snapshot) {
+  if (auto verdict = kv::check_fits(snapshot, context.state_identity()); !verdict) return verdict;
+  for (kv::SnapshotPiece& piece : snapshot.pieces) {
+    if (auto loaded = restore_piece(context, sequence, piece); !loaded) return loaded;
+  }
+  return Unit{};
+}
+
+}  // namespace uma::engine

@@ -1,0 +1,45 @@
+// Saves and restores a sequence of a context as a Snapshot. Called by the lane that owns the context.
+#pragma once
+
+#include <span>
+
+#include "core/error.h"
+#include "kv/byte_pool.h"
+#include "kv/snapshot.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+// Saves a sequence whose cache holds exactly `tokens`, in memory of the pool that `reservation` covers. In a unified context
+// that can be cut anywhere the snapshot has pieces of at most 512 tokens, which can be loaded between ticks; other contexts
+// save whole sequences only. The sequence stays.
+[[nodiscard]] Expected<kv::Snapshot> save_sequence(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens,
+                                                   kv::BytePool& pool, ByteBudget::Share reservation);
+// The approximate bytes of the state of so many tokens in a pool, and the number of its pieces.
+struct StateSize {
+  std::size_t piece_bytes = 0;
+  std::size_t pieces = 0;
+};
+[[nodiscard]] StateSize state_size(const llm::ContextShape& shape, std::int32_t tokens);
+// The bytes to reserve for the state of a sequence as it is now, and for the state of a prompt of so many tokens in a context
+// of this shape.
+[[nodiscard]] std::uint64_t state_reservation_bytes(llm::Context& context, std::int32_t sequence);
+[[nodiscard]] std::uint64_t prompt_reservation_bytes(const llm::ContextShape& shape, std::int32_t tokens);
+
+// Loads the next piece of a snapshot into `sequence`, which holds the pieces before it. The format of the piece may change. On
+// failure the sequence is empty.
+[[nodiscard]] Expected<Unit> restore_piece(llm::Context& context, std::int32_t sequence, kv::SnapshotPiece& piece);
+// Loads a piece of a shared snapshot, which does not change. If the snapshot comes from a context with another number of
+// sequences, a copy is loaded, for which the pool must have memory.
+[[nodiscard]] Expected<Unit> restore_shared_piece(llm::Context& context, std::int32_t sequence, const kv::Snapshot& snapshot,
+                                                  std::size_t piece, const kv::BytePool& pool);
+
+// Makes the empty sequence `to` a copy of `from`, whose cache holds exactly `tokens`, by way of the pool, in memory that
+// `reservation` covers. Takes as long as saving and loading. On failure `to` is empty.
+[[nodiscard]] Expected<Unit> copy_sequence(llm::Context& context, std::int32_t from, std::int32_t to,
+                                           std::span<const Token> tokens, kv::BytePool& pool, ByteBudget::Share reservation);
+
+// Loads a snapshot into the empty `sequence`. The format of the snapshot may change. On failure the sequence is empty.
+[[nodiscard]] Expected<Unit> restore_sequence(llm::Context& context, std::int32_t sequence, kv::Snapshot& snapshot);
+
+}  // namespace uma::engine

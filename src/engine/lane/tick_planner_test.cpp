@@ -1,0 +1,207 @@
+// The content of a tick, and its beginning.
+#include <chrono>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/lane/lane_test_support.h"
+
+namespace uma::engine {
+namespace {
+
+using TickPlannerTest = LaneTest;
+
+TEST_F(TickPlannerTest, PrefillNeverHoldsUpADecodingSequence) {
+  make({.cells = 4000, .sequences = 2, .batch_rows_max = 64});
+  post(job(1, "stream", 200));
+  lane_->step();
+  lane_->step();
+  post(job(2, std::string(600, 'p'), 4));
+  for (int i = 0; i < 10; ++i) {
+    const std::size_t before = sinks_[1]->tokens.size();
+    lane_->step();
+    EXPECT_EQ(sinks_[1]->tokens.size(), before + 1) << "one token in every tick";
+  }
+  run();
+  EXPECT_EQ(sinks_[2]->tokens, expected(std::string(600, 'p'), 4));
+}
+
+TEST_F(TickPlannerTest, AWantedFirstTokenComesBeforeOthersOfTheTenantButNotBeforeATenantWithLessWork) {
+  for (const bool is_of_one_tenant : {true, false}) {
+    make({.cells = 4096, .sequences = 3, .row_cost = std::chrono::milliseconds(1)});
+    GenerationJob stream = job(1, "a stream", 200);
+    stream.flow = {"busy", 1};
+    post(std::move(stream));
+    for (int i = 0; i < 20; ++i) step();
+    GenerationJob quiet = job(2, std::string(100, 'q'), 2);
+    quiet.flow = {is_of_one_tenant ? "busy" : "quiet", 2};
+    post(std::move(quiet));
+    step();
+    GenerationJob hurried = job(3, std::string(100, 'h'), 2);
+    hurried.flow = {"busy", 1};
+    hurried.target_ttft_ms = 3'600'000;
+    post(std::move(hurried));
+    while (sinks_[2]->tokens.empty() && sinks_[3]->tokens.empty()) step();
+    EXPECT_EQ(sinks_[3]->tokens.empty(), !is_of_one_tenant);
+    run();
+  }
+}
+
+TEST_F(TickPlannerTest, AWantedTimeBetweenTokensShortensTicksByHalfAtMost) {
+  std::vector<std::int64_t> steps;
+  for (const double wanted_ms : {0.0, 20.0, 1e-6}) {
+    LaneOptions options;
+    options.target_tbt_ms = 40;
+    make({.cells = 4096, .sequences = 2, .row_cost = std::chrono::milliseconds(1)}, std::move(options));
+    GenerationJob stream = job(1, "a stream", 400);
+    stream.target_tbt_ms = wanted_ms;
+    post(std::move(stream));
+    for (int i = 0; i < 20; ++i) step();
+    post(job(2, std::string(300, 'p'), 1));
+    std::int64_t count = 0;
+    for (; sinks_[2]->tokens.empty(); ++count) step();
+    steps.push_back(count);
+    run();
+  }
+  EXPECT_GT(steps[1], steps[0]);
+  EXPECT_EQ(steps[2], steps[1]) << "no shorter than half";
+}
+
+TEST_F(TickPlannerTest, ABandwidthBudgetSpacesTheTicks) {
+  LaneOptions options;
+  options.weights = {.always = 1'000'000};
+  options.bmt_budget_gbps = 0.1;  // 100 kB a ms: a tick every 10 ms
+  make({}, std::move(options));
+  post(job(1, "hello", 20));
+  const TimePoint began = clock_.now();
+  run();
+  EXPECT_EQ(sinks_[1]->tokens, expected("hello", 20));
+  EXPECT_GE(to_ms(clock_.now() - began), 19 * 10);
+  EXPECT_LT(to_ms(clock_.now() - began), 19 * 10 + 40);
+  EXPECT_GE(lane_->stats().bytes_moved_total.value(), 20'000'000u);
+}
+
+LaneOptions with_target_tbt(double ms) {
+  LaneOptions options;
+  options.target_tbt_ms = ms;
+  return options;
+}
+
+// A planner with sequences in given states; nothing is computed.
+class TickPlannerAlone : public ::testing::Test {
+ protected:
+  // Adds a sequence in the slot with its index, with so many cached tokens.
+  Sequence& add(std::int32_t tokens, std::int32_t cached, std::int32_t generated = 0, const std::string& tenant = "a") {
+    GenerationJob job;
+    const std::size_t slot = sequences_.size();
+    job.id = RequestId{slot + 1};
+    job.flow = {tenant, slot};
+    job.tokens.assign(static_cast<std::size_t>(tokens - generated), 'x');
+    job.received = clock_.now();
+    shares_.enter(job.flow);
+    auto sequence = std::make_unique<Sequence>(std::move(job), vocab_, std::span<const Token>());
+    sequence->chain.resize(static_cast<std::size_t>(tokens), 'y');
+    sequence->state = Sequence::State::running;
+    sequence->slot = slot;
+    slots_.append(slot, std::span(sequence->chain).first(static_cast<std::size_t>(cached)));
+    Sequence& added = *sequence;
+    sequences_.add(std::move(sequence));
+    return added;
+  }
+
+  SimClock clock_;
+  LaneOptions options_ = with_target_tbt(40);
+  testing::FakeVocab vocab_;
+  FakeContext context_{{.cells = 4000}};
+  kv::BytePool pool_{0};
+  LaneStats stats_;
+  CoreShare cores_{1, 0};
+  sched::BandwidthBudget bandwidth_{0};
+  const std::shared_ptr<Mailbox<LaneCommand>> inbox_ = std::make_shared<Mailbox<LaneCommand>>();
+  const std::unique_ptr<PrefillLane> no_prefill_;
+  sched::StepModel step_model_;
+  sched::FairShare shares_;
+  TransferCost transfer_;
+  SequenceList sequences_;
+  SlotTable slots_{context_, true};
+  const LaneParts parts_{.options = options_,
+                         .vocab = vocab_,
+                         .clock = clock_,
+                         .context = context_,
+                         .family = 0,
+                         .pool = pool_,
+                         .stats = stats_,
+                         .cores = cores_,
+                         .bandwidth = bandwidth_,
+                         .inbox = inbox_,
+                         .prefill = no_prefill_,
+                         .step_model = step_model_,
+                         .shares = shares_,
+                         .transfer = transfer_,
+                         .sequences = sequences_,
+                         .slots = slots_};
+  const LatencyTargets targets_{options_, step_model_};
+  TickPlanner planner_{parts_, targets_};
+};
+
+TEST_F(TickPlannerAlone, SeesWhatCanBeComputed) {
+  add(20, 5);
+  add(20, 19, 3);
+  add(20, 5).is_offloaded = true;
+  add(20, 5).state = Sequence::State::waiting;
+  planner_.build_views(clock_.now());
+  ASSERT_EQ(planner_.views().size(), 2u);
+  EXPECT_EQ(planner_.views()[0].pending_tokens, 15);
+  EXPECT_FALSE(planner_.views()[0].decodes);
+  EXPECT_TRUE(planner_.views()[1].decodes);
+  EXPECT_TRUE(planner_.someone_decodes());
+}
+
+TEST_F(TickPlannerAlone, TheFirstTickAfterIdlenessWaitsForMoreAMoment) {
+  sched::StepShape prompt;
+  prompt.add_chunk(15, 0);
+  for (int i = 0; i < 20; ++i) step_model_.observe(prompt, 100);
+  add(20, 5);
+  planner_.build_views(clock_.now());
+  const auto until = planner_.waits_until(clock_.now(), false);
+  ASSERT_TRUE(until);
+  EXPECT_GT(*until, clock_.now());
+  EXPECT_LE(*until, clock_.now() + std::chrono::milliseconds(1));
+  EXPECT_EQ(planner_.waits_until(*until, false), std::nullopt) << "none has come";
+}
+
+TEST_F(TickPlannerAlone, AStreamThatIsUnderWayIsNotHeldUp) {
+  add(20, 19, 3).in_batch = true;
+  planner_.build_views(clock_.now());
+  EXPECT_EQ(planner_.waits_until(clock_.now(), false), std::nullopt);
+  const sched::BatchPlan& plan = planner_.plan(0, false);
+  ASSERT_EQ(plan.decode.size(), 1u);
+  EXPECT_TRUE(plan.prefill.empty());
+}
+
+TEST_F(TickPlannerAlone, ATickIsShorterForAStreamThatIsBehind) {
+  Sequence& stream = add(20, 19, 3);
+  planner_.build_views(clock_.now());
+  EXPECT_EQ(planner_.tick_target_ms(), 40);
+  stream.gap_ms = 50;
+  EXPECT_EQ(planner_.tick_target_ms(), 30);
+  stream.gap_ms = 500;
+  EXPECT_EQ(planner_.tick_target_ms(), 20) << "by half at most";
+  stream.job.is_background = true;
+  EXPECT_EQ(planner_.tick_target_ms(), 40) << "nobody waits for it";
+}
+
+TEST_F(TickPlannerAlone, AWantedFirstTokenMakesAPromptDueWhereItsTenantHasItsTurn) {
+  Sequence& wants = add(20, 5);
+  wants.job.target_ttft_ms = 100;
+  planner_.build_views(clock_.now());
+  EXPECT_EQ(planner_.prompt_due(wants), clock_.now() + std::chrono::milliseconds(100));
+  EXPECT_EQ(planner_.views()[0].due_ms, 100);
+  add(20, 5, 0, "b");
+  shares_.charge(wants.job.flow, 1000);
+  planner_.build_views(clock_.now());
+  EXPECT_EQ(planner_.prompt_due(wants), kNever) << "less was done for the other tenant";
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,56 @@
+// A cache of compiled grammars for one model: clients send the same tools and schemas again and again, and all choices of a
+// request share theirs. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "chat/chat.h"
+#include "core/error.h"
+#include "core/request.h"
+#include "grammar/grammar.h"
+
+namespace uma::engine {
+
+// The grammars of a reply; null: no constraint.
+struct ReplyGrammars {
+  std::shared_ptr<const grammar::Grammar> whole;  // for the whole text: a grammar, a schema or a forced tool call
+  std::shared_ptr<const grammar::Grammar> calls;  // for the text behind the mark of an optional tool call
+
+  [[nodiscard]] std::size_t bytes() const { return (whole ? whole->bytes() : 0) + (calls ? calls->bytes() : 0); }
+};
+
+// Whether a reply with these options needs a grammar.
+[[nodiscard]] bool needs_grammars(const GenerateOptions& options);
+// Compiles the grammars. `schema_field` is the request's name for the schema of its reply. Errors: E_PROTO_003 with the field.
+[[nodiscard]] Expected<ReplyGrammars> compile_grammars(const chat::ChatFormat& format, const GenerateOptions& options,
+                                                       std::string_view schema_field);
+
+class GrammarCache {
+ public:
+  explicit GrammarCache(std::size_t bytes_max = 16ul << 20) : bytes_max_(bytes_max) {}
+
+  // As compile_grammars(). REQUIRES: the same format in every call. Errors are cached, too.
+  [[nodiscard]] Expected<ReplyGrammars> compile(const chat::ChatFormat& format, const GenerateOptions& options,
+                                                std::string_view schema_field = "response_format.json_schema.schema");
+
+ private:
+  struct Entry {
+    std::string key;
+    Expected<ReplyGrammars> grammars;
+    std::size_t bytes = 0;
+  };
+
+  const std::size_t bytes_max_;
+  Mutex mutex_;
+  std::size_t bytes_ GUARDED_BY(mutex_) = 0;
+  std::list<Entry> entries_ GUARDED_BY(mutex_);  // least recently used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> found_ GUARDED_BY(mutex_);
+};
+
+}  // namespace uma::engine

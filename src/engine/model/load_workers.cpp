@@ -1,0 +1,107 @@
+#include "engine/model/load_workers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/lane/model_drafter.h"
+#include "llm/footprint.h"
+#include "llm/llama_model.h"
+
+namespace uma::engine {
+
+namespace {
+
+// Whether a sequence computed in `from` can continue in `to`. Both contexts are empty before and after.
+bool can_hand_over(llm::Context& from, llm::Context& to) {
+  if (from.state_identity() != to.state_identity()) return false;
+  const llm::BatchRow row{.token = 0, .position = 0, .sequence = 0, .wants_logits = false};
+  Bytes state;
+  const auto computed = from.decode(std::span(&row, 1), nullptr);
+  const bool moved = computed && *computed == llm::DecodeStatus::done && from.save_state(0, 0, 1, state) &&
+                     to.load_state(0, 0, 1, to.fit_state(state));
+  return from.truncate(0, 0) && to.truncate(0, 0) && moved;
+}
+
+// Makes a context that computes prompts for `decodes`; null if its state cannot be handed over. For most models it has one
+// sequence; models with several caches accept only the state of a context with as many sequences.
+std::unique_ptr<llm::Context> make_prefill_context(const llm::Model& model, llm::ContextOptions options,
+                                                   llm::Context& decodes) {
+  const llm::ContextShape& shape = decodes.shape();
+  options.layout = shape.is_unified ? llm::KvLayout::unified : llm::KvLayout::split;
+  options.has_spare = false;
+  for (const std::int32_t sequences : {1, shape.sequences + (shape.spare >= 0 ? 1 : 0)}) {
+    options.sequences = sequences;
+    options.cells = shape.is_unified ? shape.sequence_cells_max : shape.sequence_cells_max * sequences;
+    auto context = model.new_context(options);
+    if (context && can_hand_over(**context, decodes)) return std::move(*context);
+    if (!context)
+      log_warning("prompts are computed beside streams: the second context for them failed: {}", context.error().message);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Expected<LoadedWorkers> load_workers(const LoadWorkersOptions& options, const std::function<bool(double)>& on_progress) {
+  LoadedWorkers loaded;
+  loaded.copies = options.replicates ? options.workers : 1;
+  loaded.threads = options.threads;
+  loaded.tasks = options.tasks;
+  loaded.threads_beside_prefill = options.threads_beside_prefill;
+  std::shared_ptr<const llm::Model> model;
+  const bool drafts = !options.draft_path.empty();
+  const double loads = loaded.copies + (drafts ? 1 : 0);
+  const auto load_model = [&](const std::string& path, std::int32_t index, bool shares_file) {
+    const auto report = [&, index](double progress) { return on_progress((index + progress) / loads); };
+    return llm::load_llama_model(path, {.on_progress = report, .shares_file = shares_file});
+  };
+  for (std::int32_t i = 0; i < options.workers; ++i) {
+    if (i == 0 && options.weights != nullptr && !options.replicates) {
+      model = options.weights;
+    } else if (i < loaded.copies) {
+      auto copy = load_model(options.path, i, !options.replicates);
+      if (!copy) return std::unexpected(copy.error());
+      model = std::move(*copy);
+    }
+    if (i < loaded.copies) loaded.weight_bytes += model->facts().memory_bytes;
+    if (i == 0) loaded.model = model;
+    if (model->facts().capability != Capability::chat) {
+      auto context = model->new_embedding(llm::embedding_options(options.context));
+      if (!context) return std::unexpected(context.error());
+      loaded.context_bytes += (*context)->shape().memory_bytes;
+      loaded.embeddings.push_back(std::move(*context));
+      continue;
+    }
+    auto context = model->new_context(options.context);
+    if (!context) return std::unexpected(context.error());
+    WorkerContexts& worker = loaded.workers.emplace_back(std::move(*context));
+    loaded.context_bytes += worker.decode->shape().memory_bytes;
+    if (options.lanes && options.context.sequences > 1) {
+      worker.prefill = make_prefill_context(*model, options.context, *worker.decode);
+      if (worker.prefill) loaded.context_bytes += worker.prefill->shape().memory_bytes;
+    }
+  }
+  if (!options.projector_path.empty()) {
+    // Images are encoded while others stream, so half of a worker's threads are left for the streams.
+    auto projector = loaded.model->load_projector(options.projector_path, std::max(1, options.context.threads / 2));
+    if (!projector) return std::unexpected(projector.error());
+    loaded.projector = std::move(*projector);
+  }
+  if (!drafts) return loaded;
+  if (loaded.workers.empty())
+    return fail(ErrorCode::model_load, "an embedding model generates no tokens: remove the draft model");
+  auto draft = load_model(options.draft_path, loaded.copies, true);
+  if (!draft) return std::unexpected(draft.error());
+  loaded.weight_bytes += (*draft)->facts().memory_bytes;
+  if (auto same = check_same_vocabulary(loaded.model->vocab(), (*draft)->vocab()); !same) return std::unexpected(same.error());
+  for (WorkerContexts& worker : loaded.workers) {
+    auto context = make_draft_context(**draft, worker.decode->shape(), options.context);
+    if (!context) return std::unexpected(context.error());
+    worker.draft = std::move(*context);
+    loaded.context_bytes += worker.draft->shape().memory_bytes;
+  }
+  return loaded;
+}
+
+}  // namespace uma::engine

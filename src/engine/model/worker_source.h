@@ -1,0 +1,111 @@
+// The interface through which the engine gets workers. The engine does not know how models are found and loaded, or where their
+// memory comes from.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/service.h"
+#include "core/session_info.h"
+#include "kv/state_store.h"
+#include "llm/model.h"
+
+namespace uma::engine {
+
+// One worker's contexts.
+struct WorkerContexts {
+  std::unique_ptr<llm::Context> decode;
+  std::unique_ptr<llm::Context> prefill;  // for long prompts; null: the worker has one lane
+  std::unique_ptr<llm::Context> draft;    // for a draft model, which it keeps alive; null: there is no draft model
+};
+
+// A model and its contexts: `workers` for a chat model, `embeddings` for other models.
+struct LoadedWorkers {
+  std::shared_ptr<void> reservation = nullptr;  // the memory of the contexts; released after all members below
+  std::shared_ptr<const llm::Model> model;  // shared with the lanes and the router, which read it until the last of them ends
+  std::vector<WorkerContexts> workers;
+  std::unique_ptr<llm::Projector> projector{};  // encodes the model's images; null: the model reads no images
+  std::vector<std::unique_ptr<llm::EmbeddingContext>> embeddings;
+  std::map<std::string, std::string> tasks;  // the tasks of an embedding model: the prefix of each task by its name
+  std::uint64_t weight_bytes = 0;            // size of the weights, without the projector's
+  std::uint64_t context_bytes = 0;           // size of the contexts
+  std::int32_t copies = 1;   // copies of the weights in memory: one, or one for each worker, kept alive by its contexts
+  std::int32_t threads = 1;  // compute threads of each worker
+  std::int32_t threads_beside_prefill = 0;  // threads kept for streams while prompts are computed; 0: the two lanes take turns
+};
+
+// The use of a model, from which the source decides what to load and to retire.
+struct ModelUsage {
+  std::string name;
+  std::int64_t uses = 0;                // leases
+  std::int64_t waiting = 0;             // requests that wait for the model
+  std::int64_t background_uses = 0;     // number of `uses` by background requests
+  std::int64_t background_waiting = 0;  // number of `waiting` background requests
+  std::int64_t queued = 0;              // requests with a lease for which no worker has a free slot
+  double idle_s = 0;                    // time since the last use
+  bool is_loaded = false;
+};
+
+// Memory of the states in the state store, in bytes.
+struct StoredStates {
+  std::uint64_t bytes = 0;      // current size, including states that are being moved
+  std::uint64_t bytes_max = 0;  // configured maximum, without states that are being moved
+};
+
+// The engine as the source sees it.
+class WorkerHost {
+ public:
+  virtual ~WorkerHost() = default;
+  // Any thread. `progress` from 0 to 1.
+  virtual void on_load_progress(const std::string& model, double progress) = 0;
+  // Any thread. Called exactly once for each load.
+  virtual void on_loaded(const std::string& model, Expected<LoadedWorkers> loaded) = 0;
+  // A thread of the source. Adds workers to a loaded model, which is not retired before this returns.
+  virtual void add_workers(const std::string& model, LoadedWorkers more) = 0;
+  // A thread of the source. Frees all workers but the first `count`. False: the model is in use, and nothing has changed.
+  [[nodiscard]] virtual bool shrink_workers(const std::string& model, std::size_t count) = 0;
+  // Any thread. The load waits for `bytes` of memory; 0: it continues.
+  virtual void on_load_queued(const std::string& model, std::uint64_t bytes) = 0;
+  // Any thread. The memory of stored states.
+  [[nodiscard]] virtual StoredStates stored() = 0;
+  // Any thread. Limits the memory of stored states; the excess is written to disk soon (kv::StateStore::limit_memory).
+  virtual void limit_stored(kv::MemoryLimit limit) = 0;
+  // A thread of the source. Takes the model out of service and returns when its memory is free. Its states go to the state
+  // store as fast as the store has memory for them. False: the model is in use, or not loaded.
+  [[nodiscard]] virtual bool retire(const std::string& model) = 0;
+  // Any thread. From now on background requests wait even if the model is loaded, so that it becomes free; false: they do not
+  // wait any more.
+  virtual void hold_background(const std::string& model, bool holds) = 0;
+  // A thread of the source. The use of all models that were requested.
+  [[nodiscard]] virtual std::vector<ModelUsage> usage() = 0;
+};
+
+class WorkerSource {
+ public:
+  virtual ~WorkerSource() = default;
+  // Any thread. The name of the model that clients mean by `name`; empty: the default model. Errors: E_MODEL_001.
+  [[nodiscard]] virtual Expected<std::string> resolve(const std::string& name) const = 0;
+  // Any thread. All models that clients may name, with the details that are known without loading them.
+  [[nodiscard]] virtual std::vector<ModelInfo> list() const = 0;
+  // Any thread. Adds the source's numbers.
+  virtual void add_metrics(MetricsSnapshot& snapshot) const = 0;
+  // Called before all methods below.
+  virtual void start(WorkerHost& host) = 0;
+  // Any thread; does not block. Begins to load a model, by its own name. REQUIRES: it is not loaded.
+  virtual void load(const std::string& model) = 0;
+  // Any thread; does not block. Retires a model; an error if it is in use.
+  virtual void unload(const std::string& model, Reply<Unit> reply) = 0;
+  // Any thread; does not block. No request waits for the load any more.
+  virtual void cancel_load(const std::string& model) = 0;
+  // Any thread; does not block. Every worker of the model has requests that wait for a slot.
+  virtual void report_backlog(const std::string& model) = 0;
+  // Cancels loads in progress. Returns when the host is not called any more.
+  virtual void stop() = 0;
+};
+
+}  // namespace uma::engine

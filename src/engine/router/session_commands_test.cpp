@@ -1,0 +1,440 @@
+// Sessions of an earlier daemon, and the session commands of clients.
+#include <chrono>
+#include <format>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "engine/router/router_test_support.h"
+
+namespace uma::engine {
+namespace {
+
+TEST_F(RouterTest, SessionsGoOnWhereTheyWere) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record.pending = {'!'};
+  std::vector<Token> tokens = record.chain;
+  tokens.push_back('!');
+  start();
+  EXPECT_EQ(router_->sessions_count(), 1);
+  load();
+  const auto sink = generate("tale");
+  EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, tokens, 5));
+  EXPECT_EQ(kept("a")->turns.size(), 2u);
+  EXPECT_EQ(kept("a")->chain.size(), 11u);
+  EXPECT_TRUE(get("tale")->text.starts_with("once!"));
+}
+
+TEST_F(RouterTest, ListsComeInPagesOldestFirst) {
+  for (int i = 0; i < 5; ++i) left_behind(std::format("s{}", i)).created_s = 5 - i;
+  left_behind("foreign").tenant = TenantId{"other"};
+  start();
+  const auto page = [&](SessionListRequest request) { return sessions().list(kTenant, request); };
+  const auto ids_of = [](const SessionList& list) {
+    std::string ids;
+    for (const SessionInfo& session : list.sessions) ids += session.id.value + " ";
+    return ids;
+  };
+  const auto first = page({.limit = 3});
+  EXPECT_EQ(ids_of(*first), "s4 s3 s2 ");
+  EXPECT_TRUE(first->has_more);
+  const auto rest = page({.after = "s2", .limit = 3});
+  EXPECT_EQ(ids_of(*rest), "s1 s0 ");
+  EXPECT_FALSE(rest->has_more);
+  EXPECT_FALSE(page({.limit = 5})->has_more);
+  EXPECT_EQ(page({.after = "foreign"}).error().code, ErrorCode::session_unknown);
+  EXPECT_TRUE(end("s3"));
+  EXPECT_EQ(ids_of(*page({})), "s4 s2 s1 s0 ");
+}
+
+TEST_F(RouterTest, BeforeTheModelIsLoadedTheyAreThereAlready) {
+  kv::SessionRecord& record = left_behind("a");
+  record.chain = {testing::kFakeBos, 'x', 'y'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0},
+                  {.tokens_begin = 2, .reply_begin = 3, .messages_begin = 0}};
+  left_behind("b").mode = SessionMode::chat;
+  start();
+  EXPECT_EQ(list().size(), 2u);
+  EXPECT_EQ(list()[0].worker, -1);
+  EXPECT_TRUE(get("b"));
+  const auto fork = wait_for(sessions().fork(kTenant, "a", "fork"));
+  EXPECT_EQ(fork->turns, 2);
+  const auto rewound = rewind("a", 0);
+  EXPECT_EQ(rewound->turns, 1);
+  EXPECT_TRUE(end("b"));
+  const auto detail = begin(sessions().get(kTenant, "fork"));
+  settle();
+  EXPECT_FALSE(*detail) << "the model knows what its tokens say";
+  load();
+  settle();
+  EXPECT_EQ((*detail)->value().text, "xy");
+  EXPECT_EQ(generate("fork")->tokens.size(), 5u);
+  EXPECT_EQ(disk_.size(), 2u);
+}
+
+TEST_F(RouterTest, AReplyThatTheTemplateWritesDifferentlyLaterIsCutFromTheChain) {
+  model_ = std::make_shared<FakeModel>(FakeOptions{
+      .cells = 1024,
+      .sequences = 4,
+      .has_chat_template = true,
+      .chat_template =
+          "{% for m in messages %}<|im_start|>{{ m.content[:2] if m.role == 'assistant' else m.content }}<|im_end|>{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>{% endif %}"});
+  left_behind("a").mode = SessionMode::chat;
+  start();
+  load();
+  const auto prompt = [&] { return kv::all_tokens(*kept("a")); };
+  const auto written_at_once = [&] {
+    std::vector<ChatMessage> messages = kept("a")->messages;
+    messages.insert(messages.end(), kept("a")->pending_messages.begin(), kept("a")->pending_messages.end());
+    return written(messages);
+  };
+
+  ASSERT_TRUE(append("a"));
+  const std::vector<Token> first_prompt = prompt();
+  const std::vector<Token> first = generate("a")->tokens;
+  EXPECT_EQ(first, fake_continuation(kRouterOptions, first_prompt, 5));
+  ASSERT_TRUE(append("a"));
+  EXPECT_EQ(prompt(), written_at_once()) << "as a client sees it that sends all messages at once";
+  ASSERT_TRUE(append("a"));
+  EXPECT_EQ(prompt(), written_at_once());
+  ASSERT_EQ(kept("a")->turns.size(), 1u);
+  EXPECT_EQ(kept("a")->turns[0].reply_begin, static_cast<std::int32_t>(first_prompt.size())) << "all before the reply is kept";
+  const std::vector<Token> second_prompt = prompt();
+  const std::vector<Token> second = generate("a")->tokens;
+  EXPECT_EQ(second, fake_continuation(kRouterOptions, second_prompt, 5));
+  EXPECT_EQ(generate("a", 5, /*regenerate=*/true)->tokens, second);
+
+  ASSERT_TRUE(rewind("a", 0));
+  EXPECT_EQ(kept("a")->turns.size(), 1u);
+  EXPECT_EQ(generate("a", 5, /*regenerate=*/true)->tokens, first) << "from the first prompt again";
+  EXPECT_EQ(kept("a")->turns.size(), 1u);
+}
+
+TEST_F(RouterTest, TheirTimeToLiveHasGoneOn) {
+  for (const char* id : {"a", "b", "c"}) left_behind(id).ttl_s = 60;
+  records_["a"].last_used_s -= 1000;
+  records_["b"].last_used_s -= 50;
+  records_["c"].last_used_s += 1000;  // the clock was put back
+  left_behind("d").last_used_s -= 100'000;
+  start();
+  settle();
+  EXPECT_EQ(kept("a"), nullptr);
+  EXPECT_EQ(router_->sessions_count(), 3);
+  clock_.advance(std::chrono::seconds(11));
+  settle();
+  EXPECT_EQ(kept("b"), nullptr);
+  clock_.advance(std::chrono::seconds(50));
+  settle();
+  EXPECT_EQ(kept("c"), nullptr);
+  EXPECT_EQ(disk_.size(), 1u);
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeForgottenIsWhole) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  catalog_.is_full = true;
+  const auto refused = end("tale");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::io_short_write);
+  ASSERT_EQ(list().size(), 1u);
+  EXPECT_EQ(get("tale")->text, "once");
+  catalog_.is_full = false;
+  EXPECT_EQ(generate("tale")->tokens.size(), 5u);
+  EXPECT_TRUE(end("tale"));
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(disk_.size(), 0u);
+  EXPECT_EQ(end("tale").error().code, ErrorCode::session_unknown);
+}
+
+TEST_F(RouterTest, ASessionThatEndsTakesWhatRunsAndWaitsWithIt) {
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  const auto sink = begin_long_reply("a");
+  ASSERT_FALSE(sink->tokens.empty());
+  const auto ended = begin(sessions().end(kTenant, "a"));
+  const auto ended_again = begin(sessions().end(kTenant, "a"));
+  EXPECT_FALSE(*ended || *ended_again) << "its reply has not ended";
+  settle();
+  EXPECT_TRUE(ended->value() && ended_again->value());
+  EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(disk_.size(), 0u);
+}
+
+TEST_F(RouterTest, AnEndThatFailsLeavesTheReplyThatItCancelled) {
+  left_behind("a").pending = {testing::kFakeBos, 'x'};
+  start();
+  load();
+  const auto sink = begin_long_reply("a");
+  const auto ended = begin(sessions().end(kTenant, "a"));
+  for (int i = 0; i < 20 && kept("a")->turns.empty(); ++i) {
+    lane().step();
+    router_->step();
+  }
+  catalog_.is_full = true;
+  settle();
+  ASSERT_TRUE(*ended);
+  EXPECT_FALSE(ended->value());
+  EXPECT_EQ(kept("a")->chain.size(), 2 + sink->tokens.size());
+  EXPECT_EQ(get("a")->info.turns, 1);
+}
+
+TEST_F(RouterTest, ATimeToLiveThatCouldNotBeKeptIsTriedAgain) {
+  left_behind("a").ttl_s = 60;
+  start();
+  load();
+  catalog_.is_full = true;
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_EQ(list().size(), 1u);
+  catalog_.is_full = false;
+  settle();
+  EXPECT_EQ(disk_.size(), 1u);
+  clock_.advance(std::chrono::seconds(61));
+  settle();
+  EXPECT_TRUE(list().empty());
+  EXPECT_EQ(disk_.size(), 0u);
+}
+
+TEST_F(RouterTest, SessionsBeyondTheDaemonsLimitAndATenantsQuotaAreRefused) {
+  const TenantId other{"other"};
+  limits_ = {.max_sessions = 4, .tenant_sessions_max = 3};
+  left_behind("a");
+  start();
+  load();
+  EXPECT_TRUE(create_text(kTenant, "b"));
+  catalog_.is_full = true;
+  EXPECT_EQ(create_text(kTenant).error().code, ErrorCode::io_short_write) << "what is not kept does not count";
+  catalog_.is_full = false;
+  EXPECT_TRUE(fork("a"));
+  EXPECT_EQ(create_text(kTenant).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create_text(other, "b"));
+  EXPECT_EQ(create_text(other).error().code, ErrorCode::limit_sessions) << "all tenants' together";
+  EXPECT_FALSE(end("a", other)) << "another tenant's";
+  EXPECT_TRUE(end("b"));
+  EXPECT_TRUE(create_text(kTenant));
+  EXPECT_EQ(list().size(), 3u);
+}
+
+TEST_F(RouterTest, TokensBeyondATenantsQuotaAreRefused) {
+  limits_.tenant_tokens_max = 100;
+  left_behind("a").chain = std::vector<Token>(60, 'x');
+  left_behind("b").chain = std::vector<Token>(20, 'x');
+  records_["a"].turns = records_["b"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  EXPECT_EQ(append("b", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(fork("a").error().code, ErrorCode::limit_quota);
+  EXPECT_EQ(create_text(kTenant, "", std::string(30, 'y')).error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(create_text(kTenant)) << "it keeps no tokens";
+  EXPECT_TRUE(create_text(TenantId{"other"}, "", std::string(90, 'y')));
+  EXPECT_TRUE(append("b", std::string(15, 'y')));
+  // A reply that begins below the quota is kept whole; the next one is refused.
+  EXPECT_EQ(generate("b", 20)->tokens.size(), 20u);
+  const auto refused = generate("b");
+  ASSERT_TRUE(refused->has_failed());
+  EXPECT_EQ(refused->error().code, ErrorCode::limit_quota);
+  EXPECT_TRUE(end("a"));
+  EXPECT_EQ(generate("b")->tokens.size(), 5u);
+}
+
+TEST_F(RouterTest, InputsOfOneMomentDoNotPassAQuotaTogether) {
+  limits_.tenant_tokens_max = 100;
+  for (const char* id : {"a", "b"}) left_behind(id).pending = std::vector<Token>(10, 'x');
+  start();
+  load();
+  const auto append_many = [&](const char* id) {
+    return begin(sessions().append(kTenant, {.session = id, .input = {.text = std::string(60, 'y'), .messages = {}}}));
+  };
+  const auto first = append_many("a");
+  const auto second = append_many("b");
+  settle();
+  EXPECT_NE(first->value().has_value(), second->value().has_value());
+}
+
+TEST_F(RouterTest, ATouchIsKept) {
+  left_behind("a").ttl_s = 60;
+  start();
+  clock_.advance(std::chrono::seconds(50));
+  EXPECT_TRUE(wait_for(sessions().touch(kTenant, "a")));
+  EXPECT_EQ(kept("a")->last_used_s, clock_.unix_s());
+  clock_.advance(std::chrono::seconds(50));
+  start();
+  settle();
+  EXPECT_EQ(router_->sessions_count(), 1);
+}
+
+TEST_F(RouterTest, SessionsOfAnotherModelAreKeptAndListedAndSayWhoseTheyAre) {
+  left_behind("a").model = "another";
+  records_["a"].pending = {1, 2};
+  left_behind("b").pending = {testing::kFakeVocabularySize};  // a file of this name had more tokens
+  left_behind("c").model = "another";
+  records_["c"].mode = SessionMode::chat;
+  records_["c"].chain = {1, 2};
+  records_["c"].messages = {{"user", "hello"}, {"assistant", "hi"}};
+  records_["c"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  EXPECT_EQ(list().size(), 3u);
+  for (const char* id : {"a", "b", "c"}) {
+    const auto sink = generate(id);
+    const auto* failure = std::get_if<FailureEvent>(&*sink->terminal);
+    ASSERT_NE(failure, nullptr);
+    EXPECT_EQ(failure->error.code, ErrorCode::model_unknown);
+    const auto appended = append(id);
+    ASSERT_FALSE(appended);
+    EXPECT_EQ(appended.error().code, ErrorCode::model_unknown);
+  }
+  EXPECT_EQ(append("a").error().message,
+            "session \"a\" uses model \"another\", which this daemon does not serve: serve that model to continue the session");
+  EXPECT_EQ(get("a").error().code, ErrorCode::model_unknown);
+  EXPECT_EQ(get("c")->messages.size(), 2u);
+  EXPECT_EQ(disk_.size(), 3u);
+  EXPECT_TRUE(end("a"));
+  EXPECT_EQ(disk_.size(), 2u);
+}
+
+TEST_F(RouterTest, WhatIsSaidInIdleSessionsLeavesMemoryAndIsReadWhenItIsNeeded) {
+  // The catalog has one reference and this test another.
+  const auto in_memory = [&](const char* id) { return kept(id).use_count() > 2; };
+  for (const char* id : {"a", "b", "c"}) left_behind(id).chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  for (auto& [id, record] : records_) record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record_bytes_max_ = 2 * kv::bytes_of(records_["a"]);
+  start();
+  load();
+  EXPECT_EQ(list()[0].tokens, 5);
+  EXPECT_EQ(catalog_.readings, 0) << "a listing reads nothing";
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(get("b")->text, "once");
+  EXPECT_TRUE(in_memory("a") && in_memory("b"));
+  EXPECT_EQ(get("a")->text, "once");
+  EXPECT_EQ(catalog_.readings, 2) << "what was used of late is there";
+  EXPECT_EQ(get("c")->text, "once");
+  EXPECT_TRUE(in_memory("a") && !in_memory("b") && in_memory("c"));
+  record_bytes_max_ = 0;
+  start();
+  load();
+  const auto sink = generate("a");
+  EXPECT_EQ(sink->tokens, fake_continuation(kRouterOptions, {testing::kFakeBos, 'o', 'n', 'c', 'e'}, 5));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_TRUE(append("a"));
+  EXPECT_FALSE(in_memory("a"));
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  EXPECT_EQ(kept("a")->turns.size(), 2u) << "the first one was continued";
+}
+
+TEST_F(RouterTest, ASessionThatCannotBeReadSaysSoAndGoesOnWhenItCan) {
+  left_behind("a").chain = {testing::kFakeBos, 'x'};
+  records_["a"].turns = {{.tokens_begin = 0, .reply_begin = 1, .messages_begin = 0}};
+  start();
+  load();
+  catalog_.can_read = false;
+  const auto sink = generate("a");
+  EXPECT_EQ(sink->error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(append("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(get("a").error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(list().size(), 1u);
+  catalog_.can_read = true;
+  EXPECT_EQ(generate("a")->tokens.size(), 5u);
+  catalog_.can_read = false;
+  EXPECT_TRUE(end("a")) << "needs no reading";
+}
+
+TEST_F(RouterTest, WhoReadsASessionIsAnsweredBeforeItEnds) {
+  left_behind("a");
+  start();
+  load();
+  const auto detail = begin(sessions().get(kTenant, "a"));
+  const auto ended = begin(sessions().end(kTenant, "a"));
+  settle();
+  EXPECT_TRUE(detail->value());
+  EXPECT_TRUE(ended->value());
+  EXPECT_TRUE(list().empty());
+}
+
+TEST_F(RouterTest, AnExportedSessionGoesOnAsAnImportedOne) {
+  kv::SessionRecord& record = left_behind("a");
+  record.name = "tale";
+  record.chain = {testing::kFakeBos, 'o', 'n', 'c', 'e'};
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  record.pending = {'!'};
+  record.ttl_s = 60;
+  record.is_public = true;
+  start();
+  load();
+  const auto exported = wait_for(router_->transfer().export_session(kTenant, "tale", false));
+  ASSERT_TRUE(exported);
+  EXPECT_EQ(exported->info.tokens, 5);
+  const auto import = [&](const std::string& name, const PortableFile& file) {
+    return wait_for(router_->transfer().import_session(TenantId{"another"}, {name, file}));
+  };
+  const auto imported = import("", exported->file);
+  ASSERT_TRUE(imported);
+  EXPECT_TRUE(imported->are_tokens_kept);
+  EXPECT_EQ(imported->info.name, "tale") << "a name is a tenant's";
+  const kv::RecordPtr copy = kept(imported->info.id.value);
+  const kv::RecordPtr original = kept("a");
+  EXPECT_EQ(copy->chain, original->chain);
+  EXPECT_EQ(copy->pending, original->pending);
+  EXPECT_EQ(copy->turns, original->turns);
+  EXPECT_EQ(copy->tenant.value, "another");
+  EXPECT_FALSE(copy->is_public) << "rights do not travel";
+  EXPECT_EQ(copy->ttl_s, 0);
+  EXPECT_EQ(import("", exported->file).error().message, "field \"name\": a session \"tale\" exists already");
+  EXPECT_TRUE(import("copy", exported->file));
+  Bytes damaged(exported->file.size());
+  PortableReader(exported->file).read(damaged);
+  damaged[50] ^= std::byte{1};
+  EXPECT_EQ(import("third", file_of(damaged)).error().code, ErrorCode::proto_field);
+  EXPECT_EQ(disk_.size(), 3u) << "what is refused leaves nothing";
+  EXPECT_EQ(wait_for(router_->transfer().export_session(kTenant, "copy", false)).error().code, ErrorCode::session_unknown)
+      << "another tenant's";
+}
+
+TEST_F(RouterTest, AnImportThatDoesNotFitTheContextIsRefused) {
+  kv::SessionRecord& record = left_behind("a");
+  record.chain.assign(static_cast<std::size_t>(FakeContext(kRouterOptions).shape().sequence_cells_max), 'x');
+  record.turns = {{.tokens_begin = 0, .reply_begin = 2, .messages_begin = 0}};
+  start();
+  load();
+  const auto exported = wait_for(router_->transfer().export_session(kTenant, "a", false));
+  ASSERT_TRUE(exported);
+  const auto imported = wait_for(router_->transfer().import_session(kTenant, {"", exported->file}));
+  ASSERT_FALSE(imported);
+  EXPECT_EQ(imported.error().code, ErrorCode::limit_context);
+  EXPECT_EQ(disk_.size(), 1u);
+}
+
+TEST_F(RouterTest, NewIdsAreNoneThatExist) {
+  start(42);
+  load();
+  const SessionId first = create({})->id;
+  start(42);
+  load();
+  EXPECT_NE(create({})->id, first);
+  EXPECT_EQ(disk_.size(), 2u);
+}
+
+TEST_F(RouterTest, TheLanesShareThem) {
+  for (char id = 'a'; id < 'g'; ++id) left_behind({id});
+  start();
+  load(3);
+  std::map<std::int32_t, int> count;
+  for (const SessionInfo& info : list()) ++count[info.worker];
+  EXPECT_EQ(count, (std::map<std::int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
+}
+
+}  // namespace
+}  // namespace uma::engine

@@ -1,0 +1,115 @@
+#include "engine/session/record_edits.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/session/context_shift.h"
+
+namespace uma::engine {
+namespace {
+
+constexpr std::size_t kBytesPerToken = 4;  // an approximation
+
+std::int32_t turns_end(const kv::SessionRecord& record) {
+  return record.turns_dropped + static_cast<std::int32_t>(record.turns.size());
+}
+
+}  // namespace
+
+std::size_t tokens_count(const kv::SessionRecord& record) {
+  return record.chain.size() + record.pending.size();
+}
+
+std::size_t text_bytes(const kv::SessionRecord& record) {
+  return tokens_count(record) * kBytesPerToken;
+}
+
+ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id) {
+  const auto found = std::ranges::find(record.responses, id, [](const ResponsePtr& response) { return response->id; });
+  return found == record.responses.end() ? nullptr : *found;
+}
+
+std::size_t turns_through(const kv::SessionRecord& record, const ResponseRecord& response) {
+  return static_cast<std::size_t>(response.turn - record.turns_dropped) + 1;
+}
+
+std::optional<MessagePosition> last_message_position(const kv::SessionRecord& record) {
+  const bool is_pending = !record.pending_messages.empty();
+  if (!is_pending && (record.messages.empty() || record.turns.empty())) return std::nullopt;
+  const std::size_t count = is_pending ? record.pending_messages.size() : record.messages.size();
+  const std::int32_t begin = is_pending ? 0 : record.turns.back().messages_begin;
+  const bool begins_with_instructions = record.has_instructions && begin == 0 && (!is_pending || record.messages.empty());
+  return MessagePosition{.turn = is_pending ? turns_end(record) : turns_end(record) - 1,
+                         .number = static_cast<std::int32_t>(count) - 1 - begin - (begins_with_instructions ? 1 : 0)};
+}
+
+kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept, std::int64_t now_s) {
+  kv::SessionRecord next = record;
+  if (turns_kept < next.turns.size()) {
+    const kv::Turn& first_dropped = next.turns[turns_kept];
+    next.chain.resize(static_cast<std::size_t>(first_dropped.tokens_begin));
+    next.messages.resize(static_cast<std::size_t>(first_dropped.messages_begin));
+    next.turns.resize(turns_kept);
+    std::erase_if(next.responses, [end = turns_end(next)](const ResponsePtr& response) { return response->turn >= end; });
+  }
+  next.pending.clear();
+  next.pending_messages.clear();
+  next.last_used_s = now_s;
+  return next;
+}
+
+kv::SessionRecord forked(const kv::SessionRecord& record, SessionId id, std::string name, std::int64_t now_s) {
+  kv::SessionRecord copy = record;
+  copy.id = std::move(id);
+  copy.name = std::move(name);
+  copy.created_s = now_s;
+  copy.last_used_s = now_s;
+  copy.responses.clear();
+  copy.is_of_responses = false;
+  return copy;
+}
+
+kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,
+                                       std::int64_t now_s) {
+  kv::SessionRecord copy = forked(rewound(record, turns_kept, now_s), std::move(id), "", now_s);
+  copy.metadata.clear();
+  copy.is_of_responses = true;
+  copy.is_public = false;
+  return copy;
+}
+
+kv::SessionRecord without_response(const kv::SessionRecord& record, const std::string& id, std::int64_t now_s) {
+  kv::SessionRecord next = record;
+  std::erase_if(next.responses, [&](const ResponsePtr& response) { return response->id == id; });
+  if (!next.is_of_responses) return next;
+  UMA_CHECK(!next.responses.empty());
+  return rewound(next, turns_through(next, *next.responses.back()), now_s);
+}
+
+kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, std::int64_t now_s) {
+  kv::SessionRecord next = turn.dropped_turns > 0 ? without_oldest_turns(record, turn.dropped_turns) : record;
+  const bool continues_last_turn = next.pending.empty() && !next.turns.empty();
+  if (!continues_last_turn) {
+    const auto tokens_begin = static_cast<std::int32_t>(next.chain.size());
+    next.turns.push_back({.tokens_begin = tokens_begin,
+                          .reply_begin = tokens_begin + static_cast<std::int32_t>(next.pending.size()),
+                          .messages_begin = static_cast<std::int32_t>(next.messages.size())});
+  }
+  next.chain.insert(next.chain.end(), next.pending.begin(), next.pending.end());
+  next.chain.insert(next.chain.end(), turn.generated.begin(), turn.generated.end());
+  next.pending.clear();
+  if (next.mode == SessionMode::chat) {
+    if (continues_last_turn) {
+      next.messages.back().content += turn.reply;
+    } else {
+      std::ranges::move(next.pending_messages, std::back_inserter(next.messages));
+      next.pending_messages.clear();
+      next.messages.push_back({"assistant", std::move(turn.reply), std::move(turn.reply_extra)});
+    }
+  }
+  next.last_used_s = now_s;
+  return next;
+}
+
+}  // namespace uma::engine

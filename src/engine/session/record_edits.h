@@ -1,0 +1,51 @@
+// Edits of a session's record that need neither its model nor its text. Pure; a record is never changed in place.
+// record_input.h has the edits that tokenize, context_shift.h those of a full context.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/response.h"
+#include "core/service.h"
+#include "kv/catalog.h"
+
+namespace uma::engine {
+
+// The tokens of all finished turns and of the pending input.
+[[nodiscard]] std::size_t tokens_count(const kv::SessionRecord& record);
+// The approximate size in bytes of the text behind those tokens: the work of a job that reads all of it.
+[[nodiscard]] std::size_t text_bytes(const kv::SessionRecord& record);
+
+// The stored response with this id; null: the record has none.
+[[nodiscard]] ResponsePtr find_response(const kv::SessionRecord& record, const std::string& id);
+// The number of turns up to and including the response's. REQUIRES: the response is one of the record's.
+[[nodiscard]] std::size_t turns_through(const kv::SessionRecord& record, const ResponseRecord& response);
+// The position of the last message; absent if there is no message, or only messages kept from dropped turns.
+[[nodiscard]] std::optional<MessagePosition> last_message_position(const kv::SessionRecord& record);
+
+// The record with its first `turns_kept` turns only, without pending input and without the responses of later turns.
+[[nodiscard]] kv::SessionRecord rewound(const kv::SessionRecord& record, std::size_t turns_kept, std::int64_t now_s);
+// A copy under a new id. Responses stay with the original, because a response's id belongs to one session.
+[[nodiscard]] kv::SessionRecord forked(const kv::SessionRecord& record, SessionId id, std::string name, std::int64_t now_s);
+// The first turns as a new session, which only responses use.
+[[nodiscard]] kv::SessionRecord forked_for_responses(const kv::SessionRecord& record, std::size_t turns_kept, SessionId id,
+                                                     std::int64_t now_s);
+// The record without one response; if only responses use the session, also without the turns that no remaining response needs.
+// REQUIRES: another response is left, or the session is also used as a conversation.
+[[nodiscard]] kv::SessionRecord without_response(const kv::SessionRecord& record, const std::string& id, std::int64_t now_s);
+
+struct FinishedTurn {
+  std::vector<Token> generated;  // without the end-of-generation token
+  // Number of oldest turns that were dropped before and during the turn, because the context was full.
+  std::int32_t dropped_turns = 0;
+  std::string reply;        // chat: the content of the assistant's message
+  std::string reply_extra;  // chat: its other fields (ChatMessage::extra)
+};
+// The record with the pending input and the reply as a new turn; without pending input the reply continues the last turn.
+[[nodiscard]] kv::SessionRecord with_turn(const kv::SessionRecord& record, FinishedTurn turn, std::int64_t now_s);
+
+}  // namespace uma::engine

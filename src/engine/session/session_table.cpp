@@ -1,0 +1,378 @@
+#include "engine/session/session_table.h"
+
+#include <algorithm>
+#include <format>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/thrown.h"
+
+namespace uma::engine {
+namespace {
+
+// The time before the next try to remove a session whose time to live is over.
+constexpr Duration kRemoveRetry = std::chrono::minutes(1);
+constexpr std::size_t kWaitingForReplyMax = 64;  // requests that wait for one reply
+
+}  // namespace
+
+Error unknown_session(const std::string& session) {
+  return {ErrorCode::session_unknown, std::format("no session \"{}\": it was never created, or it has ended", session)};
+}
+
+SessionTable::SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock)
+    : options_(std::move(options)), catalog_(catalog), tasks_(tasks), clock_(clock) {
+  for (kv::SessionSummary& summary : catalog_.load()) adopt(std::move(summary));
+}
+
+// Adds a session of an earlier daemon. Its time to live has continued by the wall clock; if it is over, the session ends with
+// the first step.
+void SessionTable::adopt(kv::SessionSummary summary) {
+  Session& session = sessions_[summary.id];
+  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
+  if (summary.ttl_s > 0) {
+    const std::int64_t unused_s = std::clamp<std::int64_t>(clock_.unix_s() - summary.last_used_s, 0, summary.ttl_s);
+    session.expires = clock_.now() + std::chrono::seconds(summary.ttl_s - unused_s);
+    next_expiry_ = std::min(next_expiry_, session.expires);
+  }
+  session.summary = std::move(summary);
+  accounts_[session.summary.tenant].made.insert(&session);
+  count_tokens(session.summary, true);
+  count_.set(static_cast<std::int64_t>(sessions_.size()));
+}
+
+// --- Finding one
+// ----------------------------------------------------------------------------------------------------------------
+
+Session* SessionTable::find(const SessionId& id) {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+const Session* SessionTable::find(const SessionId& id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+Session* SessionTable::find(const TenantId& tenant, const std::string& session) {
+  if (const auto name = names_.find({tenant, session}); name != names_.end()) return find(name->second);
+  Session* found = find(SessionId{session});
+  return found != nullptr && found->summary.tenant == tenant ? found : nullptr;
+}
+
+// --- New ones, and what they count
+// ------------------------------------------------------------------------------------------------------
+
+SessionId SessionTable::new_id() {
+  SessionId id;
+  do {
+    id.value = std::format("{:016x}{:016x}", options_.random(), options_.random());
+  } while (sessions_.contains(id));
+  return id;
+}
+
+SessionLock SessionTable::add(kv::SessionRecord made, std::size_t lane, SessionId forked_from) {
+  Session& session = sessions_[made.id];
+  session.summary = kv::summary_of(made);
+  session.record = std::make_shared<const kv::SessionRecord>(std::move(made));
+  session.is_new = true;
+  session.lane = lane;
+  session.forked_from = std::move(forked_from);
+  const kv::SessionSummary& summary = session.summary;
+  if (!summary.name.empty()) names_[{summary.tenant, summary.name}] = summary.id;
+  accounts_[summary.tenant].made.insert(&session);
+  count_tokens(summary, true);
+  count_.set(static_cast<std::int64_t>(sessions_.size()));
+  touch(session);
+  return lock_now(session);
+}
+
+// REQUIRES: the session is in the account of its tenant.
+void SessionTable::count_tokens(const kv::SessionSummary& summary, bool has_come) {
+  Account& account = accounts_.at(summary.tenant);
+  const auto tokens = static_cast<std::size_t>(summary.tokens_count) + static_cast<std::size_t>(summary.pending_tokens_count);
+  account.tokens = has_come ? account.tokens + tokens : account.tokens - tokens;
+}
+
+Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const {
+  const Limits& limits = options_.limits;
+  if (sessions_added > 0 && sessions_.size() + sessions_added > limits.max_sessions) {
+    return fail(ErrorCode::limit_sessions,
+                std::format("there are {} sessions, as many as limits.max_sessions allows: end some", sessions_.size()));
+  }
+  const auto found = accounts_.find(tenant);
+  const std::size_t sessions = found == accounts_.end() ? 0 : found->second.made.size();
+  const std::size_t tokens = found == accounts_.end() ? 0 : found->second.tokens;
+  if (limits.tenant_sessions_max > 0 && sessions_added > 0 && sessions + sessions_added > limits.tenant_sessions_max) {
+    return fail(ErrorCode::limit_quota,
+                std::format("you have {} sessions, as many as limits.tenant_sessions_max allows: end some", sessions));
+  }
+  if (limits.tenant_tokens_max > 0 && tokens_added > 0 && tokens + tokens_added > limits.tenant_tokens_max) {
+    return fail(
+        ErrorCode::limit_quota,
+        std::format("your sessions keep {} tokens, and {} more exceed limits.tenant_tokens_max, which is {}: end or rewind "
+                    "some",
+                    tokens, tokens_added, limits.tenant_tokens_max));
+  }
+  return Unit{};
+}
+
+// --- Locks
+// ----------------------------------------------------------------------------------------------------------------------
+
+void SessionLock::release() noexcept {
+  if (Session* session = std::exchange(session_, nullptr)) run_noting([&] { table_->unlock(*session); });
+}
+
+Task<Expected<SessionLock>> SessionTable::lock(TenantId tenant, std::string name) {
+  Session* session = find(tenant, name);
+  if (session == nullptr) co_return unknown_session(name);
+  co_return co_await lock(*session);
+}
+
+Task<Expected<SessionLock>> SessionTable::lock(Session& session) {
+  SessionLock lock;
+  if (session.is_locked) {
+    auto granted =
+        co_await tasks_.ask<SessionLock>([&](Reply<SessionLock> reply) { session.waiting.push_back(std::move(reply)); });
+    if (!granted) co_return granted.error();
+    lock = std::move(*granted);
+  } else {
+    lock = lock_now(session);
+  }
+  if (session.record == nullptr) {
+    auto record = co_await tasks_.ask<kv::RecordPtr>(
+        [&](Reply<kv::RecordPtr> reply) { catalog_.read(session.summary.id, std::move(reply)); });
+    if (!record) co_return record.error();
+    session.record = std::move(*record);
+  }
+  co_return std::move(lock);
+}
+
+SessionLock SessionTable::lock_now(Session& session) {
+  UMA_CHECK(!session.is_locked);
+  set_used(session);
+  session.is_locked = true;
+  return {*this, session};
+}
+
+void SessionTable::unlock(Session& session) {
+  UMA_CHECK(session.is_locked);
+  session.is_locked = false;
+  settle(session);
+}
+
+// Called when a lock or a run has ended: ends the session, grants the next lock or marks the session as unused.
+void SessionTable::settle(Session& session) {
+  if (session.is_locked) return;
+  if (!session.is_running() && session.is_new) return erase(session);
+  if (!session.is_running() && !session.ends.empty()) {
+    tasks_.start(remove(lock_now(session)));
+  } else if (!session.waiting.empty()) {
+    Reply<SessionLock> next = std::move(session.waiting.front());
+    session.waiting.erase(session.waiting.begin());
+    next(lock_now(session));
+  } else {
+    set_unused(session);
+  }
+}
+
+// --- Changes
+// --------------------------------------------------------------------------------------------------------------------
+
+Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record) {
+  UMA_CHECK(session.is_locked);
+  kv::SessionSummary summary = kv::summary_of(*record);
+  const auto count_instead = [this](const kv::SessionSummary& counted, const kv::SessionSummary& now) {
+    count_tokens(counted, false);
+    count_tokens(now, true);
+  };
+  count_instead(session.summary, summary);
+  Expected<Unit> done;
+  try {
+    done = co_await tasks_.ask<Unit>(
+        [&](Reply<Unit> reply) { catalog_.commit(record, session.is_new ? nullptr : session.record, std::move(reply)); });
+  } catch (...) {
+    count_instead(summary, session.summary);
+    throw;
+  }
+  if (done) {
+    session.summary = std::move(summary);
+    session.record = record;
+    session.is_new = false;
+    run_noting([&] { options_.on_committed(*record); });
+  } else {
+    count_instead(summary, session.summary);
+  }
+  co_return done;
+}
+
+// --- Use
+// ------------------------------------------------------------------------------------------------------------------------
+
+void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
+  session.run = std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response)});
+  set_used(session);
+  touch(session);
+}
+
+void SessionTable::end_run(Session& session) {
+  const std::unique_ptr<SessionRun> ended = std::move(session.run);
+  settle(session);
+  for (Reply<Unit>& reply : *ended->waiting) reply(Unit{});
+}
+
+Task<Expected<Unit>> SessionTable::until_idle(Session& session) {
+  if (!session.is_running()) co_return Unit{};
+  using Waiting = std::list<Reply<Unit>>;
+  const std::shared_ptr<Waiting> waiting = session.run->waiting;
+  if (waiting->size() >= kWaitingForReplyMax) {
+    co_return Error{ErrorCode::limit_wait, std::format("{} requests wait for the reply in progress in the conversation, "
+                                                       "which is the limit: try again when the reply has ended",
+                                                       kWaitingForReplyMax)};
+  }
+  struct Place {
+    Waiting& list;
+    Waiting::iterator entry;
+    ~Place() { list.erase(entry); }
+  } const place{*waiting, waiting->emplace(waiting->end())};
+  co_return co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { *place.entry = std::move(reply); });
+}
+
+Task<Expected<SessionLock>> SessionTable::lock_idle(TenantId tenant, std::string name) {
+  while (true) {
+    auto locked = co_await lock(tenant, name);
+    if (!locked || !(*locked)->is_running()) co_return std::move(locked);
+    Session& session = **locked;
+    locked->release();
+    const auto idle = co_await until_idle(session);
+    if (!idle) co_return idle.error();
+  }
+}
+
+void SessionTable::touch(Session& session) {
+  const std::int64_t ttl_s = session.summary.ttl_s;
+  session.expires = ttl_s > 0 ? clock_.now() + std::chrono::seconds(ttl_s) : kNever;
+  next_expiry_ = std::min(next_expiry_, session.expires);
+}
+
+// The record of an idle session stays in memory until records of more recently used sessions need the memory.
+void SessionTable::set_unused(Session& session) {
+  if (session.is_locked || session.is_running() || session.record == nullptr) return;
+  set_used(session);
+  const std::size_t bytes = kv::bytes_of(*session.record);
+  session.unused = unused_.insert(unused_.end(), {&session, bytes});
+  unused_bytes_ += bytes;
+  while (unused_bytes_ > options_.record_bytes_max) {
+    Session& oldest = *unused_.front().session;
+    set_used(oldest);
+    oldest.record.reset();
+  }
+}
+
+void SessionTable::set_used(Session& session) {
+  if (!session.unused) return;
+  unused_bytes_ -= (*session.unused)->bytes;
+  unused_.erase(*session.unused);
+  session.unused.reset();
+}
+
+// --- Ends
+// -----------------------------------------------------------------------------------------------------------------------
+
+void SessionTable::end(Session& session, Reply<Unit> reply) {
+  session.ends.push_back(std::move(reply));
+  settle(session);
+}
+
+// Removes an idle session after the catalog has removed it. If the catalog cannot, the session stays unchanged.
+Task<> SessionTable::remove(SessionLock lock) {
+  Session& session = *lock;
+  Expected<Unit> removed;
+  try {
+    removed = co_await tasks_.ask<Unit>([&](Reply<Unit> reply) { catalog_.remove(session.summary.id, std::move(reply)); });
+  } catch (...) {
+    removed = std::unexpected(thrown_error());
+  }
+  if (removed) {
+    session.is_new = true;  // the catalog does not have the session, so it ends with its lock
+    co_return;
+  }
+  for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(removed.error()));
+  if (session.expires <= clock_.now()) session.expires = clock_.now() + kRemoveRetry;
+  next_expiry_ = std::min(next_expiry_, session.expires);
+}
+
+void SessionTable::erase(Session& session) {
+  set_used(session);
+  const auto account = accounts_.find(session.summary.tenant);
+  count_tokens(session.summary, false);
+  UMA_CHECK(account->second.made.erase(&session) == 1);
+  if (account->second.made.empty()) accounts_.erase(account);
+  auto node = sessions_.extract(session.summary.id);
+  if (!session.summary.name.empty()) names_.erase({session.summary.tenant, session.summary.name});
+  count_.set(static_cast<std::int64_t>(sessions_.size()));
+  run_noting([&] { options_.on_ended(session); });
+  for (Reply<Unit>& reply : session.ends) reply(Unit{});
+  for (Reply<SessionLock>& reply : session.waiting) reply(std::unexpected(unknown_session(session.summary.id.value)));
+}
+
+void SessionTable::refuse_waiting(const Error& error) {
+  for (auto& [id, session] : sessions_) {
+    for (Reply<Unit>& reply : std::exchange(session.ends, {})) reply(std::unexpected(error));
+    for (Reply<SessionLock>& reply : std::exchange(session.waiting, {})) reply(std::unexpected(error));
+  }
+}
+
+void SessionTable::expire() {
+  const TimePoint now = clock_.now();
+  if (now < next_expiry_) return;
+  next_expiry_ = kNever;
+  std::vector<SessionId> expired;
+  for (auto& [id, session] : sessions_) {
+    const bool is_used = session.is_running() || session.is_locked;
+    if (is_used && session.expires <= now) touch(session);
+    if (session.expires <= now) {
+      expired.push_back(id);
+    } else {
+      next_expiry_ = std::min(next_expiry_, session.expires);
+    }
+  }
+  for (const SessionId& id : expired) {
+    Session& session = *find(id);
+    log_info("session {}: ends after its ttl of {} s without use", id.value, session.summary.ttl_s);
+    tasks_.start(remove(lock_now(session)));
+  }
+}
+
+void SessionTable::check_invariants() const {
+  std::size_t counted = 0;
+  for (const auto& [tenant, account] : accounts_) {
+    counted += account.made.size();
+    std::size_t tokens = 0;
+    bool is_changing = false;
+    for (const Session* session : account.made) {
+      is_changing |= session->is_locked;
+      tokens += static_cast<std::size_t>(session->summary.tokens_count + session->summary.pending_tokens_count);
+    }
+    UMA_CHECK(is_changing || tokens == account.tokens);
+  }
+  UMA_CHECK(counted == sessions_.size());
+  std::size_t unused_bytes = 0;
+  for (const auto& [id, session] : sessions_) {
+    UMA_CHECK(session.summary.id == id);
+    const bool is_used = session.is_locked || session.is_running();
+    UMA_CHECK(is_used || session.ends.empty());
+    UMA_CHECK(is_used || !session.is_new);
+    UMA_CHECK(session.is_locked || session.waiting.empty());
+    UMA_CHECK(session.record != nullptr || !session.is_running());
+    // Every record in memory that is not in use can be evicted.
+    UMA_CHECK(session.unused.has_value() == (session.record != nullptr && !is_used));
+    if (session.unused) unused_bytes += (*session.unused)->bytes;
+    UMA_CHECK(session.record == nullptr || session.summary == kv::summary_of(*session.record));
+  }
+  UMA_CHECK(unused_bytes == unused_bytes_ && unused_bytes <= options_.record_bytes_max);
+  for (const auto& [name, id] : names_) UMA_CHECK(sessions_.contains(id));
+}
+
+}  // namespace uma::engine

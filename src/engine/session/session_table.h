@@ -1,0 +1,217 @@
+// The table of sessions: their committed records, their locks, their tenants' quotas and their times to live. Owned by the
+// router's thread.
+//
+// Invariants: (1) A session's record is replaced after the catalog has committed the new one, and a session is removed after
+// the catalog has removed it. (2) A session that is locked or running stays in the table. (3) The record of a session in use is
+// in memory. Records of idle sessions stay in memory up to record_bytes_max, the most recently used ones first, and are read
+// from the catalog when they are needed again. (4) Locks are granted in the order of the requests for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "core/error.h"
+#include "core/ids.h"
+#include "core/limits.h"
+#include "core/reply.h"
+#include "core/request.h"
+#include "core/task.h"
+#include "kv/catalog.h"
+
+namespace uma::engine {
+
+[[nodiscard]] Error unknown_session(const std::string& session);
+
+class SessionTable;
+struct Session;
+
+// The right to change a session, or to read its record without concurrent changes. Other work on the session waits until the
+// lock ends.
+class SessionLock {
+ public:
+  SessionLock() = default;  // empty
+  SessionLock(SessionTable& table, Session& session) : table_(&table), session_(&session) {}
+  SessionLock(SessionLock&& other) noexcept : table_(other.table_), session_(std::exchange(other.session_, nullptr)) {}
+  SessionLock& operator=(SessionLock&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(session_, other.session_);
+    return *this;
+  }
+  ~SessionLock() { release(); }
+
+  void release() noexcept;
+  [[nodiscard]] bool is_empty() const { return session_ == nullptr; }
+  [[nodiscard]] Session& operator*() const { return *session_; }
+  [[nodiscard]] Session* operator->() const { return session_; }
+
+ private:
+  SessionTable* table_ = nullptr;
+  Session* session_ = nullptr;  // null: nothing is locked
+};
+
+// A reply in progress in a session.
+struct SessionRun {
+  RequestId request;
+  std::string response;  // its id as a response (ResponseRequest::id); empty: the reply is not a response
+  // Replies to requests that wait for the end of this one. Shared with those requests: a request that stops waiting removes its
+  // own entry.
+  std::shared_ptr<std::list<Reply<Unit>>> waiting = std::make_shared<std::list<Reply<Unit>>>();
+};
+
+// Kept small: there may be a hundred thousand sessions, most of which are idle.
+struct Session {
+  // An idle session with its record in memory.
+  struct Unused {
+    Session* session = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  kv::SessionSummary summary;       // of the committed record
+  kv::RecordPtr record;             // the committed record; null: only the catalog has it
+  std::size_t lane = 0;             // index of its lane among the lanes of its model, if the model is loaded
+  SessionId forked_from;            // empty: the session is not a fork
+  std::unique_ptr<SessionRun> run;  // null: no reply is in progress
+  bool is_locked = false;
+  bool is_new = false;  // not in the catalog yet: the session ends with its lock and its run, if neither has committed it
+  std::vector<Reply<SessionLock>> waiting;  // requests for the lock
+  std::optional<std::list<Unused>::iterator> unused;
+  std::vector<Reply<Unit>> ends;  // requests to end the session, which happens when it is idle
+  TimePoint expires = kNever;
+
+  [[nodiscard]] bool is_running() const { return run != nullptr; }
+};
+
+struct SessionTableOptions {
+  Limits limits;
+  std::function<std::uint64_t()> random;  // makes ids
+  std::size_t record_bytes_max = 0;       // memory for the records of idle sessions
+  // Called when a change of a session is in the catalog, before any request gets a reply to it.
+  std::function<void(const kv::SessionRecord&)> on_committed;
+  // Called when a session has ended, before any request gets a reply to it.
+  std::function<void(const Session&)> on_ended;
+};
+
+class SessionTable {
+ public:
+  // Begins with the sessions of the catalog. The references outlive the table.
+  SessionTable(SessionTableOptions options, kv::Catalog& catalog, TaskRunner& tasks, const Clock& clock);
+
+  // Null: there is no such session.
+  [[nodiscard]] Session* find(const SessionId& id);
+  [[nodiscard]] const Session* find(const SessionId& id) const;
+  // Finds a session of the tenant by its name or id.
+  [[nodiscard]] Session* find(const TenantId& tenant, const std::string& session);
+  // Waits for the session's lock, behind earlier requests for it, and for its record, which is then in memory. Errors:
+  // E_SESSION_001, also if the session ends meanwhile; E_IO_001 if the record cannot be read.
+  [[nodiscard]] Task<Expected<SessionLock>> lock(TenantId tenant, std::string session);
+  [[nodiscard]] Task<Expected<SessionLock>> lock(Session& session);
+  [[nodiscard]] std::size_t size() const { return sessions_.size(); }
+  // The number of sessions, for any thread.
+  [[nodiscard]] std::int64_t count() const { return count_.value(); }
+  void for_each(auto&& visit) {
+    for (auto& [id, session] : sessions_) visit(session);
+  }
+  void for_each(auto&& visit) const {
+    for (const auto& [id, session] : sessions_) visit(session);
+  }
+
+  // Visits the tenant's sessions in the order of their creation, from the one behind `after` (null: from the first), until
+  // visit() returns false. True: visit() has returned false.
+  bool for_each_of(const TenantId& tenant, const Session* after, auto&& visit) const {
+    const auto found = accounts_.find(tenant);
+    if (found == accounts_.end()) return false;
+    const auto& made = found->second.made;
+    for (auto session = after == nullptr ? made.begin() : made.upper_bound(after); session != made.end(); ++session) {
+      if (!visit(**session)) return true;
+    }
+    return false;
+  }
+
+  [[nodiscard]] SessionId new_id();
+  // Checks that the tenant may add so many sessions and tokens. Errors: E_LIMIT_002, E_LIMIT_005.
+  [[nodiscard]] Expected<Unit> check_quota(const TenantId& tenant, std::size_t sessions_added, std::size_t tokens_added) const;
+  // Adds a new session and locks it; commit() stores it in the catalog. It counts for its tenant from now on. It is removed
+  // again when it is neither locked nor running and was not committed.
+  [[nodiscard]] SessionLock add(kv::SessionRecord record, std::size_t lane, SessionId forked_from);
+
+  // Commits `next` as the session's record. It is counted at once, so that concurrent commits cannot exceed a quota together.
+  // REQUIRES: the caller has the session's lock, and waits for the result. Errors: E_IO_001, and nothing has changed.
+  [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::RecordPtr next);
+  [[nodiscard]] Task<Expected<Unit>> commit(Session& session, kv::SessionRecord next) {
+    return commit(session, std::make_shared<const kv::SessionRecord>(std::move(next)));
+  }
+
+  // A reply in the session begins, or has ended.
+  void begin_run(Session& session, RequestId id, std::string response = "");
+  void end_run(Session& session);
+  // Waits until no reply is in progress. Errors: E_LIMIT_003 if too many requests wait already; E_SESSION_001.
+  [[nodiscard]] Task<Expected<Unit>> until_idle(Session& session);
+  // Waits until no reply is in progress, and for the lock. Errors: those of until_idle() and lock().
+  [[nodiscard]] Task<Expected<SessionLock>> lock_idle(TenantId tenant, std::string session);
+  // Records a use of the session: its time to live begins again.
+  void touch(Session& session);
+
+  // Ends the session when it is idle. Replies when the catalog has removed it, or could not.
+  void end(Session& session, Reply<Unit> reply);
+  // Refuses all requests that wait for a lock or for the end of a session.
+  void refuse_waiting(const Error& error);
+
+  // The earliest end of a session's time to live, if it stays idle.
+  [[nodiscard]] TimePoint next_expiry() const { return next_expiry_; }
+  // Ends the sessions whose time to live is over.
+  void expire();
+
+  void check_invariants() const;
+
+ private:
+  friend class SessionLock;
+
+  struct IsOlder {
+    bool operator()(const Session* a, const Session* b) const {
+      return std::tie(a->summary.created_s, a->summary.id) < std::tie(b->summary.created_s, b->summary.id);
+    }
+  };
+  // The sessions and tokens of a tenant.
+  struct Account {
+    std::set<const Session*, IsOlder> made;
+    std::size_t tokens = 0;  // including tokens that are being committed
+  };
+
+  void adopt(kv::SessionSummary summary);
+  void count_tokens(const kv::SessionSummary& summary, bool has_come);
+  [[nodiscard]] SessionLock lock_now(Session& session);
+  void unlock(Session& session);
+  void settle(Session& session);
+  void erase(Session& session);
+  void set_unused(Session& session);
+  void set_used(Session& session);
+  [[nodiscard]] Task<> remove(SessionLock lock);
+
+  const SessionTableOptions options_;
+  kv::Catalog& catalog_;
+  TaskRunner& tasks_;
+  const Clock& clock_;
+
+  std::unordered_map<SessionId, Session> sessions_;
+  std::list<Session::Unused> unused_;  // least recently used first
+  std::size_t unused_bytes_ = 0;
+  std::map<std::pair<TenantId, std::string>, SessionId> names_;
+  std::map<TenantId, Account> accounts_;  // of the tenants that have sessions
+  TimePoint next_expiry_ = kNever;
+  Gauge count_;
+};
+
+}  // namespace uma::engine

@@ -1,0 +1,470 @@
+#include "grammar/json_schema_flatten.h"
+
+#include <algorithm>
+#include <array>
+#include <format>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "grammar/json_schema_values.h"
+
+namespace uma::grammar {
+namespace {
+
+constexpr int kFlattenDepthMax = 48;
+constexpr std::size_t kFlattenedMax = 50'000;
+constexpr std::size_t kBranchesMax = 256;
+constexpr std::uint64_t kWorkMax = 1u << 20;  // Values that are read, compared or copied.
+
+constexpr std::array<std::string_view, 7> kTypes = {"null", "boolean", "integer", "number", "string", "array", "object"};
+
+// Keywords without constraints, and keywords about the schema itself.
+constexpr std::array<std::string_view, 18> kAnnotations = {
+    "$schema",         "$comment",      "$defs",      "definitions",  "$anchor",  "$vocabulary", "$dynamicAnchor",
+    "title",           "description",   "default",    "examples",     "readOnly", "writeOnly",   "contentMediaType",
+    "contentEncoding", "contentSchema", "deprecated", "discriminator"};
+constexpr std::array<std::string_view, 15> kRefused = {"not",
+                                                       "if",
+                                                       "then",
+                                                       "else",
+                                                       "dependentSchemas",
+                                                       "dependentRequired",
+                                                       "dependencies",
+                                                       "propertyNames",
+                                                       "contains",
+                                                       "$dynamicRef",
+                                                       "$recursiveRef",
+                                                       "unevaluatedItems",
+                                                       "unevaluatedProperties",
+                                                       "patternProperties",
+                                                       "additionalItems"};
+template <std::size_t N>
+bool has(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+}  // namespace
+
+void SchemaFlattener::charge(std::uint64_t units, const std::string& path) {
+  work_ += units;
+  if (work_ > kWorkMax) refuse(path, "is too large after merging");
+}
+
+void SchemaFlattener::charge_all_of(const boost::json::value& value, const std::string& path) {
+  charge(1, path);
+  if (value.is_string()) charge(value.get_string().size() / 32, path);
+  if (value.is_array()) {
+    for (const boost::json::value& element : value.get_array()) charge_all_of(element, path);
+  }
+  if (value.is_object()) {
+    for (const auto& member : value.get_object()) charge_all_of(member.value(), path);
+  }
+}
+
+// --- the schema without references and combinations
+
+boost::json::value SchemaFlattener::flatten(const boost::json::value& schema, const std::string& path, int depth) {
+  if (depth > kFlattenDepthMax) refuse(path, "references or combinations are nested without end");
+  // References can reach the same schema repeatedly, twice as often at each level.
+  if (++flattened_ > kFlattenedMax) refuse(path, "has too many combinations");
+  if (schema.is_bool()) return schema;
+  if (!schema.is_object()) refuse(path, "a schema must be an object, true or false");
+  charge_all_of(schema, path);
+  boost::json::object plain;
+  std::vector<boost::json::value> parts;  // Further schemas that the value must satisfy.
+  for (const auto& [key, value] : schema.get_object()) {
+    const std::string_view name = key;
+    if (name == "$ref") {
+      std::string target_path;
+      const boost::json::value& target = resolve(value, path, target_path);
+      parts.push_back(flatten(target, target_path, depth + 1));
+    } else if (name == "allOf") {
+      const boost::json::array& all = schemas_of(value, path, name);
+      for (std::size_t i = 0; i < all.size(); ++i) parts.push_back(flatten(all[i], below(path, name, i), depth + 1));
+    } else if (name == "anyOf") {
+      parts.emplace_back(boost::json::object{{"anyOf", schemas_of(value, path, name)}});
+    } else if (name == "oneOf") {
+      const boost::json::array& one = schemas_of(value, path, name);
+      check_disjoint(one, path, depth);
+      parts.emplace_back(boost::json::object{{"anyOf", one}});
+    } else if (name == "const") {
+      parts.emplace_back(boost::json::object{{"enum", boost::json::array{value}}});
+    } else if (name == "nullable") {
+      if (!value.is_bool()) refuse(below(path, name), "must be true or false");
+      // OpenAPI 3.0: an addition to the type.
+    } else if (name == "$id" || name == "id") {
+      if (path != "#" && value.is_string()) refuse(below(path, name), "is supported at the top only");
+    } else if (has(kRefused, name)) {
+      const bool says_nothing = value == true || (value.is_object() && value.get_object().empty());
+      if (!says_nothing || name == "not" || name == "contains") refuse(below(path, name), "is not supported");
+    } else if (!has(kAnnotations, name)) {
+      check_keyword(name, value, path);
+      plain[key] = value;
+    }
+  }
+  if (const boost::json::value* nullable = schema.get_object().if_contains("nullable");
+      nullable != nullptr && *nullable == true) {
+    if (boost::json::value* type = plain.if_contains("type")) {
+      boost::json::array types = type->is_array() ? type->get_array() : boost::json::array{*type};
+      types.emplace_back("null");
+      *type = types;
+    }
+  }
+  boost::json::value whole = std::move(plain);
+  for (const boost::json::value& part : parts) whole = merge(whole, part, path);
+  return whole;
+}
+
+const boost::json::array& SchemaFlattener::schemas_of(const boost::json::value& value, const std::string& path,
+                                                      std::string_view name) {
+  if (!value.is_array() || value.get_array().empty()) refuse(below(path, name), "must be an array of schemas");
+  if (value.get_array().size() > kBranchesMax) refuse(below(path, name), std::format("has more than {} schemas", kBranchesMax));
+  return value.get_array();
+}
+
+const boost::json::value& SchemaFlattener::resolve(const boost::json::value& reference, const std::string& path,
+                                                   std::string& target_path) const {
+  const std::string place = below(path, "$ref");
+  if (!reference.is_string()) refuse(place, "must be a string");
+  const std::string_view text = reference.get_string();
+  if (!text.starts_with('#') || (text.size() > 1 && text[1] != '/')) {
+    refuse(place,
+           std::format("\"{}\" is not supported: only references into the schema itself, such as \"#/$defs/name\"", text));
+  }
+  const boost::json::value* at = root_;
+  std::string_view rest = text.substr(1);
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('/', 1), rest.size());
+    const std::string name = unescaped(rest.substr(1, end - 1));
+    rest = rest.substr(end);
+    const boost::json::value* next = nullptr;
+    if (at->is_object()) {
+      next = at->get_object().if_contains(name);
+    } else if (at->is_array() && !name.empty() && name.size() < 6 &&
+               name.find_first_not_of("0123456789") == std::string::npos) {
+      const auto index = static_cast<std::size_t>(std::stoul(name));
+      if (index < at->get_array().size()) next = &at->get_array()[index];
+    }
+    if (next == nullptr) refuse(place, std::format("\"{}\" is not in the schema", text));
+    if (next->is_object() && next->get_object().contains("$id")) refuse(place, "refers into a schema with its own $id");
+    at = next;
+  }
+  target_path = std::string(text);
+  return *at;
+}
+
+std::string SchemaFlattener::unescaped(std::string_view token) {
+  std::string decoded;
+  for (std::size_t i = 0; i < token.size(); ++i) {
+    unsigned value = 0;
+    const auto digit = [&](char c) {
+      return c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'f' ? (c | 0x20) - 'a' + 10 : -1;
+    };
+    if (token[i] == '%' && i + 2 < token.size() && digit(token[i + 1]) >= 0 && digit(token[i + 2]) >= 0) {
+      value = static_cast<unsigned>(digit(token[i + 1]) * 16 + digit(token[i + 2]));
+      decoded += static_cast<char>(value);
+      i += 2;
+    } else {
+      decoded += token[i];
+    }
+  }
+  std::string name;
+  for (std::size_t i = 0; i < decoded.size(); ++i) {
+    if (decoded[i] == '~' && i + 1 < decoded.size() && (decoded[i + 1] == '0' || decoded[i + 1] == '1')) {
+      name += decoded[++i] == '0' ? '~' : '/';
+    } else {
+      name += decoded[i];
+    }
+  }
+  return name;
+}
+
+// --- keywords
+
+void SchemaFlattener::check_keyword(std::string_view name, const boost::json::value& value, const std::string& path) {
+  const auto must = [&](bool is_right, std::string_view what) {
+    if (!is_right) refuse(below(path, name), std::format("must be {}", what));
+  };
+  const auto is_count = [&] { return is_whole(value) && value.to_number<double>() >= 0; };
+  if (name == "type") {
+    const auto is_type = [](const boost::json::value& type) { return type.is_string() && has(kTypes, type.get_string()); };
+    must(is_type(value) || (value.is_array() && !value.get_array().empty() && std::ranges::all_of(value.get_array(), is_type)),
+         "a type or an array of types");
+  } else if (name == "enum") {
+    must(value.is_array(), "an array");
+  } else if (name == "properties") {
+    must(value.is_object(), "an object of schemas");
+  } else if (name == "required") {
+    must(value.is_array() &&
+             std::ranges::all_of(value.get_array(), [](const boost::json::value& key) { return key.is_string(); }),
+         "an array of strings");
+  } else if (name == "items" && value.is_array()) {
+    refuse(below(path, name), "is an array, which is the form of older drafts: use \"prefixItems\"");
+  } else if (name == "prefixItems") {
+    must(value.is_array() && !value.get_array().empty(), "an array of schemas");
+  } else if (name == "minLength" || name == "maxLength" || name == "minItems" || name == "maxItems" ||
+             name == "minProperties" || name == "maxProperties") {
+    must(is_count(), "a whole number from 0");
+  } else if (name == "minimum" || name == "maximum" || name == "exclusiveMinimum" || name == "exclusiveMaximum" ||
+             name == "multipleOf") {
+    must(value.is_number(), "a number");
+  } else if (name == "pattern" || name == "format") {
+    must(value.is_string(), "a string");
+  } else if (name == "uniqueItems") {
+    must(value.is_bool(), "true or false");
+  }
+}
+
+boost::json::array SchemaFlattener::types_of(const boost::json::object& schema) {
+  const boost::json::value* type = schema.if_contains("type");
+  if (type != nullptr) return type->is_array() ? type->get_array() : boost::json::array{*type};
+  // Without a type, keywords for one type also imply this type.
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 19> kMeans = {{{"properties", "object"},
+                                                                                            {"required", "object"},
+                                                                                            {"additionalProperties", "object"},
+                                                                                            {"minProperties", "object"},
+                                                                                            {"maxProperties", "object"},
+                                                                                            {"items", "array"},
+                                                                                            {"prefixItems", "array"},
+                                                                                            {"minItems", "array"},
+                                                                                            {"maxItems", "array"},
+                                                                                            {"uniqueItems", "array"},
+                                                                                            {"minLength", "string"},
+                                                                                            {"maxLength", "string"},
+                                                                                            {"pattern", "string"},
+                                                                                            {"format", "string"},
+                                                                                            {"minimum", "number"},
+                                                                                            {"maximum", "number"},
+                                                                                            {"exclusiveMinimum", "number"},
+                                                                                            {"exclusiveMaximum", "number"},
+                                                                                            {"multipleOf", "number"}}};
+  boost::json::array types;
+  for (const auto& [keyword, meant] : kMeans) {
+    if (schema.contains(keyword) && std::ranges::find(types, boost::json::value(meant)) == types.end())
+      types.emplace_back(meant);
+  }
+  if (types.empty()) types = {"null", "boolean", "number", "string", "array", "object"};
+  return types;
+}
+
+// --- both of two schemas
+
+boost::json::value SchemaFlattener::merge(const boost::json::value& a, const boost::json::value& b, const std::string& path) {
+  if (a.is_bool()) return a.get_bool() ? b : a;
+  if (b.is_bool()) return b.get_bool() ? a : b;
+  charge_all_of(a, path);
+  charge_all_of(b, path);
+  boost::json::object both = a.get_object();
+  const boost::json::object& left = a.get_object();
+  const boost::json::object& right = b.get_object();
+  if (left.empty()) return b;
+  for (const auto& [key, value] : right) {
+    const std::string_view name = key;
+    if (name == "properties" || name == "additionalProperties" || name == "prefixItems" || name == "items") continue;
+    boost::json::value* mine = both.if_contains(key);
+    if (mine == nullptr) {
+      both[key] = value;
+    } else if (*mine != value) {
+      *mine = merge_keyword(name, *mine, value, path);
+    }
+  }
+  merge_properties(both, left, right);
+  merge_items(both, left, right);
+  if (both.contains("enum") && left.contains("enum") && right.contains("enum") && both["enum"].get_array().empty())
+    return false;
+  return both;
+}
+
+boost::json::value SchemaFlattener::merge_keyword(std::string_view name, const boost::json::value& a,
+                                                  const boost::json::value& b, const std::string& path) {
+  if (name == "type") return merge_types(a, b, path);
+  if (name == "enum") {
+    charge(a.get_array().size() * b.get_array().size(), path);
+    boost::json::array both;
+    for (const boost::json::value& value : a.get_array()) {
+      if (std::ranges::any_of(b.get_array(), [&](const boost::json::value& other) { return same_value(value, other); }))
+        both.push_back(value);
+    }
+    return both;
+  }
+  if (name == "required") {
+    boost::json::array both = a.get_array();
+    std::unordered_set<std::string_view> known;
+    for (const boost::json::value& key : a.get_array()) known.insert(key.get_string());
+    for (const boost::json::value& key : b.get_array()) {
+      if (known.insert(key.get_string()).second) both.push_back(key);
+    }
+    return both;
+  }
+  if (name == "anyOf") {
+    charge(a.get_array().size() * b.get_array().size(), path);
+
+    boost::json::array both;
+    for (const boost::json::value& first : a.get_array()) {
+      for (const boost::json::value& second : b.get_array())
+        both.push_back(boost::json::object{{"allOf", boost::json::array{first, second}}});
+    }
+    if (both.size() > kBranchesMax) refuse(path, "has too many combinations of anyOf and oneOf");
+    return both;
+  }
+  if (name == "uniqueItems") return a == true || b == true;
+  const bool is_lower = name.starts_with("min") || name == "exclusiveMinimum";
+  const bool is_upper = name.starts_with("max") || name == "exclusiveMaximum";
+  if (is_lower || is_upper) {
+    const bool a_is_less = a.to_number<double>() < b.to_number<double>();
+    return a_is_less == is_lower ? b : a;
+  }
+  refuse(path, std::format("has \"{}\" twice, which is not supported", name));
+}
+
+boost::json::value SchemaFlattener::merge_types(const boost::json::value& a, const boost::json::value& b,
+                                                const std::string& path) {
+  const boost::json::array left = a.is_array() ? a.get_array() : boost::json::array{a};
+  const boost::json::array right = b.is_array() ? b.get_array() : boost::json::array{b};
+  charge(left.size() * right.size(), path);
+  boost::json::array both;
+  const auto add = [&](const boost::json::value& type) {
+    if (std::ranges::find(both, type) == both.end()) both.push_back(type);
+  };
+  for (const boost::json::value& mine : left) {
+    for (const boost::json::value& other : right) {
+      if (mine == other) add(mine);
+      if ((mine == "number" && other == "integer") || (mine == "integer" && other == "number")) add("integer");
+    }
+  }
+  return both;
+}
+
+boost::json::value SchemaFlattener::both_of(const boost::json::value& a, const boost::json::value& b) {
+  return a == b ? a : boost::json::value(boost::json::object{{"allOf", boost::json::array{a, b}}});
+}
+
+void SchemaFlattener::merge_properties(boost::json::object& both, const boost::json::object& left,
+                                       const boost::json::object& right) {
+  const boost::json::value* additional_left = left.if_contains("additionalProperties");
+  const boost::json::value* additional_right = right.if_contains("additionalProperties");
+  const boost::json::object empty;
+  const auto properties_of = [&](const boost::json::object& schema) -> const boost::json::object& {
+    const boost::json::value* properties = schema.if_contains("properties");
+    return properties == nullptr ? empty : properties->get_object();
+  };
+  boost::json::object properties;
+  for (const auto& [key, value] : properties_of(left)) {
+    const boost::json::value* other = properties_of(right).if_contains(key);
+    if (other == nullptr) other = additional_right;
+    properties[key] = other == nullptr ? value : both_of(value, *other);
+  }
+  for (const auto& [key, value] : properties_of(right)) {
+    if (properties.contains(key)) continue;
+    properties[key] = additional_left == nullptr ? value : both_of(value, *additional_left);
+  }
+  if (!properties.empty()) both["properties"] = properties;
+  if (additional_left != nullptr && additional_right != nullptr) {
+    both["additionalProperties"] = both_of(*additional_left, *additional_right);
+  } else if (additional_right != nullptr) {
+    both["additionalProperties"] = *additional_right;
+  }
+}
+
+void SchemaFlattener::merge_items(boost::json::object& both, const boost::json::object& left,
+                                  const boost::json::object& right) {
+  const boost::json::value* items_left = left.if_contains("items");
+  const boost::json::value* items_right = right.if_contains("items");
+  const boost::json::array empty;
+  const auto prefix_of = [&](const boost::json::object& schema) -> const boost::json::array& {
+    const boost::json::value* prefix = schema.if_contains("prefixItems");
+    return prefix == nullptr ? empty : prefix->get_array();
+  };
+  const boost::json::array& prefix_left = prefix_of(left);
+  const boost::json::array& prefix_right = prefix_of(right);
+  boost::json::array prefix;
+  for (std::size_t i = 0; i < std::max(prefix_left.size(), prefix_right.size()); ++i) {
+    const boost::json::value* mine = i < prefix_left.size() ? &prefix_left[i] : items_left;
+    const boost::json::value* other = i < prefix_right.size() ? &prefix_right[i] : items_right;
+    if (mine == nullptr) std::swap(mine, other);
+    prefix.push_back(other == nullptr ? *mine : both_of(*mine, *other));
+  }
+  if (!prefix.empty()) both["prefixItems"] = prefix;
+  if (items_left != nullptr && items_right != nullptr) {
+    both["items"] = both_of(*items_left, *items_right);
+  } else if (items_right != nullptr) {
+    both["items"] = *items_right;
+  }
+}
+
+// --- oneOf: as anyOf, if no value matches two schemas
+
+void SchemaFlattener::check_disjoint(const boost::json::array& branches, const std::string& path, int depth) {
+  std::vector<boost::json::value> flat;
+  for (std::size_t i = 0; i < branches.size(); ++i) flat.push_back(flatten(branches[i], below(path, "oneOf", i), depth + 1));
+  for (std::size_t i = 0; i < flat.size(); ++i) {
+    for (std::size_t j = i + 1; j < flat.size(); ++j) {
+      if (are_disjoint(flat[i], flat[j], path, depth + 1)) continue;
+      refuse(below(path, "oneOf"),
+             std::format("a value may match both schemas {} and {}: use anyOf, or add types, constants or "
+                         "required constant properties that differ",
+                         i, j));
+    }
+  }
+}
+
+bool SchemaFlattener::are_disjoint(const boost::json::value& a, const boost::json::value& b, const std::string& path,
+                                   int depth) {
+  if (depth > kFlattenDepthMax) return false;
+  charge_all_of(a, path);
+  charge_all_of(b, path);
+  if (a == false || b == false) return true;
+  if (!a.is_object() || !b.is_object()) return false;
+  const boost::json::object& left = a.get_object();
+  const boost::json::object& right = b.get_object();
+  const auto are_branches_apart = [&](const boost::json::object& schema, const boost::json::value& other) {
+    const boost::json::value* branches = schema.if_contains("anyOf");
+    return branches != nullptr && std::ranges::all_of(branches->get_array(), [&](const boost::json::value& branch) {
+             return are_disjoint(flatten(branch, path, depth + 1), other, path, depth + 1);
+           });
+  };
+  if (are_branches_apart(left, b) || are_branches_apart(right, a)) return true;
+  const auto may_be = [](const boost::json::object& schema, std::string_view type) {
+    if (const boost::json::value* values = schema.if_contains("enum")) {
+      if (std::ranges::none_of(values->get_array(), [&](const boost::json::value& value) { return is_of_type(value, type); }))
+        return false;
+    }
+    const boost::json::value* types = schema.if_contains("type");
+    if (types == nullptr) return true;
+    const boost::json::array all = types->is_array() ? types->get_array() : boost::json::array{*types};
+    return std::ranges::any_of(all, [&](const boost::json::value& given) {
+      return std::string_view(given.get_string()) == type || (type == "number" && given == "integer");
+    });
+  };
+  std::vector<std::string_view> common;
+  for (const std::string_view type : {"null", "boolean", "number", "string", "array", "object"}) {
+    if (may_be(left, type) && may_be(right, type)) common.push_back(type);
+  }
+  if (common.empty()) return true;
+  const boost::json::value* values_left = left.if_contains("enum");
+  const boost::json::value* values_right = right.if_contains("enum");
+  if (values_left != nullptr && values_right != nullptr) {
+    return merge_keyword("enum", *values_left, *values_right, path).get_array().empty();
+  }
+  if (common != std::vector<std::string_view>{"object"}) return false;
+  // A property that both schemas require, without a common value.
+  const auto required = [](const boost::json::object& schema, std::string_view key) {
+    const boost::json::value* keys = schema.if_contains("required");
+    return keys != nullptr && std::ranges::find(keys->get_array(), boost::json::value(key)) != keys->get_array().end();
+  };
+  const boost::json::value* properties_left = left.if_contains("properties");
+  const boost::json::value* properties_right = right.if_contains("properties");
+  if (properties_left == nullptr || properties_right == nullptr) return false;
+  for (const auto& [key, value] : properties_left->get_object()) {
+    for (const boost::json::object* schema : {&left, &right}) {
+      if (const boost::json::value* keys = schema->if_contains("required")) charge(keys->get_array().size(), path);
+    }
+    const boost::json::value* other = properties_right->get_object().if_contains(key);
+    if (other == nullptr || !required(left, key) || !required(right, key)) continue;
+    if (are_disjoint(flatten(value, path, depth + 1), flatten(*other, path, depth + 1), path, depth + 1)) return true;
+  }
+  return false;
+}
+
+}  // namespace uma::grammar

@@ -1,0 +1,49 @@
+// Resolves the references and combinations of a schema, so that one object has all constraints of a value. Used by one
+// compilation at a time; throws Refusal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <boost/json/value.hpp>
+
+namespace uma::grammar {
+
+class SchemaFlattener {
+ public:
+  // References are relative to `root`, which must outlive their use. The work so far stays counted.
+  void begin(const boost::json::value& root) { root_ = &root; }
+  // Counts work before it is done, because merging and comparing can take much more work than the length of the schema.
+  void charge(std::uint64_t units, const std::string& path);
+  void charge_all_of(const boost::json::value& value, const std::string& path);
+  // Returns `schema` as an object with `anyOf` as its only combination, or as a boolean.
+  boost::json::value flatten(const boost::json::value& schema, const std::string& path, int depth);
+  static boost::json::array types_of(const boost::json::object& schema);
+
+ private:
+  static const boost::json::array& schemas_of(const boost::json::value& value, const std::string& path, std::string_view name);
+  const boost::json::value& resolve(const boost::json::value& reference, const std::string& path,
+                                    std::string& target_path) const;
+  // Decodes a part of a pointer in a URI fragment.
+  static std::string unescaped(std::string_view token);
+  // Checks the types of a keyword's values, not whether the values can be satisfied.
+  static void check_keyword(std::string_view name, const boost::json::value& value, const std::string& path);
+  boost::json::value merge(const boost::json::value& a, const boost::json::value& b, const std::string& path);
+  boost::json::value merge_keyword(std::string_view name, const boost::json::value& a, const boost::json::value& b,
+                                   const std::string& path);
+  boost::json::value merge_types(const boost::json::value& a, const boost::json::value& b, const std::string& path);
+  static boost::json::value both_of(const boost::json::value& a, const boost::json::value& b);
+  static void merge_properties(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
+  static void merge_items(boost::json::object& both, const boost::json::object& left, const boost::json::object& right);
+  void check_disjoint(const boost::json::array& branches, const std::string& path, int depth);
+  // False if it is unknown.
+  bool are_disjoint(const boost::json::value& a, const boost::json::value& b, const std::string& path, int depth);
+
+  const boost::json::value* root_ = nullptr;
+  std::size_t flattened_ = 0;
+  std::uint64_t work_ = 0;
+};
+
+}  // namespace uma::grammar

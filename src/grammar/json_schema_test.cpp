@@ -1,0 +1,324 @@
+#include "grammar/json_schema.h"
+
+#include <format>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "grammar/grammar.h"
+#include "grammar/json_pattern.h"
+
+namespace uma::grammar {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+struct SchemaCase {
+  std::string_view schema;
+  std::vector<std::string_view> accepted;
+  std::vector<std::string_view> refused;
+};
+
+void expect_texts(const std::vector<SchemaCase>& cases) {
+  for (const SchemaCase& row : cases) {
+    const auto gbnf = json_schema_gbnf(row.schema);
+    ASSERT_TRUE(gbnf) << row.schema << ": " << gbnf.error().message;
+    const auto grammar = json_schema_grammar(row.schema);
+    ASSERT_TRUE(grammar) << row.schema << ": " << grammar.error().message << "\n" << *gbnf;
+    GrammarReader reader(*grammar);
+    const auto accepts = [&](std::string_view text) { return reader.can_end(reader.next(GrammarReader::kStart, text)); };
+    for (const std::string_view text : row.accepted) EXPECT_TRUE(accepts(text)) << row.schema << ": " << text << "\n" << *gbnf;
+    for (const std::string_view text : row.refused) EXPECT_FALSE(accepts(text)) << row.schema << ": " << text << "\n" << *gbnf;
+  }
+}
+
+TEST(JsonSchema, KnowsTypes) {
+  expect_texts({
+      {R"({"type":"null"})", {"null"}, {"", "0", "nul", "null "}},
+      {R"({"type":"boolean"})", {"true", "false"}, {"null", "\"true\""}},
+      {R"({"type":"integer"})", {"0", "-7", "120"}, {"01", "1.5", "-", "1e3", "+1"}},
+      {R"({"type":"number"})", {"0", "-7.25", "1e9", "2.5E-3"}, {"01", ".5", "5.", "NaN", "1e999"}},
+      {R"({"type":"string"})",
+       {R"("")", R"("a \"b\" \\ \/ \n \u00e9 \ud83d\ude00 é😀")"},
+       {"a", R"("a)", R"("\x")", R"("\ud83d")", R"("\ude00")", "\"a\nb\"", "\"\x1f\"", "\"\xff\"", R"("""")"}},
+      {R"({"type":["integer","null"]})", {"1", "null"}, {"true"}},
+      {R"({"type":"integer","nullable":true})", {"1", "null"}, {"true"}},
+      {R"({"type":"array"})", {"[]", "[1, [2], \"x\", {}]", "[\n  1,\n  2\n]"}, {"[1,]", "[,1]", "[1 2]", "{}"}},
+      {R"({"type":"object"})",
+       {"{}", R"({"a": [1], "b":{"c":null}})", "{\n  \"a\": 1\n}"},
+       {"{1:2}", R"({"a"})", R"({"a":1,})", "[]"}},
+      {"true", {"null", "[1]", R"("x")"}, {"", "x"}},
+      {"{}", {"null", "[1]", R"({"a":{}})"}, {""}},
+  });
+}
+
+TEST(JsonSchema, KnowsObjects) {
+  expect_texts({
+      {R"({"properties":{"a":{"type":"integer"},"b":{"type":"boolean"},"c":{"type":"null"}},"required":["b"]})",
+       {R"({"b":true})", R"({"a":1,"b":true})", R"({"b":true,"c":null})", R"({"a": 1, "b": false, "c": null})"},
+       {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"a":1,"a":2,"b":true})", R"({"b":1})", R"({"b":true,"d":1})",
+        R"({"a":1,,"b":true})"}},
+      {R"({"properties":{"a":{},"b":{}}})",
+       {"{}", R"({"a":1})", R"({"b":1})", R"({"a":1,"b":2})"},
+       {R"({"b":1,"a":2})", R"({,"b":1})", R"({"a":1,})"}},
+      {R"({"properties":{"ab":{"type":"null"},"a":{"type":"null"}},"additionalProperties":{"type":"integer"}})",
+       {"{}", R"({"b":1})", R"({"ab":null,"a":null,"abc":1,"":2,"é":3})", R"({"ac":1})"},
+       {R"({"ab":1})", R"({"a":1})", R"({"a":null,"ab":1})", R"({"b":null})", R"({"\u0061":1})"}},
+      {R"({"type":"object","additionalProperties":{"type":"integer"}})", {"{}", R"({"a":1,"b":2})"}, {R"({"a":"x"})"}},
+      {R"({"type":"object","additionalProperties":false})", {"{}"}, {R"({"a":1})"}},
+      {R"({"type":"object","required":["x"]})", {R"({"x":[1]})"}, {"{}", R"({"y":1})"}},
+      {R"({"type":"object","required":["x"],"additionalProperties":{"type":"null"}})",
+       {R"({"x":null,"y":null})"},
+       {R"({"x":1})"}},
+      {R"({"properties":{"a":false,"b":{}}})", {"{}", R"({"b":1})"}, {R"({"a":1})"}},
+      {R"({"type":"object","maxProperties":2})", {"{}", R"({"a":1,"b":2})"}, {R"({"a":1,"b":2,"c":3})"}},
+      {R"({"type":"object","minProperties":1})", {R"({"a":1})", R"({"a":1,"b":2})"}, {"{}"}},
+      {R"({"properties":{"q\"\\\n":{"type":"null"}},"required":["q\"\\\n"]})", {R"({"q\"\\\n":null})"}, {"{}"}},
+  });
+}
+
+TEST(JsonSchema, KnowsArrays) {
+  expect_texts({
+      {R"({"items":{"type":"integer"}})", {"[]", "[1]", "[1,2,3]"}, {"[true]", "[1,]"}},
+      {R"({"items":{"type":"integer"},"minItems":2,"maxItems":3})", {"[1,2]", "[1,2,3]"}, {"[]", "[1]", "[1,2,3,4]"}},
+      {R"({"items":{"type":"integer"},"minItems":1})", {"[1]", "[1,2,3,4,5]"}, {"[]"}},
+      {R"({"items":{"type":"integer"},"maxItems":1})", {"[]", "[1]"}, {"[1,2]"}},
+      {R"({"type":"array","maxItems":0})", {"[]", "[ ]"}, {"[1]"}},
+      {R"({"type":"array","items":false})", {"[]"}, {"[1]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"null"}]})", {"[]", "[1]", "[1,null]"}, {"[null]", "[1,null,2]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"type":"boolean"},"minItems":1})",
+       {"[1]", "[1,null]", "[1,null,true,false]"},
+       {"[]", "[1,true]", "[1,null,1]"}},
+      {R"({"prefixItems":[{"type":"integer"}],"minItems":3,"maxItems":4})",
+       {"[1,2,\"x\"]", "[1,2,3,4]"},
+       {"[1,2]", "[1,2,3,4,5]"}},
+      {R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"maxItems":1})", {"[]", "[1]"}, {"[1,null]"}},
+      {R"({"type":"array","uniqueItems":false,"items":{"const":1}})", {"[1,1]"}, {"[2]"}},
+  });
+}
+
+TEST(JsonSchema, KnowsStrings) {
+  expect_texts({
+      {R"({"type":"string","minLength":2,"maxLength":3})",
+       {R"("ab")", R"("é\n😀")", R"("\ud83d\ude00a")"},
+       {R"("a")", R"("abcd")"}},
+      {R"({"type":"string","minLength":1})", {R"("a")", R"("abcdef")"}, {R"("")"}},
+      {R"({"pattern":"^[a-c]{2}\\d+$"})", {R"("ab1")", R"("cc123")"}, {R"("a1")", R"("ab")", R"("ab1x")"}},
+      {R"({"pattern":"b+"})", {R"("b")", R"("abbc")"}, {R"("")", R"("ac")"}},
+      {R"({"pattern":"^(a|b)?(?:c.)*\\.$"})", {R"(".")", R"("acx.")", R"("bcxcy.")"}, {R"("ab.")", R"("ac")", R"("x")"}},
+      {R"({"pattern":"^\"\\\\\\n\\u00e9[^a\"]$"})", {R"("\"\\\né\n")", R"("\"\\\néb")"}, {R"("\"\\\néa")", R"("\"\\\né\"")"}},
+      {R"({"pattern":"^a|b$"})", {R"("ax")", R"("xb")"}, {R"("xa")", R"("bx")"}},
+      {R"({"pattern":"^[a-z]{2,4}$","minLength":2,"maxLength":4})", {R"("ab")"}, {R"("a")"}},
+      {R"({"format":"date"})",
+       {R"("2024-02-28")", R"("1999-12-31")"},
+       {R"("2023-02-29")", R"("2024-13-01")", R"("2024-04-31")", R"("24-01-01")"}},
+      {R"({"format":"time"})", {R"("23:59:59Z")", R"("00:00:00.5+01:00")"}, {R"("24:00:00Z")", R"("00:00:00")"}},
+      {R"({"format":"date-time"})", {R"("2024-01-31T12:00:00Z")"}, {R"("2024-01-31")"}},
+      {R"({"format":"uuid"})", {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123e4567")"}},
+      {R"({"format":"ipv4"})", {R"("127.0.0.1")", R"("255.255.255.255")"}, {R"("256.0.0.1")", R"("1.2.3")", R"("01.2.3.4")"}},
+      {R"({"format":"duration"})", {R"("P1DT2H")", R"("P3W")", R"("PT5M")"}, {R"("P")", R"("1D")", R"("PT")"}},
+      {R"({"format":"email"})", {R"("a.b@c.org")"}, {R"("a.b")"}},
+      {R"({"type":"integer","format":"int64"})", {"1"}, {R"("1")"}},
+  });
+}
+
+TEST(JsonSchema, KnowsNumbers) {
+  expect_texts({
+      {R"({"type":"integer","minimum":0})", {"0", "10", "999"}, {"-1", "-0"}},
+      {R"({"type":"integer","minimum":1,"maximum":12})", {"1", "9", "10", "12"}, {"0", "13", "99", "112"}},
+      {R"({"type":"integer","minimum":-15,"maximum":7})", {"-15", "-9", "-1", "0", "7"}, {"-16", "8", "-20", "10"}},
+      {R"({"type":"integer","exclusiveMinimum":5,"exclusiveMaximum":8.5})", {"6", "8"}, {"5", "9"}},
+      {R"({"type":"integer","minimum":1.2,"maximum":3.9})", {"2", "3"}, {"1", "4"}},
+      {R"({"type":"integer","maximum":-3})", {"-3", "-10"}, {"-2", "0", "3"}},
+      {R"({"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807})", {"0", "-123456789012345"}, {"x"}},
+      {R"({"type":"number","minimum":0,"maximum":1})", {"0", "0.25", "1", "1.0"}, {"-0.1", "1.01", "2", "-1", "1e1"}},
+      {R"({"type":"number","exclusiveMinimum":0})", {"0.001", "1", "17.5"}, {"0", "0.0", "-1", "-0.5"}},
+      {R"({"type":"number","minimum":-2,"maximum":-1})", {"-1", "-1.5", "-2", "-2.0"}, {"-0.5", "-2.1", "1", "0"}},
+      {R"({"type":"number","exclusiveMaximum":0})", {"-0.1", "-5"}, {"0", "-0", "-0.0", "1"}},
+      {R"({"type":"number","maximum":0})", {"-0.1", "0", "-5"}, {"0.1", "1"}},
+      {R"({"type":"number","multipleOf":1,"minimum":3})", {"3", "10"}, {"2", "3.5"}},
+  });
+}
+
+// Tests whole ranges, number by number.
+TEST(JsonSchema, IntegersAreExactlyThoseBetweenTheBounds) {
+  for (const auto& [low, high] :
+       std::vector<std::pair<int, int>>{{0, 0}, {7, 1203}, {-1203, -7}, {-99, 100}, {100, 999}, {95, 1005}, {-1, 1}}) {
+    const auto grammar = json_schema_grammar(std::format(R"({{"type":"integer","minimum":{},"maximum":{}}})", low, high));
+    GrammarReader reader(grammar.value());
+    for (int i = -1500; i <= 1500; ++i) {
+      const bool is_accepted = reader.can_end(reader.next(GrammarReader::kStart, std::to_string(i)));
+      EXPECT_EQ(is_accepted, low <= i && i <= high) << i << " in " << low << " to " << high;
+    }
+  }
+}
+
+TEST(JsonSchema, KnowsCombinations) {
+  expect_texts({
+      {R"({"enum":["a",1,1.5,null,{"b":[true]}]})", {R"("a")", "1", "1.5", "null", R"({"b":[true]})"}, {R"("b")", "2", "true"}},
+      {R"({"enum":["info"]})", {R"("info")"}, {}},
+      {R"({"type":"string","enum":["a",1]})", {R"("a")"}, {"1"}},
+      {R"({"const":"x","enum":["x","y"],"type":"string"})", {R"("x")"}, {R"("y")"}},
+      {R"({"anyOf":[{"type":"integer"},{"type":"string","maxLength":1}]})", {"1", R"("a")"}, {R"("ab")", "true"}},
+      {R"({"type":"object","properties":{"a":{"type":"integer"}},"anyOf":[{"required":["a"]},{"properties":{"b":{"type":"null"}},"required":["b"]}]})",
+       {R"({"a":1})", R"({"b":null})", R"({"a":1,"b":null})"},
+       {"{}", R"({"b":1})"}},
+      {R"({"oneOf":[{"type":"integer"},{"type":"string"}]})", {"1", R"("a")"}, {"true"}},
+      {R"({"oneOf":[{"properties":{"k":{"const":"a"},"x":{"type":"integer"}},"required":["k"],"type":"object"},)"
+       R"({"properties":{"k":{"const":"b"},"y":{"type":"null"}},"required":["k"],"type":"object"}]})",
+       {R"({"k":"a","x":1})", R"({"k":"b","y":null})"},
+       {R"({"k":"a","y":null})", R"({"k":"c"})", "{}"}},
+      {R"({"allOf":[{"type":"integer","minimum":3},{"type":"number","maximum":5}]})", {"3", "5"}, {"2", "6", "3.5"}},
+      {R"({"allOf":[{"properties":{"a":{"type":"integer"}},"required":["a"]},{"properties":{"b":{"type":"null"}},"required":["b"]}]})",
+       {R"({"a":1,"b":null})"},
+       {R"({"a":1})", R"({"b":null})"}},
+      {R"({"allOf":[{"properties":{"a":{}},"additionalProperties":false},{"properties":{"b":{}}}]})",
+       {"{}", R"({"a":1})"},
+       {R"({"b":1})"}},
+      {R"({"allOf":[{"prefixItems":[{"type":"integer"}]},{"items":{"minimum":5,"type":"integer"}}]})",
+       {"[]", "[5]", "[5,6]"},
+       {"[4]", "[5,4]"}},
+  });
+}
+
+TEST(JsonSchema, FollowsReferences) {
+  expect_texts({
+      {R"({"$defs":{"n":{"type":"integer"}},"properties":{"a":{"$ref":"#/$defs/n"}},"required":["a"]})",
+       {R"({"a":1})"},
+       {R"({"a":"x"})"}},
+      {R"({"properties":{"v":{"type":"integer"},"next":{"$ref":"#"}},"required":["v"]})",
+       {R"({"v":1})", R"({"v":1,"next":{"v":2,"next":{"v":3}}})"},
+       {R"({"v":1,"next":{}})"}},
+      {R"({"$defs":{"t":{"type":"array","items":{"$ref":"#/$defs/t"}}},"$ref":"#/$defs/t"})", {"[]", "[[],[[]]]"}, {"[1]"}},
+      {R"({"$defs":{"a/b~c d":{"type":"null"}},"$ref":"#/$defs/a~1b~0c%20d"})", {"null"}, {"1"}},
+      {R"({"$defs":{"n":{"type":"integer"}},"$ref":"#/$defs/n","minimum":5})", {"5"}, {"4"}},
+      {R"({"anyOf":[{"type":"null"},{"type":"array","items":{"$ref":"#/anyOf/0"}}]})", {"null", "[null]"}, {"[[]]"}},
+      // Two simultaneous recursions meet the same pairs again.
+      {R"({"$defs":{"a":{"properties":{"n":{"$ref":"#/$defs/a"}},"type":"object"},"b":{"properties":{"n":{"$ref":"#/$defs/b"}},"required":[],"type":"object"}},)"
+       R"("allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]})",
+       {"{}", R"({"n":{"n":{}}})"},
+       {R"({"n":1})"}},
+  });
+}
+
+TEST(JsonSchema, RefusesUnsupportedSchemasByNameAndPlace) {
+  const std::vector<std::pair<std::string_view, std::string_view>> cases = {
+      {"{", "not valid JSON"},
+      {"3", "#: a schema must be an object"},
+      {R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not: is not supported"},
+      {R"({"if":{"type":"integer"}})", "#/if: is not supported"},
+      {R"({"patternProperties":{"^a":{}}})", "#/patternProperties: is not supported"},
+      {R"({"type":"array","uniqueItems":true})", "#/uniqueItems: is not supported"},
+      {R"({"type":"array","contains":{"type":"null"}})", "#/contains: is not supported"},
+      {R"({"type":"array","contains":true})", "#/contains: is not supported"},
+      {R"({"enum":["info",1e999]})", "#/enum: has a number that is too large"},
+      {R"({"$defs":{"a":{"$id":"x","$defs":{"b":{}}}},"$ref":"#/$defs/a/$defs/b"})", "refers into a schema with its own $id"},
+      {R"({"items":[{}]})", "#/items: is an array, which is the form of older drafts"},
+      {R"({"type":"integer","multipleOf":3})", "#/multipleOf: is supported only as 1"},
+      {R"({"type":"number","minimum":0.5})", "#/minimum: must be a whole number for the type \"number\""},
+      {R"({"type":"integer","exclusiveMinimum":true})", "#/exclusiveMinimum: must be a number"},
+      {R"j({"type":"string","pattern":"(?=a)"})j", "#/pattern: pattern: look-arounds are not supported"},
+      {R"({"type":"string","pattern":"\\bword"})", "\\b is not supported"},
+      {R"({"type":"string","pattern":"(a"})", "\")\" is missing"},
+      {R"({"type":"string","pattern":"a+","maxLength":5})", "#/pattern: matches texts outside minLength and maxLength"},
+      {R"({"type":"string","format":"regex"})", "#/format: \"regex\" is not supported"},
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "#/oneOf: a value may match both schemas 0 and 1"},
+      {R"({"enum":["a"],"minLength":3})", "#/minLength: is not supported beside \"enum\""},
+      {R"({"type":"text"})", "#/type: must be a type"},
+      {R"({"$ref":"#/$defs/x"})", "#/$ref: \"#/$defs/x\" is not in the schema"},
+      {R"({"$ref":"other.json"})", "#/$ref: \"other.json\" is not supported"},
+      {R"({"$ref":"#"})", "are nested without end"},
+      {R"({"allOf":[{"$ref":"#"}]})", "are nested without end"},
+      {R"({"anyOf":[]})", "#/anyOf: must be an array of schemas"},
+      {R"({"type":"object","minProperties":2})", "#/minProperties: is supported only up to"},
+      {R"({"allOf":[{"pattern":"a"},{"pattern":"b"}]})", "has \"pattern\" twice"},
+      {R"({"type":"array","items":{"type":"string"},"minItems":100000})", "#/minItems: is supported up to 1024"},
+      {"\"\xff\"", "not valid UTF-8"},
+  };
+  for (const auto& [schema, message] : cases) {
+    const auto grammar = json_schema_grammar(schema);
+    ASSERT_FALSE(grammar) << schema;
+    EXPECT_EQ(grammar.error().code, ErrorCode::proto_field);
+    EXPECT_THAT(grammar.error().message, HasSubstr(message)) << schema;
+  }
+}
+
+TEST(JsonSchema, ASchemaWithoutValuesIsRefused) {
+  for (const std::string_view schema :
+       {"false", R"({"type":"integer","minimum":3,"maximum":2})", R"({"enum":[]})",
+        R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})", R"({"allOf":[{"type":"null"},{"type":"string"}]})",
+        R"({"type":"array","items":false,"minItems":1})"}) {
+    const auto grammar = json_schema_grammar(schema);
+    ASSERT_FALSE(grammar) << schema;
+    EXPECT_EQ(grammar.error().message, "no JSON value satisfies the schema") << schema;
+  }
+}
+
+TEST(JsonSchema, AHostileSchemaIsRefusedSoon) {
+  std::string branches = R"({"type":"object"})";
+  for (int i = 0; i < 200; ++i) branches += R"(,{"type":"object"})";
+  const std::string product = std::format(R"({{"allOf":[{{"anyOf":[{0}]}},{{"anyOf":[{0},true]}}]}})", branches);
+  EXPECT_FALSE(json_schema_grammar(product));
+  EXPECT_FALSE(
+      json_schema_grammar(R"({"$defs":{"a":{"allOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/a"}]}},"$ref":"#/$defs/a"})"));
+  // Each level doubles the one below.
+  for (const std::string_view combined : {"allOf", "anyOf"}) {
+    std::string levels = R"("a0":{"type":"object"})";
+    for (int i = 1; i < 20; ++i)
+      levels += std::format(R"(,"a{0}":{{"{2}":[{{"$ref":"#/$defs/a{1}"}},{{"$ref":"#/$defs/a{1}"}}]}})", i, i - 1, combined);
+    const auto grammar = json_schema_grammar(
+        std::format(R"({{"$defs":{{{}}},"oneOf":[{{"$ref":"#/$defs/a19"}},{{"$ref":"#/$defs/a18"}}]}})", levels));
+    ASSERT_FALSE(grammar);
+    EXPECT_THAT(grammar.error().message,
+                AnyOf(HasSubstr("too many combinations"), HasSubstr("is too large, with what is merged")));
+  }
+}
+
+// Short schemas that would take minutes: work is counted before it is done.
+TEST(JsonSchema, WorkIsBounded) {
+  const auto list = [](int count, auto&& element) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += std::string(i == 0 ? "" : ",") + element(i);
+    return all;
+  };
+  const auto numbers = [&](int from, int count) { return list(count, [&](int i) { return std::to_string(from + i); }); };
+  const auto expect_too_large = [](const std::string& schema) {
+    const auto grammar = json_schema_grammar(schema);
+    ASSERT_FALSE(grammar);
+    EXPECT_THAT(grammar.error().message, HasSubstr("is too large after merging"));
+  };
+  const std::string both = list(20, [](int i) { return i % 2 == 0 ? R"({"$ref":"#/$defs/a"})" : R"({"$ref":"#/$defs/b"})"; });
+  expect_too_large(std::format(R"({{"$defs":{{"a":{{"enum":[{}]}},"b":{{"enum":[{}]}}}},"allOf":[{}]}})", numbers(0, 12'000),
+                               numbers(1, 12'000), both));
+  // Each level includes the one below twice, and copies its content.
+  const std::string properties = list(250, [](int i) { return std::format(R"("p{}":{{}})", i); });
+  std::string levels = std::format(R"("l0":{{"properties":{{{}}}}})", properties);
+  for (int i = 1; i < 13; ++i)
+    levels += std::format(R"(,"l{0}":{{"allOf":[{{"$ref":"#/$defs/l{1}"}},{{"$ref":"#/$defs/l{1}"}}]}})", i, i - 1);
+  expect_too_large(std::format(R"({{"$defs":{{{}}},"$ref":"#/$defs/l12"}})", levels));
+  const auto names = [&](const char* prefix) { return list(8000, [&](int i) { return std::format("\"{}{}\"", prefix, i); }); };
+  const auto required = json_schema_grammar(
+      std::format(R"({{"type":"object","allOf":[{{"required":[{}]}},{{"required":[{}]}}]}})", names("a"), names("b")));
+  EXPECT_FALSE(required) << "but soon";
+}
+
+TEST(JsonRules, StandBesideOthersInOneGrammar) {
+  JsonRules rules;
+  const auto first = rules.add(R"({"type":"object","properties":{"city":{"type":"string"}},"required":["city"]})");
+  const auto second = rules.add(R"({"$defs":{"x":{"type":"integer"}},"$ref":"#/$defs/x"})");
+  ASSERT_TRUE(first && second);
+  GrammarReader reader(
+      Grammar::parse(std::format("root ::= \"a:\" {} | \"b:\" {}\n{}", *first, *second, rules.gbnf())).value());
+  const auto accepts = [&](std::string_view text) { return reader.can_end(reader.next(GrammarReader::kStart, text)); };
+  EXPECT_TRUE(accepts(R"(a:{"city": "Rome"})"));
+  EXPECT_TRUE(accepts("b:12"));
+  EXPECT_FALSE(accepts("a:12"));
+}
+
+}  // namespace
+}  // namespace uma::grammar

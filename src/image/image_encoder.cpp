@@ -1,0 +1,242 @@
+#include "image/image_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <format>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "base/sha256.h"
+#include "image/image_source.h"
+#include "image/message_images.h"
+#include "llm/image_tokens.h"
+
+namespace uma::image {
+namespace {
+
+std::string hash_of(std::span<const std::byte> bytes) {
+  Sha256 hash;
+  hash.add({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  return hash.hex();
+}
+
+// The mean of the rows, scaled to length 1.
+std::vector<float> pooled(const EncodedImage& image) {
+  const auto width = static_cast<std::size_t>(image.row_width);
+  std::vector<double> sums(width, 0);
+  for (std::size_t i = 0; i < image.rows.size(); ++i) sums[i % width] += static_cast<double>(image.rows[i]);
+  double squares = 0;
+  for (const double sum : sums) squares += sum * sum;
+  const double length = squares > 0 ? std::sqrt(squares) : 1;
+  std::vector<float> vector;
+  vector.reserve(width);
+  for (const double sum : sums) vector.push_back(static_cast<float>(sum / length));
+  return vector;
+}
+
+}  // namespace
+
+ImageEncoder::ImageEncoder(std::unique_ptr<llm::Projector> projector, ImageEncoderOptions options, const Clock& clock,
+                           std::shared_ptr<ImageEncoderStats> stats)
+    : options_(std::move(options)), clock_(clock), projector_(std::move(projector)), kept_stats_(std::move(stats)) {}
+
+ImageEncoder::~ImageEncoder() {
+  stats_.cache_bytes.set(0);
+}
+
+void ImageEncoder::close() {
+  closed_.store(true);
+  jobs_.close();
+}
+
+// --- Images
+// ---------------------------------------------------------------------------------------------------------------------
+
+Expected<ImagePtr> ImageEncoder::add(Bytes file) {
+  auto layout = projector_->layout(file);
+  if (!layout) return std::unexpected(layout.error());
+  std::string id = hash_of(file);
+  auto image = std::make_shared<Image>(std::move(id), std::move(file), std::move(layout->tokens), std::vector<std::int32_t>());
+  std::int32_t end = 0;
+  for (const std::int32_t piece : layout->pieces) image->pieces_end.push_back(end += piece);
+  std::int32_t row = 0;
+  for (Token& token : image->tokens) {
+    if (token == kNoToken) token = llm::image_token(image->id, identity(), row++);
+  }
+  const MutexLock lock(mutex_);
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  // Requests with the same image share it as long as one of these requests exists.
+  std::weak_ptr<const Image>& known = known_[image->id];
+  if (ImagePtr first = known.lock()) return first;
+  known = image;
+  return image;
+}
+
+Expected<ImagePtr> ImageEncoder::take(const ImageSource& source) {
+  auto file = read_image(source, options_.allowed_dirs);
+  if (!file) return std::unexpected(file.error());
+  return add(std::move(*file));
+}
+
+Expected<ImagePtr> ImageEncoder::find(const std::string& id) {
+  {
+    const MutexLock lock(mutex_);
+    const auto found = known_.find(id);
+    if (ImagePtr image = found == known_.end() ? nullptr : found->second.lock()) return image;
+  }
+  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "the daemon has no folder for images of sessions");
+  auto file = options_.kept->read(id);
+  if (!file) return std::unexpected(file.error());
+  return add(std::move(*file));
+}
+
+Expected<KeptImages::Use> ImageEncoder::keep(const TenantId& tenant, const Image& image) const {
+  if (options_.kept == nullptr) return fail(ErrorCode::io_short_write, "the daemon has no folder for images of sessions");
+  return options_.kept->keep(tenant, image.id, image.file);
+}
+
+Expected<Unit> ImageEncoder::sync_kept() const {
+  return options_.kept == nullptr ? Unit{} : options_.kept->sync();
+}
+
+struct ImageEncoder::Taking {
+  TenantId tenant;
+  Input input;
+  bool keeps = false;
+  std::stop_token end;
+  Taken done;
+  TakenImages taken{};
+};
+
+void ImageEncoder::take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done) {
+  for (const InputImage& image : input.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(image.source.text.size()));
+  auto taking = std::make_shared<Taking>(tenant, std::move(input), keeps, std::move(end), std::move(done));
+  post(std::move(tenant), [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+}
+
+// Each image is a job, so that other tenants have their turn in between.
+void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
+  auto& [tenant, input, keeps, end, done, taken] = *taking;
+  const auto finish = [&](Expected<Unit> outcome) {
+    for (const InputImage& image : input.images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.source.text.size()));
+    input.images.clear();
+    done(std::move(input), std::move(taken), std::move(outcome));
+  };
+  const std::size_t index = taken.images.size();
+  if (index == input.images.size()) {
+    auto synced = keeps && index > 0 ? sync_kept() : Unit{};
+    if (!synced) return finish(std::move(synced));
+    std::vector<std::vector<MessageImage>> of_messages(input.messages.size());
+    for (std::size_t i = 0; i < index; ++i) {
+      of_messages[input.images[i].message].push_back({.at = input.images[i].at, .id = taken.images[i]->id});
+    }
+    for (std::size_t i = 0; i < of_messages.size(); ++i) {
+      if (!of_messages[i].empty()) input.messages[i].extra = images_extra(of_messages[i]);
+    }
+    return finish(Unit{});
+  }
+  if (end.stop_requested()) return finish(fail(ErrorCode::limit_wait, "the request has ended"));
+  InputImage& given = input.images[index];
+  auto image = contain([&] { return take(given.source); });
+  auto use = image && keeps ? contain([&] { return keep(tenant, **image); }) : KeptImages::Use();
+  if (!image || !use) {
+    Error error = image ? use.error() : image.error();
+    if (!given.field.empty()) error.message = std::format("field \"{}\": {}", given.field, error.message);
+    error.field = given.field;
+    return finish(std::unexpected(std::move(error)));
+  }
+  stats_.waiting_bytes.add(-static_cast<std::int64_t>(given.source.text.size()));
+  std::string().swap(given.source.text);
+  taken.images.push_back(std::move(*image));
+  taken.uses.push_back(std::move(*use));
+  const TenantId owner = tenant;
+  jobs_.add(owner, [this, taking = std::move(taking)]() mutable { take_next(std::move(taking)); });
+}
+
+// --- Encoding
+// -------------------------------------------------------------------------------------------------------------------
+
+Expected<EncodedPtr> ImageEncoder::encode(const std::string& id) {
+  if (const auto found = cached_.find(id); found != cached_.end()) {
+    cache_.splice(cache_.end(), cache_, found->second);
+    stats_.cache_hits_total.add();
+    return found->second->image;
+  }
+  if (closed_.load()) return fail(ErrorCode::limit_wait, "the daemon is stopping and encodes no more images");
+  const auto image = find(id);
+  if (!image) return std::unexpected(image.error());
+  const TimePoint began = clock_.now();
+  auto rows = projector_->encode((*image)->file);
+  if (!rows) return std::unexpected(rows.error());
+  const llm::ProjectorFacts& facts = projector_->facts();
+  auto encoded = std::make_shared<const EncodedImage>(EncodedImage{.rows = std::move(*rows),
+                                                                   .row_width = facts.row_width,
+                                                                   .pieces_end = (*image)->pieces_end,
+                                                                   .is_causal = facts.is_causal});
+  stats_.images_encoded_total.add();
+  stats_.encode.record_ms(to_ms(clock_.now() - began));
+  log_debug("image {}: {} rows encoded in {:.1f} ms", id, encoded->pieces_end.back(), to_ms(clock_.now() - began));
+
+  cached_[id] = cache_.insert(cache_.end(), {id, encoded});
+  stats_.cache_bytes.add(static_cast<std::int64_t>(encoded->bytes()));
+  while (!cache_.empty() && stats_.cache_bytes.value() > static_cast<std::int64_t>(options_.cache_bytes_max)) {
+    stats_.cache_bytes.add(-static_cast<std::int64_t>(cache_.front().image->bytes()));
+    cached_.erase(cache_.front().id);
+    cache_.pop_front();
+  }
+  return encoded;
+}
+
+// --- Vectors
+// --------------------------------------------------------------------------------------------------------------------
+
+struct ImageEncoder::Embedding {
+  TenantId tenant;
+  EmbedImagesRequest request;
+  TimePoint deadline;
+  Reply<ImageEmbeddings> reply;
+  ImageEmbeddings made{};
+};
+
+void ImageEncoder::embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply) {
+  for (const ImageSource& source : request.images) stats_.waiting_bytes.add(static_cast<std::int64_t>(source.text.size()));
+  auto embedding = std::make_shared<Embedding>(tenant, std::move(request), deadline, std::move(reply));
+  post(std::move(tenant), [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+}
+
+// Each image is a job, so that other tenants have their turn in between.
+void ImageEncoder::embed_next(std::shared_ptr<Embedding> embedding) {
+  auto& vectors = embedding->made.embeddings;
+  auto& images = embedding->request.images;
+  const auto end = [&](Expected<ImageEmbeddings> made) {
+    for (const ImageSource& image : images) stats_.waiting_bytes.add(-static_cast<std::int64_t>(image.text.size()));
+    embedding->reply(std::move(made));
+  };
+  if (embedding->request.end.stop_requested()) return end(fail(ErrorCode::limit_wait, "the request has ended"));
+  if (clock_.now() >= embedding->deadline) {
+    return end(fail(ErrorCode::limit_wait,
+                    std::format("{} of {} images were encoded by the request's deadline: try again later or set a longer "
+                                "deadline_ms",
+                                vectors.size(), images.size())));
+  }
+  const std::size_t index = vectors.size();
+  const ImageSource source{.kind = images[index].kind, .text = std::exchange(images[index].text, {})};
+  stats_.waiting_bytes.add(-static_cast<std::int64_t>(source.text.size()));
+  const auto encoded = contain([&]() -> Expected<EncodedPtr> {
+    const auto image = take(source);
+    return image ? encode((*image)->id) : std::unexpected(image.error());
+  });
+  if (!encoded) {
+    const Error& error = encoded.error();
+    return end(fail(error.code, images.size() == 1 ? error.message : std::format("images[{}]: {}", index, error.message)));
+  }
+  vectors.push_back(pooled(**encoded));
+  embedding->made.rows += (*encoded)->pieces_end.back();
+  if (vectors.size() == images.size()) return end(std::move(embedding->made));
+  const TenantId tenant = embedding->tenant;
+  jobs_.add(tenant, [this, embedding = std::move(embedding)]() mutable { embed_next(std::move(embedding)); });
+}
+
+}  // namespace uma::image

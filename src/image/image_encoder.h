@@ -1,0 +1,138 @@
+// The images of one model: reads their sources, makes tokens for a chain, rows for a context, and vectors. Encoding runs on its
+// own thread ("uma-vision"), one image after the other, with tenants in turn. Recently encoded images are cached in memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "core/error.h"
+#include "core/image.h"
+#include "core/job_queue.h"
+#include "core/request.h"
+#include "core/service.h"
+#include "image/kept_images.h"
+#include "llm/projector.h"
+
+namespace uma::image {
+
+struct Image {
+  std::string id;  // SHA-256 of the file, in hexadecimal digits.
+  Bytes file;
+  std::vector<Token> tokens;             // Marks and image tokens (llm/image_tokens.h) in a chain.
+  std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
+};
+using ImagePtr = std::shared_ptr<const Image>;  // Shared by the requests with this image.
+
+// The rows that a projector computed for an image.
+struct EncodedImage {
+  std::vector<float> rows;
+  std::int32_t row_width = 0;
+  std::vector<std::int32_t> pieces_end;  // End of each piece, in rows.
+  bool is_causal = true;                 // False: the rows of a piece must be computed in one call.
+
+  [[nodiscard]] std::size_t bytes() const { return rows.size() * sizeof(float); }
+};
+using EncodedPtr = std::shared_ptr<const EncodedImage>;  // Shared by the cache and the requests that compute it.
+
+// The images of a request.
+struct TakenImages {
+  std::vector<ImagePtr> images;
+  std::vector<KeptImages::Use> uses;  // Hold the files of kept images.
+};
+
+struct ImageEncoderOptions {
+  std::vector<std::string> allowed_dirs;  // Allowed folders for images given by a path.
+  std::uint64_t cache_bytes_max = 128ul << 20;
+  // Images of sessions, shared by the encoders of all models; null: images cannot be kept.
+  std::shared_ptr<KeptImages> kept = nullptr;
+};
+
+struct ImageEncoderStats {
+  Counter images_encoded_total;
+  Counter cache_hits_total;
+  Gauge cache_bytes;
+  Gauge waiting_bytes;  // Bytes of images that arrived with requests and are not read yet.
+  LatencyHistogram encode;
+};
+
+class ImageEncoder {
+ public:
+  ImageEncoder(std::unique_ptr<llm::Projector> projector, ImageEncoderOptions options, const Clock& clock,
+               std::shared_ptr<ImageEncoderStats> stats = std::make_shared<ImageEncoderStats>());
+  ~ImageEncoder();
+
+  // --- Any thread.
+  void post(TenantId tenant, JobQueue::Job job) { jobs_.post(std::move(tenant), std::move(job)); }
+  // Queued jobs still run, but no image is encoded any more.
+  void close();
+  // Identifies the projector in image tokens.
+  [[nodiscard]] const std::string& identity() const { return projector_->facts().identity; }
+  // Reads, checks and decodes an image. Blocks on the disk. Errors: E_PROTO_003.
+  [[nodiscard]] Expected<ImagePtr> take(const ImageSource& source);
+  // Finds an image of a current request, or a kept image. Blocks on the disk. Errors: E_IO_001.
+  [[nodiscard]] Expected<ImagePtr> find(const std::string& id);
+  // Keeps the image's file beyond the request. Errors: as KeptImages::keep().
+  [[nodiscard]] Expected<KeptImages::Use> keep(const TenantId& tenant, const Image& image) const;
+  // Writes all kept images to the disk; blocks. Errors: E_IO_001.
+  [[nodiscard]] Expected<Unit> sync_kept() const;
+  // Takes the images of an input and writes them into its messages (image/message_images.h). `keeps`: the images belong to a
+  // session, and are on the disk when step() calls `done`. Each image is a job; none starts after the request has ended.
+  // Errors: as take() and keep(), with the field; `images` then has the images before the failed one.
+  using Taken = std::move_only_function<void(Input input, TakenImages images, Expected<Unit> outcome)>;
+  void take_all(TenantId tenant, Input input, bool keeps, std::stop_token end, Taken done);
+  // Replies with one vector per image, the mean of its rows scaled to length 1, or with the first error. Errors: as take();
+  // E_LIMIT_003 after the deadline.
+  void embed(TenantId tenant, EmbedImagesRequest request, TimePoint deadline, Reply<ImageEmbeddings> reply);
+  [[nodiscard]] ImageEncoderStats& stats() { return *kept_stats_; }
+  [[nodiscard]] const ImageEncoderStats& stats() const { return *kept_stats_; }
+
+  // --- Owner thread. Runs one queued job. False: there was none.
+  bool step() { return jobs_.step(); }
+  // Adds the next part of the running job (JobQueue).
+  void add(TenantId tenant, JobQueue::Job job) { jobs_.add(std::move(tenant), std::move(job)); }
+  // Waits for work; false once closed and empty.
+  bool wait() { return jobs_.wait(); }
+  // Encodes an image, or returns it from the cache. Errors: as find(); E_RUNTIME_001.
+  [[nodiscard]] Expected<EncodedPtr> encode(const std::string& id);
+
+ private:
+  struct Embedding;
+  struct Taking;
+  struct Cached {
+    std::string id;
+    EncodedPtr image;
+  };
+
+  [[nodiscard]] Expected<ImagePtr> add(Bytes file);
+  void take_next(std::shared_ptr<Taking> taking);
+  void embed_next(std::shared_ptr<Embedding> embedding);
+
+  const ImageEncoderOptions options_;
+  const Clock& clock_;
+  const std::unique_ptr<llm::Projector> projector_;  // encode() is called on the owner thread only.
+
+  // Owned by the thread that calls step().
+  std::list<Cached> cache_;  // The most recently used one is the last.
+  std::unordered_map<std::string, std::list<Cached>::iterator> cached_;
+
+  // Shared.
+  JobQueue jobs_;
+  std::atomic<bool> closed_{false};
+  const std::shared_ptr<ImageEncoderStats> kept_stats_;  // Shared with the owner of the counters, which outlive this model.
+  ImageEncoderStats& stats_ = *kept_stats_;
+  Mutex mutex_;
+  std::unordered_map<std::string, std::weak_ptr<const Image>> known_ GUARDED_BY(mutex_);  // Images of current requests.
+};
+
+}  // namespace uma::image

@@ -1,0 +1,190 @@
+#include "image/image_encoder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <unistd.h>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "llm/image_tokens.h"
+#include "testing/fake_model.h"
+#include "testing/image_bytes.h"
+#include "testing/sim_clock.h"
+
+namespace uma::image {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::bmp_of_one_pixel;
+using testing::image_of_one_pixel;
+
+class ImageEncoderTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("uma-vision-test-" + std::to_string(::getpid()));
+    restart(10'000);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  void restart(std::uint64_t cache_bytes_max) {
+    encoder_ =
+        std::make_unique<ImageEncoder>(std::make_unique<testing::FakeProjector>(),
+                                       ImageEncoderOptions{.allowed_dirs = {},
+                                                           .cache_bytes_max = cache_bytes_max,
+                                                           .kept = std::make_shared<KeptImages>(folder_.string(), 1 << 20)},
+                                       clock_);
+  }
+  Expected<ImageEmbeddings> embed(std::vector<ImageSource> images, TimePoint deadline = kNever) {
+    std::optional<Expected<ImageEmbeddings>> made;
+    encoder_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, deadline,
+                    [&](Expected<ImageEmbeddings> embeddings) { made = std::move(embeddings); });
+    while (encoder_->step()) {
+    }
+    EXPECT_TRUE(made) << "a reply is called once";
+    EXPECT_EQ(encoder_->stats().waiting_bytes.value(), 0);
+    return std::move(*made);
+  }
+  [[nodiscard]] std::uint64_t encoded() const { return encoder_->stats().images_encoded_total.value(); }
+
+  fs::path folder_;
+  testing::SimClock clock_;
+  std::unique_ptr<ImageEncoder> encoder_;
+};
+
+TEST_F(ImageEncoderTest, AnImageIsMarksAndTokensOfItsOwn) {
+  const auto image = encoder_->take(image_of_one_pixel('a'));
+  ASSERT_TRUE(image) << image.error().message;
+  const std::vector<Token>& tokens = (*image)->tokens;
+  ASSERT_EQ(tokens.size(), 8u);
+  EXPECT_EQ(tokens[0], '[');
+  EXPECT_EQ(tokens[4], ',');
+  EXPECT_EQ(tokens[5], llm::image_token((*image)->id, encoder_->identity(), 3));
+  EXPECT_EQ((*image)->pieces_end, (std::vector<std::int32_t>{3, 5}));
+  EXPECT_EQ(tokens, (*encoder_->take(image_of_one_pixel('a')))->tokens);
+  EXPECT_NE(tokens[1], (*encoder_->take(image_of_one_pixel('b')))->tokens[1]);
+}
+
+TEST_F(ImageEncoderTest, AnImageOfTwoRequestsIsFoundUntilBothHaveEnded) {
+  restart(0);
+  auto first = *encoder_->take(image_of_one_pixel('a'));
+  auto second = *encoder_->take(image_of_one_pixel('a'));
+  const std::string id = first->id;
+  second.reset();
+  EXPECT_TRUE(encoder_->encode(id));
+  second = *encoder_->take(image_of_one_pixel('a'));
+  first.reset();
+  EXPECT_TRUE(encoder_->encode(id));
+  second.reset();
+  EXPECT_FALSE(encoder_->find(id));
+}
+
+TEST_F(ImageEncoderTest, EncodesAnImageOnceWhileItFitsIntoTheCache) {
+  const auto a = *encoder_->take(image_of_one_pixel('a'));
+  const auto b = *encoder_->take(image_of_one_pixel('b'));
+  const auto first = encoder_->encode(a->id);
+  ASSERT_TRUE(first);
+  EXPECT_EQ((*first)->rows.size(), 10u);
+  EXPECT_EQ(*encoder_->encode(a->id), *first);
+  EXPECT_EQ(encoded(), 1u);
+  EXPECT_EQ(encoder_->stats().cache_hits_total.value(), 1u);
+  EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
+  restart(40);
+  const auto c = *encoder_->take(image_of_one_pixel('a'));
+  const auto d = *encoder_->take(image_of_one_pixel('b'));
+  ASSERT_TRUE(encoder_->encode(c->id));
+  ASSERT_TRUE(encoder_->encode(d->id));
+  ASSERT_TRUE(encoder_->encode(c->id));
+  EXPECT_EQ(encoded(), 3u) << "the cache has space for one";
+  EXPECT_EQ(encoder_->stats().cache_bytes.value(), 40);
+}
+
+TEST_F(ImageEncoderTest, AKeptImageIsFoundInALaterLife) {
+  std::string id;
+  std::vector<Token> tokens;
+  {
+    const auto image = *encoder_->take(image_of_one_pixel('a'));
+    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image));
+    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image)) << "a second time";
+    id = image->id;
+    tokens = image->tokens;
+  }
+  restart(10'000);
+  const auto found = encoder_->find(id);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ((*found)->tokens, tokens);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+TEST_F(ImageEncoderTest, AnImageThatIsGoneOrDamagedIsAnError) {
+  ASSERT_FALSE(encoder_->find("0123"));
+  EXPECT_EQ(encoder_->find("0123").error().code, ErrorCode::io_short_write);
+  std::string id;
+  {
+    const auto image = *encoder_->take(image_of_one_pixel('a'));
+    ASSERT_TRUE(encoder_->keep(TenantId{"t"}, *image));
+    id = image->id;
+  }
+  std::ofstream(folder_ / id, std::ios::binary) << bmp_of_one_pixel('b');
+  const auto found = encoder_->find(id);
+  ASSERT_FALSE(found);
+  EXPECT_TRUE(found.error().message.contains("damaged")) << found.error().message;
+}
+
+TEST_F(ImageEncoderTest, AFolderThatCannotBeWrittenIsAnError) {
+  std::ofstream(folder_) << "a file";
+  const auto kept = encoder_->keep(TenantId{"t"}, **encoder_->take(image_of_one_pixel('a')));
+  ASSERT_FALSE(kept);
+  EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
+}
+
+TEST_F(ImageEncoderTest, VectorsAreOfLengthOneAndDifferByImage) {
+  const auto made = embed({image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('a')});
+  ASSERT_TRUE(made) << made.error().message;
+  const auto& vectors = made->embeddings;
+  ASSERT_EQ(vectors.size(), 3u);
+  EXPECT_EQ(vectors[0], vectors[2]);
+  EXPECT_NE(vectors[0], vectors[1]);
+  float length = 0;
+  for (const float value : vectors[0]) length += value * value;
+  EXPECT_NEAR(length, 1, 1e-5);
+  EXPECT_EQ(encoded(), 2u);
+}
+
+TEST_F(ImageEncoderTest, ReportsWhichImageIsWrong) {
+  const auto made = embed({image_of_one_pixel('a'), {.kind = ImageSource::Kind::data, .text = "aGVsbG8="}});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::proto_field);
+  EXPECT_TRUE(made.error().message.starts_with("images[1]: ")) << made.error().message;
+}
+
+TEST_F(ImageEncoderTest, EndsAtTheDeadline) {
+  const auto made = embed({image_of_one_pixel('a')}, clock_.now());
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().code, ErrorCode::limit_wait);
+  EXPECT_EQ(encoded(), 0u);
+}
+
+TEST_F(ImageEncoderTest, OneWithManyImagesDoesNotHoldUpOneWithFew) {
+  std::vector<std::string> ended;
+  const auto ask = [&](const char* name, std::vector<ImageSource> images) {
+    encoder_->embed(TenantId{"t"}, {.model = "", .images = std::move(images), .deadline_ms = {}}, kNever,
+                    [&ended, name](const Expected<ImageEmbeddings>&) { ended.emplace_back(name); });
+  };
+  ask("many", {image_of_one_pixel('a'), image_of_one_pixel('b'), image_of_one_pixel('c')});
+  ask("one", {image_of_one_pixel('d')});
+  while (encoder_->step()) {
+  }
+  EXPECT_EQ(ended, (std::vector<std::string>{"one", "many"}));
+}
+
+TEST_F(ImageEncoderTest, NothingIsEncodedAfterTheEnd) {
+  const auto image = *encoder_->take(image_of_one_pixel('a'));
+  encoder_->close();
+  ASSERT_FALSE(encoder_->encode(image->id));
+  EXPECT_FALSE(encoder_->wait());
+}
+
+}  // namespace
+}  // namespace uma::image

@@ -1,0 +1,115 @@
+#include "image/image_runs.h"
+
+#include <algorithm>
+#include <format>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "llm/image_tokens.h"
+
+namespace uma::image {
+namespace {
+
+// A piece of the image; its range is in rows.
+struct Piece {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+};
+Piece piece_of(const EncodedImage& image, std::int32_t row) {
+  const auto end = std::ranges::upper_bound(image.pieces_end, row);
+  return {.begin = end == image.pieces_end.begin() ? 0 : *(end - 1), .end = *end};
+}
+
+}  // namespace
+
+Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, std::span<const std::string> images,
+                                                std::string_view projector) {
+  std::vector<ImageRun> runs;
+  // Indexed by the first token, because a chain may begin any of many images at each of its tokens.
+  std::unordered_map<Token, std::string_view> by_first_token;
+  for (const std::string& id : images) by_first_token.try_emplace(llm::image_token(id, projector, 0), id);
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    if (!llm::is_image_token(chain[i])) continue;
+    const auto position = static_cast<std::int32_t>(i);
+    if (!runs.empty()) {
+      ImageRun& last = runs.back();
+      const std::int32_t row = last.first_row + last.count;
+      if (llm::image_token(last.image, projector, row) == chain[i]) {
+        if (last.end() == position) {
+          ++last.count;
+        } else {
+          runs.push_back({.image = last.image, .begin = position, .count = 1, .first_row = row, .encoded = nullptr});
+        }
+        continue;
+      }
+    }
+    const auto image = by_first_token.find(chain[i]);
+    if (image == by_first_token.end()) {
+      return fail(ErrorCode::model_unknown,
+                  "the session has images of another projector: load the model with that projector to continue it");
+    }
+    runs.push_back({.image = std::string(image->second), .begin = position, .count = 1, .first_row = 0, .encoded = nullptr});
+  }
+  return runs;
+}
+
+const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position) {
+  const auto found = std::ranges::find_if(runs, [&](const ImageRun& run) { return position < run.end(); });
+  return found == runs.end() || position < found->begin ? nullptr : &*found;
+}
+
+bool is_within_run(std::span<const ImageRun> runs, std::int32_t position) {
+  const auto found = std::ranges::upper_bound(runs, position, {}, &ImageRun::end);
+  return found != runs.end() && found->begin < position;
+}
+
+std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length) {
+  const auto found = std::ranges::find_if(runs, [&](const ImageRun& run) { return position < run.end(); });
+  return found == runs.end() ? length : std::max(found->begin, position);
+}
+
+void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end) {
+  std::erase_if(runs, [&](const ImageRun& run) { return run.begin >= begin && run.end() <= end; });
+  for (ImageRun& run : runs) {
+    UMA_CHECK(run.end() <= begin || run.begin >= end);
+    if (run.begin >= end) run.begin -= end - begin;
+  }
+}
+
+std::int32_t call_begin(const ImageRun& run, std::int32_t position) {
+  if (run.encoded->is_causal) return position;
+  const std::int32_t row = run.first_row + position - run.begin;
+  return std::max(run.begin, run.begin + piece_of(*run.encoded, row).begin - run.first_row);
+}
+
+std::int32_t call_end(const ImageRun& run, std::int32_t position, std::int32_t rows_max) {
+  const std::int32_t row = run.first_row + position - run.begin;
+  const std::int32_t piece_end = run.begin + piece_of(*run.encoded, row).end - run.first_row;
+  return std::min({run.end(), piece_end, position + rows_max});
+}
+
+std::span<const float> rows_of(const ImageRun& run, std::int32_t begin, std::int32_t end) {
+  const auto width = static_cast<std::size_t>(run.encoded->row_width);
+  const auto first = static_cast<std::size_t>(run.first_row + begin - run.begin);
+  return std::span(run.encoded->rows).subspan(first * width, static_cast<std::size_t>(end - begin) * width);
+}
+
+Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max) {
+  if (encoded.pieces_end.empty() || run.first_row + run.count > encoded.pieces_end.back()) {
+    return fail(ErrorCode::runtime_decode, "the image now has other rows than in the session");
+  }
+  std::int32_t begin = 0;
+  for (const std::int32_t end : encoded.pieces_end) {
+    const std::int32_t rows = end - std::exchange(begin, end);
+    if (!encoded.is_causal && rows > rows_max) {
+      return fail(ErrorCode::limit_prompt,
+                  std::format("an image needs {} rows in one call, but the context computes at most {}: start umad with "
+                              "scheduler.ubatch {}",
+                              rows, rows_max, rows));
+    }
+  }
+  return Unit{};
+}
+
+}  // namespace uma::image

@@ -1,0 +1,52 @@
+// The places of image rows in a chain, and the rows of each call. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/ids.h"
+#include "image/image_encoder.h"
+
+namespace uma::image {
+
+// Rows of one image, one after the other, at [begin, begin + count) of a chain.
+struct ImageRun {
+  std::string image;  // See Image::id.
+  std::int32_t begin = 0;
+  std::int32_t count = 0;
+  std::int32_t first_row = 0;  // Index of the first row in the image.
+  EncodedPtr encoded;          // Null until the image is encoded.
+
+  [[nodiscard]] std::int32_t end() const { return begin + count; }
+};
+
+// Finds all runs of the chain, in order. `images` are the possible images. Errors: E_MODEL_001 for image tokens of other images
+// or of another projector.
+[[nodiscard]] Expected<std::vector<ImageRun>> find_image_runs(std::span<const Token> chain, std::span<const std::string> images,
+                                                              std::string_view projector);
+
+// The run at the position; null for a text token.
+[[nodiscard]] const ImageRun* run_at(std::span<const ImageRun> runs, std::int32_t position);
+// Whether cutting the chain at the position splits a run.
+[[nodiscard]] bool is_within_run(std::span<const ImageRun> runs, std::int32_t position);
+// The begin of the first image behind a text token; `length` of the chain if none follows.
+[[nodiscard]] std::int32_t text_end(std::span<const ImageRun> runs, std::int32_t position, std::int32_t length);
+
+// Updates the runs after the tokens [begin, end) were removed from the chain. REQUIRES: no run is split.
+void drop_runs(std::vector<ImageRun>& runs, std::int32_t begin, std::int32_t end);
+
+// The begin of the call that computes the row at `position`, and the end of a call that begins there. REQUIRES: an encoded run.
+[[nodiscard]] std::int32_t call_begin(const ImageRun& run, std::int32_t position);
+[[nodiscard]] std::int32_t call_end(const ImageRun& run, std::int32_t position, std::int32_t rows_max);
+// The values of the rows at [begin, end) of the chain.
+[[nodiscard]] std::span<const float> rows_of(const ImageRun& run, std::int32_t begin, std::int32_t end);
+
+// Checks that calls of this many rows can compute the run. Errors: E_LIMIT_001 for a larger piece; E_RUNTIME_001 if the image
+// has other rows than the chain.
+[[nodiscard]] Expected<Unit> check_encoded(const ImageRun& run, const EncodedImage& encoded, std::int32_t rows_max);
+
+}  // namespace uma::image

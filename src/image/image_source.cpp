@@ -1,0 +1,122 @@
+#include "image/image_source.h"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <format>
+#include <optional>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utility>
+
+#include "base/base64.h"
+#include "base/unique_fd.h"
+#include "image/image_header.h"
+
+namespace uma::image {
+namespace {
+
+std::unexpected<Error> image_refused(std::string message) {
+  return fail(ErrorCode::proto_field, std::move(message));
+}
+
+Expected<Bytes> decode_data(std::string_view text) {
+  if (text.starts_with("data:")) {
+    const std::size_t comma = text.find(',');
+    constexpr std::string_view kBase64 = ";base64";
+    if (comma == std::string_view::npos || !text.substr(0, comma).ends_with(kBase64)) {
+      return image_refused("the image's data: URI must have base64 data, as in data:image/png;base64,...");
+    }
+    text.remove_prefix(comma + 1);
+  }
+  if (text.size() / 4 * 3 > kImageBytesMax + 3) {
+    return image_refused(std::format("the image has about {} bytes; the limit is {}", text.size() / 4 * 3, kImageBytesMax));
+  }
+  auto bytes = decode_base64(text);
+  if (!bytes) return image_refused("the image's data is not base64");
+  return std::move(*bytes);
+}
+
+// The part of the path below the folder; nothing if the path is outside the folder.
+std::optional<std::string_view> below(std::string_view path, std::string_view folder) {
+  while (folder.ends_with('/')) folder.remove_suffix(1);
+  if (!path.starts_with(folder)) return std::nullopt;
+  path.remove_prefix(folder.size());
+  if (!path.starts_with('/')) return std::nullopt;
+  return path;
+}
+
+// Opens one step at a time; a symbolic link or ".." fails.
+UniqueFd open_below(const std::string& folder, std::string_view rest) {
+  constexpr int kStep = O_CLOEXEC | O_NOFOLLOW;
+  UniqueFd at(::open(folder.c_str(), O_CLOEXEC | O_DIRECTORY | O_PATH));
+  while (at.is_open()) {
+    const std::size_t begin = rest.find_first_not_of('/');
+    if (begin == std::string_view::npos) return {};
+    const std::size_t end = rest.find('/', begin);
+    const std::string step(rest.substr(begin, end - begin));
+    if (step == "..") return {};
+    const bool is_last = end == std::string_view::npos;
+    // O_NONBLOCK, because opening a pipe would block.
+    const int flags = is_last ? kStep | O_RDONLY | O_NONBLOCK | O_NOCTTY : kStep | O_PATH | O_DIRECTORY;
+    at = UniqueFd(::openat(at.get(), step.c_str(), flags));
+    if (is_last) return at;
+    rest.remove_prefix(end);
+  }
+  return {};
+}
+
+Expected<Bytes> read_path(const std::string& path, std::span<const std::string> allowed_dirs) {
+  if (allowed_dirs.empty()) {
+    return image_refused("images by path are disabled: send the image's data, or allow folders with vision.allowed_dirs");
+  }
+  UniqueFd file;
+  for (const std::string& folder : allowed_dirs) {
+    const auto rest = below(path, folder);
+    if (rest && !file.is_open()) file = open_below(folder, *rest);
+  }
+  struct stat facts{};
+  if (!file.is_open() || ::fstat(file.get(), &facts) != 0 || !S_ISREG(facts.st_mode)) {
+    return image_refused("the image's path is not a file below vision.allowed_dirs, or contains a symbolic link");
+  }
+  const auto size = static_cast<std::size_t>(facts.st_size);
+  if (size > kImageBytesMax) {
+    return image_refused(std::format("the image's file has {} bytes; the limit is {}", size, kImageBytesMax));
+  }
+  Bytes bytes(size);
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t got = ::read(file.get(), bytes.data() + done, size - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return image_refused("the image's file cannot be read");
+    done += static_cast<std::size_t>(got);
+  }
+  return bytes;
+}
+
+Expected<Bytes> read_source(const ImageSource& source, std::span<const std::string> allowed_dirs) {
+  switch (source.kind) {
+    case ImageSource::Kind::data:
+      return decode_data(source.text);
+    case ImageSource::Kind::path:
+      return read_path(source.text, allowed_dirs);
+    case ImageSource::Kind::file: {
+      const auto bytes = std::as_bytes(std::span(source.text));
+      return Bytes(bytes.begin(), bytes.end());
+    }
+    case ImageSource::Kind::url:
+      break;
+  }
+  return image_refused("images by URL are disabled: send the image's data, or allow URLs with vision.urls");
+}
+
+}  // namespace
+
+Expected<Bytes> read_image(const ImageSource& source, std::span<const std::string> allowed_dirs) {
+  auto bytes = read_source(source, allowed_dirs);
+  if (!bytes) return bytes;
+  if (auto header = check_image(*bytes); !header) return std::unexpected(header.error());
+  return bytes;
+}
+
+}  // namespace uma::image

@@ -1,0 +1,112 @@
+#include "image/image_source.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "testing/image_bytes.h"
+
+namespace uma::image {
+namespace {
+
+namespace fs = std::filesystem;
+
+using testing::base64_of;
+using testing::bmp_of_one_pixel;
+
+class ImagePaths : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::temp_directory_path() / ("uma-image-test-" + std::to_string(::getpid()));
+    fs::create_directories(root_ / "allowed/inner");
+    fs::create_directories(root_ / "secret");
+    for (const char* name : {"allowed/a.bmp", "allowed/inner/b.bmp", "secret/c.bmp", "allowed-not.bmp"}) {
+      std::ofstream(root_ / name, std::ios::binary) << bmp_of_one_pixel();
+    }
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  [[nodiscard]] Expected<Bytes> read(const fs::path& path) const {
+    const std::vector<std::string> allowed{(root_ / "allowed").string()};
+    return read_image({.kind = ImageSource::Kind::path, .text = path.string()}, allowed);
+  }
+  [[nodiscard]] bool is_refused(const fs::path& path) const {
+    const auto bytes = read(path);
+    return !bytes && bytes.error().code == ErrorCode::proto_field &&
+           bytes.error().message.contains("not a file below vision.allowed_dirs");
+  }
+
+  fs::path root_;
+};
+
+TEST(ImageData, IsBase64AloneOrAsAUri) {
+  for (const std::string& text : {base64_of(bmp_of_one_pixel()), "data:image/bmp;base64," + base64_of(bmp_of_one_pixel()),
+                                  "data:;base64," + base64_of(bmp_of_one_pixel())}) {
+    const auto bytes = read_image({.kind = ImageSource::Kind::data, .text = text}, {});
+    ASSERT_TRUE(bytes) << bytes.error().message;
+    EXPECT_EQ(bytes->size(), bmp_of_one_pixel().size());
+  }
+}
+
+TEST(ImageData, IsRefusedWhereItIsNoImage) {
+  for (const char* text : {"", "%%%", "data:image/png,abc", "data:", "aGVsbG8="}) {
+    const auto bytes = read_image({.kind = ImageSource::Kind::data, .text = text}, {});
+    ASSERT_FALSE(bytes) << text;
+    EXPECT_EQ(bytes.error().code, ErrorCode::proto_field);
+  }
+}
+
+TEST(ImageUrl, IsNotFetched) {
+  const auto bytes = read_image({.kind = ImageSource::Kind::url, .text = "http://127.0.0.1/a.png"}, {});
+  ASSERT_FALSE(bytes);
+  EXPECT_TRUE(bytes.error().message.contains("URLs")) << bytes.error().message;
+}
+
+TEST_F(ImagePaths, AreReadBelowAllowedFolders) {
+  EXPECT_TRUE(read(root_ / "allowed/a.bmp"));
+  EXPECT_TRUE(read(root_ / "allowed/inner/b.bmp"));
+  EXPECT_TRUE(read(root_ / "allowed//inner/./b.bmp"));
+}
+
+TEST_F(ImagePaths, AreRefusedElsewhere) {
+  EXPECT_TRUE(is_refused(root_ / "secret/c.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed-not.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/../secret/c.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/inner/../a.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/absent.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/inner"));
+  EXPECT_TRUE(is_refused("allowed/a.bmp"));
+  EXPECT_TRUE(is_refused(""));
+  EXPECT_TRUE(is_refused("/etc/passwd"));
+}
+
+TEST_F(ImagePaths, AreRefusedThroughLinks) {
+  fs::create_symlink(root_ / "secret/c.bmp", root_ / "allowed/link.bmp");
+  fs::create_directory_symlink(root_ / "secret", root_ / "allowed/folder");
+  fs::create_symlink("a.bmp", root_ / "allowed/near.bmp");
+  EXPECT_TRUE(is_refused(root_ / "allowed/link.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/folder/c.bmp"));
+  EXPECT_TRUE(is_refused(root_ / "allowed/near.bmp"));
+}
+
+TEST_F(ImagePaths, AreOfRegularFilesOnly) {
+  ASSERT_EQ(::mkfifo((root_ / "allowed/pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(is_refused(root_ / "allowed/pipe"));
+  EXPECT_TRUE(is_refused("/dev/zero"));
+}
+
+TEST_F(ImagePaths, AreRefusedWhereNoFolderIsAllowed) {
+  const auto bytes = read_image({.kind = ImageSource::Kind::path, .text = (root_ / "allowed/a.bmp").string()}, {});
+  ASSERT_FALSE(bytes);
+  EXPECT_TRUE(bytes.error().message.contains("vision.allowed_dirs"));
+}
+
+}  // namespace
+}  // namespace uma::image

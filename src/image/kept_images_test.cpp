@@ -1,0 +1,141 @@
+#include "image/kept_images.h"
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "base/sha256.h"
+#include "image/image_references.h"
+
+namespace uma::image {
+namespace {
+
+namespace fs = std::filesystem;
+
+const TenantId kOne{"one"};
+const TenantId kOther{"other"};
+
+class KeptImagesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    init_log(LogLevel::error);
+    folder_ = fs::temp_directory_path() / ("uma-kept-images-test-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  static std::string id_of(const std::string& file) {
+    Sha256 hash;
+    hash.add(file);
+    return hash.hex();
+  }
+  static Expected<KeptImages::Use> keep(KeptImages& images, const std::string& file, const TenantId& tenant = kOne) {
+    return images.keep(tenant, id_of(file), std::as_bytes(std::span(file)));
+  }
+  static void remove(KeptImages& images, const std::string& file) { images.remove(std::array{id_of(file)}); }
+  static bool has(const KeptImages& images, const std::string& file) {
+    const auto read = images.read(id_of(file));
+    return read && std::ranges::equal(*read, std::as_bytes(std::span(file)));
+  }
+  [[nodiscard]] std::ptrdiff_t files() const {
+    return std::distance(fs::directory_iterator(folder_), fs::directory_iterator());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(KeptImagesTest, AreThereInALaterLife) {
+  {
+    KeptImages images(folder_.string(), 1000);
+    ASSERT_TRUE(keep(images, "a picture"));
+    ASSERT_TRUE(keep(images, "a picture", kOther)) << "the same";
+    ASSERT_TRUE(keep(images, "another"));
+    ASSERT_TRUE(images.sync());
+    EXPECT_EQ(images.bytes(), 16u);
+  }
+  KeptImages images(folder_.string(), 1000);
+  EXPECT_EQ(images.bytes(), 16u);
+  EXPECT_TRUE(has(images, "a picture"));
+  EXPECT_EQ(images.size_of(id_of("a picture")), 9u);
+  images.remove_others({id_of("another")});
+  EXPECT_FALSE(has(images, "a picture"));
+  EXPECT_TRUE(has(images, "another"));
+  EXPECT_EQ(images.bytes(), 7u);
+  EXPECT_EQ(files(), 1);
+}
+
+// While the removal waited, another session got the image, and the request for it ended.
+TEST_F(KeptImagesTest, StayWhereASessionHasThemAgain) {
+  KeptImages images(folder_.string(), 1000);
+  auto first = keep(images, "a picture");
+  *first = nullptr;
+  ImageReferences references;
+  EXPECT_TRUE(references.set(SessionId{"s"}, {id_of("a picture")}).empty());
+  const auto is_used = [&](const std::string& id) { return references.is_used(id); };
+  images.remove(std::array{id_of("a picture")}, is_used);
+  EXPECT_TRUE(has(images, "a picture"));
+  EXPECT_EQ(references.set(SessionId{"s"}, {}), std::vector{id_of("a picture")});
+  images.remove(std::array{id_of("a picture")}, is_used);
+  EXPECT_FALSE(has(images, "a picture"));
+}
+
+TEST_F(KeptImagesTest, AreRemovedWhenUnused) {
+  KeptImages images(folder_.string(), 1000);
+  auto first = keep(images, "a picture");
+  auto second = keep(images, "a picture", kOther);
+  remove(images, "a picture");
+  *first = nullptr;
+  remove(images, "a picture");
+  EXPECT_TRUE(has(images, "a picture"));
+  *second = nullptr;
+  remove(images, "a picture");
+  remove(images, "a picture");
+  EXPECT_FALSE(has(images, "a picture"));
+  EXPECT_EQ(images.size_of(id_of("a picture")), std::nullopt);
+  EXPECT_EQ(images.bytes(), 0u);
+  EXPECT_EQ(files(), 0);
+  ASSERT_TRUE(keep(images, "a picture")) << "and again";
+  EXPECT_TRUE(has(images, "a picture"));
+}
+
+TEST_F(KeptImagesTest, ATenantLeavesSpaceForOthers) {
+  KeptImages images(folder_.string(), 100);
+  ASSERT_TRUE(keep(images, std::string(40, 'a')));
+  const auto refused = keep(images, std::string(11, 'b'));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::limit_wait);
+  EXPECT_EQ(files(), 1) << "nothing of it is left";
+  EXPECT_TRUE(keep(images, std::string(20, 'c'), kOther));
+}
+
+TEST_F(KeptImagesTest, MissingAndDamagedFilesAreErrors) {
+  KeptImages images(folder_.string(), 1000);
+  ASSERT_TRUE(keep(images, "a picture"));
+  for (const std::string content : {"A picture", "a pic", ""}) {
+    std::ofstream(folder_ / id_of("a picture")) << content;
+    const auto read = images.read(id_of("a picture"));
+    ASSERT_FALSE(read);
+    EXPECT_TRUE(read.error().message.contains("damaged")) << read.error().message;
+  }
+  fs::remove(folder_ / id_of("a picture"));
+  EXPECT_FALSE(images.read(id_of("a picture")));
+  EXPECT_FALSE(images.read("../../etc/passwd"));
+}
+
+TEST_F(KeptImagesTest, ErrorsNameNoPath) {
+  std::ofstream(folder_.string()) << "a file";
+  KeptImages images(folder_.string(), 1000);
+  const auto kept = keep(images, "a picture");
+  ASSERT_FALSE(kept);
+  EXPECT_EQ(kept.error().code, ErrorCode::io_short_write);
+  EXPECT_FALSE(kept.error().message.contains("/")) << kept.error().message;
+}
+
+}  // namespace
+}  // namespace uma::image

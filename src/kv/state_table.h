@@ -1,0 +1,159 @@
+// The table of stored states: owners, tokens, families, tiers, and the bytes in each tier. Pure bookkeeping: a change returns
+// the names of files that are not needed any more. Not thread-safe.
+//
+// Invariants, checked by check_invariants(): (1) An entry is warm, cold or both. (2) The bytes of a tier, and of a tenant in
+// it, are the sum of the entries' bytes. (3) Every entry of a session is found by that session, oldest first.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/ids.h"
+#include "kv/prefix_index.h"
+#include "kv/snapshot.h"
+#include "kv/state_owner.h"
+#include "kv/store_stats.h"
+#include "kv/tier_policy.h"
+
+namespace uma::kv {
+
+using StateId = std::uint64_t;
+using FamilyId = std::uint32_t;
+
+// The requester of a state.
+struct PrefixQuery {
+  FamilyId family = 0;
+  TenantId tenant;
+  SessionId session;         // Empty: a one-shot request.
+  SessionId forked_from;     // Empty: none.
+  bool takes_others = true;  // False: only the states of these two sessions.
+};
+
+class StateTable {
+ public:
+  // States of one identity, which fit the same contexts.
+  struct Family {
+    FamilyId id = 0;
+    bool is_joined = false;
+    bool is_outdated = false;  // The model was loaded with other settings.
+    bool can_cut = true;
+  };
+  using Families = std::map<std::string, Family>;  // Keyed by identity, so that many states share one long text.
+  struct Entry {
+    StateOwner owner;
+    Families::const_pointer family = nullptr;  // See family_of().
+    std::vector<Token> tokens;
+    SnapshotPtr snapshot;  // Null: cold.
+    std::string file;      // Empty: warm only.
+    std::uint64_t file_bytes = 0;
+    std::uint32_t uses = 0;
+    TimePoint last_used{};
+    bool is_busy = false;       // The store's thread is writing or reading it.
+    bool is_forgotten = false;  // To be removed as soon as it is not busy.
+    bool must_leave = false;    // A claim waits for its memory, so it leaves memory even if the disk has no space.
+
+    [[nodiscard]] std::uint64_t warm_bytes() const { return snapshot ? snapshot->bytes() : 0; }
+  };
+  using Entries = std::unordered_map<StateId, Entry>;
+  enum class Place : std::uint8_t { memory, disk };
+  // Bytes of states per tier.
+  struct TierBytes {
+    std::uint64_t warm = 0;
+    std::uint64_t cold = 0;
+
+    [[nodiscard]] std::uint64_t in(Place place) const { return place == Place::memory ? warm : cold; }
+    [[nodiscard]] std::uint64_t total() const { return warm + cold; }
+    friend bool operator==(const TierBytes&, const TierBytes&) = default;
+  };
+
+  // Updates the gauges of `stats`, which outlives the table, as `clock` does.
+  StateTable(EvictionOrder eviction, const Clock& clock, StoreStats& stats)
+      : eviction_(eviction), clock_(clock), stats_(stats) {}
+
+  // --- Families
+  [[nodiscard]] Families::pointer family_of(std::string identity);
+  [[nodiscard]] const Family& family_of(FamilyId id) const;
+  // Registers that contexts of this identity exist. Returns how many states of its model for other settings could be found
+  // until now.
+  std::ptrdiff_t join(const std::string& identity, bool can_cut);
+
+  // --- Entries
+  StateId add(Entry entry);
+  [[nodiscard]] Entry* find(StateId id);
+  [[nodiscard]] const Entry* find(StateId id) const;
+  // Requires: it exists.
+  [[nodiscard]] Entry& at(StateId id) { return entries_.at(id); }
+  [[nodiscard]] const Entries& entries() const { return entries_; }
+  // The states of a session, oldest first.
+  [[nodiscard]] std::span<const StateId> of_session(const SessionId& session) const;
+  // Removes an entry with its memory, or marks a busy entry for later removal. Returns its file; empty: it has none, or still
+  // needs it.
+  [[nodiscard]] std::string remove(StateId id);
+  // Frees the memory of an entry that is not busy. An entry without a file is removed.
+  void drop_snapshot(StateId id);
+  // Makes the entry warm only. Returns its former file.
+  [[nodiscard]] std::string drop_file(Entry& entry);
+  void set_snapshot(Entry& entry, SnapshotPtr snapshot);
+  void set_file(Entry& entry, std::string file, std::uint64_t bytes);
+
+  // --- Lookups by tokens
+  // The entry with the longest usable prefix of `chain`; a whole entry if states cannot be cut.
+  [[nodiscard]] std::optional<PrefixIndex::Match> find(const PrefixQuery& query, std::span<const Token> chain) const;
+  // Whether an equal or longer state exists already: of the same session, or, for a state without a session, of any owner in
+  // scope. Marks it as used.
+  [[nodiscard]] bool is_redundant(const StateOwner& owner, const Family& family, std::span<const Token> tokens);
+  // Removes the states that a new state replaces: the session's former state; if states cannot be cut, those that it does not
+  // continue and all but the last few; for a state without a session, those that it continues. Returns the files of the removed
+  // states.
+  [[nodiscard]] std::vector<std::string> supersede(const StateOwner& owner, const Family& family,
+                                                   std::span<const Token> tokens);
+
+  // --- Bytes
+  [[nodiscard]] const TierBytes& bytes() const { return bytes_; }
+  // Bytes of the tenants that have states.
+  [[nodiscard]] const std::map<TenantId, TierBytes>& tenants() const { return tenants_; }
+  // Counts a file that is about to be written as if it existed already.
+  void count_incoming_file(const TenantId& tenant, std::uint64_t bytes) { tenants_.at(tenant).cold += bytes; }
+  void uncount_incoming_file(const TenantId& tenant, std::uint64_t bytes) { tenants_.at(tenant).cold -= bytes; }
+
+  // --- Eviction order
+  [[nodiscard]] StateView view_of(StateId id, const Entry& entry, std::uint64_t bytes) const;
+  // Whether the tenant uses more than its equal share of a tier with `place_bytes`.
+  [[nodiscard]] bool is_over_share(const TenantId& tenant, Place place, std::uint64_t place_bytes) const;
+  // The least valuable state that is not busy. With `is_nowhere_else`, states whose snapshot a lane still holds are skipped,
+  // because their memory would not be freed.
+  [[nodiscard]] std::optional<StateView> least_valuable_in(Place place, std::uint64_t place_bytes,
+                                                           bool is_nowhere_else = false) const;
+  // The least valuable state of a tenant that is not busy. A state in both tiers goes first.
+  [[nodiscard]] std::optional<StateView> least_valuable_of(const TenantId& tenant) const;
+
+  // For tests.
+  void check_invariants() const;
+
+ private:
+  [[nodiscard]] std::uint64_t share_of(Place place, std::uint64_t place_bytes) const;
+  void count(const Entry& entry, Place place, std::uint64_t bytes, bool has_come);
+  [[nodiscard]] std::optional<PrefixIndex::Match> best_of(std::initializer_list<SessionId> sessions, const Family& family,
+                                                          std::span<const Token> chain) const;
+
+  const EvictionOrder eviction_;
+  const Clock& clock_;
+  StoreStats& stats_;
+  Families families_;                          // Families of all entries since the start.
+  std::vector<const Family*> families_by_id_;  // Ids begin at 1.
+  Entries entries_;
+  PrefixIndex index_;
+  std::unordered_map<SessionId, std::vector<StateId>> of_session_;
+  StateId last_id_ = 0;
+  TierBytes bytes_;
+  std::map<TenantId, TierBytes> tenants_;
+};
+
+}  // namespace uma::kv

@@ -1,0 +1,20 @@
+// Metrics of the state store. Thread-safe.
+#pragma once
+
+#include "base/metrics.h"
+
+namespace uma::kv {
+
+struct StoreStats {
+  Gauge warm_states;
+  Gauge warm_bytes;
+  Gauge cold_states;
+  Gauge cold_bytes;
+  Counter dropped_total;  // States dropped for lack of memory, or beyond their tenant's quota.
+  Counter expired_total;  // States removed after StoreOptions::ttl without use.
+  Counter failed_total;   // Reads and writes that failed.
+  LatencyHistogram read;
+  LatencyHistogram write;
+};
+
+}  // namespace uma::kv

@@ -1,0 +1,64 @@
+#include "pool/load_files.h"
+
+#include <format>
+#include <thread>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "base/thread_name.h"
+#include "base/thrown.h"
+
+namespace uma::pool {
+namespace {
+
+constexpr int kLoadNiceness = 15;
+
+}  // namespace
+
+void log_loaded(const std::string& model, const engine::LoadedWorkers& loaded, const llm::ContextOptions& context) {
+  const llm::ModelFacts& facts = loaded.model->facts();
+  log_info("model   {}: {}, {}, trained for {} tokens", model, facts.description,
+           readable_bytes(facts.bytes * static_cast<std::uint64_t>(loaded.copies)), facts.train_tokens);
+  if (!loaded.embeddings.empty()) {
+    const llm::EmbeddingShape& shape = loaded.embeddings.front()->shape();
+    const bool has_vectors = facts.capability == uma::Capability::text_embedding;
+    return log_info("layout  {} worker(s) for {} of up to {} tokens{}, {} tokens a call; {} compute thread(s)",
+                    loaded.embeddings.size(), has_vectors ? "texts" : "pairs of texts", shape.text_tokens_max,
+                    has_vectors ? std::format(", vectors of {} numbers", shape.dimensions) : "", shape.batch_rows_max,
+                    loaded.threads * static_cast<std::int32_t>(loaded.embeddings.size()));
+  }
+  const llm::ContextShape& shape = loaded.workers.front().decode->shape();
+  const auto workers = static_cast<std::int32_t>(loaded.workers.size());
+  const bool is_even = context.threads_batch == 0 || context.threads_batch == context.threads;
+  const std::string for_prompts = is_even ? "" : std::format(", {} for prompts", context.threads_batch * workers);
+  log_info("layout  {} worker(s) with {} slots and {} KV cells each ({}, up to {} tokens a session); {} compute thread(s){}",
+           workers, shape.sequences, shape.cells, shape.is_unified ? "unified" : "split", shape.sequence_cells_max,
+           context.threads * workers, for_prompts);
+}
+
+// A thread that lowers its priority cannot raise it again, and the model's lanes, its children, would inherit it. The library
+// therefore runs on a separate thread.
+Expected<engine::LoadedWorkers> load_beside_streams(const engine::LoadWorkersOptions& options,
+                                                    const std::function<bool(double)>& on_progress) {
+  return contain([&] {
+    Expected<engine::LoadedWorkers> loaded;
+    std::thread([&] {
+      set_thread_name("uma-load");
+      yield_to_others(kLoadNiceness);
+      loaded = contain([&] { return engine::load_workers(options, on_progress); });
+    }).join();
+    return loaded;
+  });
+}
+
+std::string without_folders(std::string message, const RegisteredModel& model) {
+  for (const std::string& path : {model.path, model.projector_path, model.card.draft_model}) {
+    const std::string folder = path.substr(0, path.rfind('/') + 1);
+    for (std::size_t at = 0; !folder.empty() && (at = message.find(folder, at)) != std::string::npos;) {
+      message.erase(at, folder.size());
+    }
+  }
+  return message;
+}
+
+}  // namespace uma::pool

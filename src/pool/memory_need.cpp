@@ -1,0 +1,55 @@
+#include "pool/memory_need.h"
+
+#include <span>
+
+#include "llm/footprint.h"
+
+namespace uma::pool {
+
+Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options, std::uint64_t image_cache_bytes_max) {
+  const std::span<const llm::ContextOptions> context(&options.context, 1);
+  const auto workers = static_cast<std::uint64_t>(options.workers);
+  const auto model = llm::measure_footprint(options.path, context);
+  if (!model) return std::unexpected(model.error());
+  MemoryNeed need{.workers = workers, .weights = model->weights * (options.replicates ? workers : 1)};
+  need.contexts = model->contexts.front().total() * workers;
+  if (!model->makes_vectors) {
+    const bool has_prefill = options.lanes && options.context.sequences > 1;
+    if (has_prefill) need.contexts += model->one_sequence.front().total() * workers;
+    // A third more, because the pool of states rounds up and each cell has a position beside its values.
+    need.states = model->one_sequence.front().cache / 3 * 4 * workers;
+  }
+  if (!options.projector_path.empty()) {
+    const auto projector = llm::read_gguf_header(options.projector_path);
+    if (!projector) return std::unexpected(projector.error());
+    need.projector = projector->weight_bytes;
+    need.weights += need.projector;
+    need.images = image_cache_bytes_max;
+  }
+  if (!options.draft_path.empty()) {
+    const auto draft = llm::measure_footprint(options.draft_path, context);
+    if (!draft) return std::unexpected(draft.error());
+    need.weights += draft->weights;
+    need.contexts += draft->contexts.front().total() * workers;
+  }
+  need.contexts += need.states + need.images;
+  return need;
+}
+
+MemoryNeed MeasuredNeeds::corrected(const RegisteredModel& model, const MemoryNeed& estimated) const {
+  const MutexLock lock(mutex_);
+  const auto before = measured_.find(model.card.name);
+  const bool is_known = before != measured_.end() && before->second.file == model.file && before->second.estimated == estimated;
+  return is_known ? before->second.taken : estimated;
+}
+
+void MeasuredNeeds::note(const RegisteredModel& model, const MemoryNeed& need, const MemoryNeed& taken) {
+  const MutexLock lock(mutex_);
+  const auto [measured, is_new] = measured_.try_emplace(model.card.name);
+  // If the need equals the last measurement, that measurement's estimate still applies.
+  if (is_new || measured->second.file != model.file || measured->second.taken != need) measured->second.estimated = need;
+  measured->second.file = model.file;
+  measured->second.taken = taken;
+}
+
+}  // namespace uma::pool

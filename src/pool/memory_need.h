@@ -1,0 +1,50 @@
+// The memory that a load needs, estimated from the model's file and from earlier loads of the same file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/mutex.h"
+#include "core/error.h"
+#include "engine/model/load_workers.h"
+#include "pool/model_registry.h"
+
+namespace uma::pool {
+
+// Bytes of the weights, and of the contexts of all workers.
+struct MemoryNeed {
+  std::uint64_t workers = 1;
+  std::uint64_t weights = 0;
+  std::uint64_t contexts = 0;
+  std::uint64_t projector = 0;  // Part of `weights` that the library does not report.
+  std::uint64_t states = 0;     // Part of `contexts`: one state per worker in transfer from or to a context.
+  std::uint64_t images = 0;     // Part of `contexts`: cached encoded images.
+  bool operator==(const MemoryNeed&) const = default;
+};
+
+// Estimates the need from the headers of the files. Errors: a file that cannot be read.
+[[nodiscard]] Expected<MemoryNeed> estimate_need(const engine::LoadWorkersOptions& options,
+                                                 std::uint64_t image_cache_bytes_max);
+
+// The memory that loads of each model took. Thread-safe.
+class MeasuredNeeds {
+ public:
+  // The estimate, corrected by the last measurement that has the same file and the same estimate.
+  [[nodiscard]] MemoryNeed corrected(const RegisteredModel& model, const MemoryNeed& estimated) const;
+  // Stores that a load with the corrected estimate `need` has taken `taken`.
+  void note(const RegisteredModel& model, const MemoryNeed& need, const MemoryNeed& taken);
+
+ private:
+  struct Measured {
+    std::shared_ptr<const ModelFile> file;
+    MemoryNeed estimated;
+    MemoryNeed taken;
+  };
+
+  mutable Mutex mutex_;
+  std::map<std::string, Measured> measured_ GUARDED_BY(mutex_);
+};
+
+}  // namespace uma::pool

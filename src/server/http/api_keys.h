@@ -1,0 +1,40 @@
+// The keys file of the HTTP listener. It has the SHA-256 of each key, never a key. A key is 256 random bits, so a plain digest
+// reveals nothing.
+//
+// One key per line; `#` begins a comment:
+//   NAME sha256:64-HEX-DIGITS [tenant=NAME] [requests_per_minute=N] [tokens_per_minute=N]
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sha256.h"
+#include "core/error.h"
+#include "core/ids.h"
+
+namespace uma::server {
+
+struct ApiKey {
+  std::string name = {};  // Name of the key in the log.
+  Sha256Digest digest{};
+  TenantId tenant = {};                  // "key:NAME" where the line names none
+  std::int64_t requests_per_minute = 0;  // 0: no limit.
+  std::int64_t tokens_per_minute = 0;    // Prompt and reply tokens together; 0: no limit.
+};
+
+// Parses the text of a keys file. Errors name the line. Pure.
+[[nodiscard]] Expected<std::vector<ApiKey>> parse_api_keys(std::string_view text);
+
+// Reads and parses a keys file. Errors name the path.
+[[nodiscard]] Expected<std::vector<ApiKey>> read_api_keys(const std::string& path);
+
+struct NewKey {
+  std::string key;   // The key itself, for the client. It is stored nowhere else.
+  std::string line;  // The line for the keys file.
+};
+// Errors: an invalid name, or no entropy.
+[[nodiscard]] Expected<NewKey> make_api_key(const std::string& name);
+
+}  // namespace uma::server

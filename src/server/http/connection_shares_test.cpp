@@ -1,0 +1,43 @@
+#include "server/http/connection_shares.h"
+
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace uma::server {
+namespace {
+
+TEST(ConnectionShares, GivesEachPeerHalfOfAll) {
+  ConnectionShares shares(5);
+  std::vector<ConnectionShares::Place> places;
+  for (const char* peer : {"a", "b"}) {
+    for (int taken = 0; taken < 2; ++taken) {
+      auto place = shares.take(peer);
+      ASSERT_TRUE(place.has_value()) << peer;
+      places.push_back(*std::move(place));
+    }
+    EXPECT_FALSE(shares.take(peer).has_value()) << peer;
+  }
+}
+
+TEST(ConnectionShares, TakesPlacesBackAndForgetsWhoHasNone) {
+  ConnectionShares shares(2);
+  std::vector<ConnectionShares::Place> places;
+  {
+    auto place = shares.take("a");
+    ASSERT_TRUE(place.has_value());
+    places.push_back(*std::move(place));
+  }
+  EXPECT_FALSE(shares.take("a").has_value()) << "it has been moved, not given back";
+  places.clear();
+  EXPECT_EQ(shares.peers_count(), 0U);
+  EXPECT_TRUE(shares.take("a").has_value());
+}
+
+TEST(ConnectionShares, LeavesOneWhereThereIsOnlyOne) {
+  EXPECT_TRUE(ConnectionShares(1).take("a").has_value());
+}
+
+}  // namespace
+}  // namespace uma::server

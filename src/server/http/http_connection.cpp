@@ -1,0 +1,529 @@
+#include "server/http/http_connection.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <format>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/status.hpp>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thrown.h"
+#include "core/limits.h"
+#include "server/http/http_generation.h"
+#include "server/http/routes.h"
+#include "server/http/rules.h"
+#include "server/outbox.h"
+#include "wire/openai_codec.h"
+
+namespace uma::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr std::size_t kReadBytes = 16'384;          // Bytes of one read.
+constexpr std::size_t kPipelinedBytesMax = 65'536;  // Limit for bytes of later requests while one is answered.
+constexpr std::size_t kWrittenBytesMax = 65'536;    // Part of an answer that one time limit covers.
+constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read its last answer.
+
+// Cancels the generations of an answer that is abandoned.
+class GenerationGuard {
+ public:
+  GenerationGuard(Service& service, std::shared_ptr<Outbox> outbox) : service_(service), outbox_(std::move(outbox)) {}
+  ~GenerationGuard() {
+    outbox_->seal();
+    for (const RequestId id : running_) service_.cancel(id, [](Expected<bool>) {});
+  }
+  GenerationGuard(const GenerationGuard&) = delete;
+  GenerationGuard& operator=(const GenerationGuard&) = delete;
+
+  void add_running(RequestId id) { running_.push_back(id); }
+  void set_all_ended() { running_.clear(); }
+
+ private:
+  Service& service_;
+  const std::shared_ptr<Outbox> outbox_;
+  std::vector<RequestId> running_;  // Some may have ended.
+};
+
+// Headers for a browser's CORS preflight.
+std::string preflight_header(const http::fields& head) {
+  std::string header = "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
+  const std::string_view wanted = head[http::field::access_control_request_headers];
+  if (is_header_list(wanted)) header += std::format("Access-Control-Allow-Headers: {}\r\n", wanted);
+  return header;
+}
+
+}  // namespace
+
+// Charges a generation to its caller when it ends, even after the connection has ended.
+class HttpConnection::MeteredSink final : public EventSink {
+ public:
+  MeteredSink(std::shared_ptr<EventSink> inner, std::shared_ptr<Account> caller, std::shared_ptr<Spent> spent,
+              bool charges_prompt)
+      : inner_(std::move(inner)), caller_(std::move(caller)), spent_(std::move(spent)), charges_prompt_(charges_prompt) {}
+
+  bool deliver(const Event& event) override {
+    if (const auto* eos = std::get_if<EosEvent>(&event)) {
+      const Usage& usage = eos->usage;
+      const std::int64_t prompt_tokens = charges_prompt_ ? usage.prompt_tokens : 0;
+      caller_->charge_tokens(prompt_tokens + usage.completion_tokens, SteadyClock().now());
+      spent_->prompt_tokens.add(static_cast<std::uint64_t>(prompt_tokens));
+      spent_->completion_tokens.add(static_cast<std::uint64_t>(usage.completion_tokens));
+      spent_->generations.add();
+    }
+    return inner_->deliver(event);
+  }
+
+ private:
+  const std::shared_ptr<EventSink> inner_;
+  const std::shared_ptr<Account> caller_;
+  const std::shared_ptr<Spent> spent_;
+  const bool charges_prompt_;
+};
+
+// Marks that a request is being answered, which the daemon's shutdown waits for.
+class HttpConnection::BusyMark {
+ public:
+  explicit BusyMark(HttpConnection& connection) : connection_(connection) {
+    connection_.is_answering_ = true;
+    connection_.server_.busy.add(1);
+  }
+  ~BusyMark() {
+    connection_.is_answering_ = false;
+    connection_.server_.busy.add(-1);
+  }
+  BusyMark(const BusyMark&) = delete;
+  BusyMark& operator=(const BusyMark&) = delete;
+
+ private:
+  HttpConnection& connection_;
+};
+
+void HttpConnection::start(Socket socket, HttpPeer peer, HttpState& server) {
+  if (server.connections.size() >= server.options.connections_max) return;  // Returning closes the socket.
+  std::optional<ConnectionShares::Place> place;
+  if (peer.share) {
+    place = server.shares.take(*peer.share);
+    if (!place) return;
+  }
+  const std::shared_ptr<HttpConnection> connection(new HttpConnection(std::move(socket), std::move(peer), server));
+  connection->place_ = std::move(place);
+  server.connections.insert(connection);
+  server.connections_count.add(1);
+  asio::co_spawn(server.io, connection->run(), [connection](const std::exception_ptr& problem) {
+    try {
+      if (problem) std::rethrow_exception(problem);
+    } catch (const boost::system::system_error& what) {  // Cancelled while it waited.
+      log_debug("an HTTP connection ended: {}", what.what());
+    } catch (...) {
+      note_thrown();
+    }
+    connection->close();
+  });
+}
+
+HttpConnection::HttpConnection(Socket socket, HttpPeer peer, HttpState& server)
+    : server_(server),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      client_(next_client_number()),
+      in_(kPipelinedBytesMax + kReadBytes),
+      has_events_(server.io) {
+  if (server.tls && !peer_.is_local) tls_.emplace(socket_, *server.tls);
+}
+
+void HttpConnection::close() {
+  if (!is_open_) return;
+  is_open_ = false;
+  const std::shared_ptr<HttpConnection> self = shared_from_this();  // The set below may hold the last reference.
+  server_.connections.erase(self);
+  place_.reset();
+  server_.connections_count.add(-1);
+  error_code ignored;
+  socket_.close(ignored);
+  has_events_.notify();
+}
+
+Awaitable<void> HttpConnection::run() {
+  bool goes_on = true;
+  if (tls_) {
+    const auto shaken =
+        co_await within(server_.options.header_timeout, tls_->async_handshake(asio::ssl::stream_base::server, kAwait));
+    if (!shaken || std::get<0>(*shaken)) co_return;
+  }
+  while (goes_on) {
+    current_ = {};
+    goes_on = co_await serve_request();
+    if (current_.began != TimePoint()) log_access();
+  }
+  co_await linger();
+}
+
+void HttpConnection::log_access() {
+  constexpr int kClientLeft = 499;
+  const Spent& spent = *current_.spent;
+  AccessRecord record{.method = current_.method,
+                      .path = current_.path,
+                      .status = current_.status != 0 ? current_.status : kClientLeft,
+                      .bytes = current_.bytes,
+                      .is_cut = current_.is_cut,
+                      .took = SteadyClock().now() - current_.began,
+                      .tenant = {},
+                      .key = {},
+                      .request_id = current_.id,
+                      .tokens = std::nullopt};
+  if (current_.caller) {
+    record.tenant = current_.caller->tenant().value;
+    record.key = current_.caller->key_name();
+  }
+  if (spent.generations.value() > 0) {
+    record.tokens = AccessTokens{.prompt = spent.prompt_tokens.value(), .completion = spent.completion_tokens.value()};
+  }
+  server_.access_log.write(record);
+}
+
+// --- reading
+
+Awaitable<bool> HttpConnection::wait_for_request() {
+  if (tls_) co_return (co_await within(server_.options.idle_timeout, read_some())).value_or(false);
+  in_.shrink_to_fit();  // An idle connection holds no buffer.
+  const auto begun = co_await within(server_.options.idle_timeout, socket_.async_wait(Socket::wait_read, kAwait));
+  if (!begun || std::get<0>(*begun)) co_return false;
+  co_return co_await read_some();
+}
+
+Awaitable<bool> HttpConnection::read_some() {
+  const auto room = in_.prepare(kReadBytes);
+  auto reading = tls_ ? tls_->async_read_some(room, kAwait) : socket_.async_read_some(room, kAwait);
+  const auto [problem, size] = co_await std::move(reading);
+  in_.commit(size);
+  co_return !problem;
+}
+
+// Parses the received bytes. `done` means that the parser stopped where it was asked to, or needs more bytes.
+HttpConnection::ReadEnd HttpConnection::parse_available(Parser& parser) {
+  while (in_.size() > 0 && !parser.is_done() && (parser.eager() || !parser.is_header_done())) {
+    error_code problem;
+    const std::size_t size = parser.put(in_.data(), problem);
+    in_.consume(size);
+    if (problem == http::error::need_more) break;
+    if (problem) {
+      parse_problem_ = problem;
+      return ReadEnd::malformed;
+    }
+    if (size == 0) break;
+  }
+  // The parser waits for the end of a line, such as a chunk's, that has become too long.
+  if (!parser.is_done() && in_.size() >= kPipelinedBytesMax && (parser.eager() || !parser.is_header_done())) {
+    parse_problem_ = http::error::buffer_overflow;
+    return ReadEnd::malformed;
+  }
+  return ReadEnd::done;
+}
+
+Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_head(Parser& parser) {
+  while (true) {
+    if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
+    if (parser.is_header_done()) co_return ReadEnd::done;
+    if (!co_await read_some()) co_return ReadEnd::closed;
+  }
+}
+
+Awaitable<HttpConnection::ReadEnd> HttpConnection::parse_body(Parser& parser) {
+  parser.eager(true);
+  while (true) {
+    if (parse_available(parser) == ReadEnd::malformed) co_return ReadEnd::malformed;
+    if (auto held = current_.share->resize(parser.get().body().size()); !held) {
+      no_room_ = std::move(held.error());
+      co_return ReadEnd::no_room;
+    }
+    if (parser.is_done()) co_return ReadEnd::done;
+    if (!co_await read_some()) co_return ReadEnd::closed;
+  }
+}
+
+// Answers a request that could not be read to its end.
+Awaitable<bool> HttpConnection::refuse_unread(ReadEnd end) {
+  if (!is_open_) co_return false;
+  if (end == ReadEnd::timed_out) {
+    co_return co_await respond_error(408, {ErrorCode::limit_wait, "the rest of the request did not arrive in time"}, false);
+  }
+  if (end == ReadEnd::no_room) co_return co_await respond_error(503, no_room_, false, "", "Retry-After: 1\r\n");
+  if (end == ReadEnd::closed) {
+    co_return co_await respond_error(400, {ErrorCode::proto_json, "the request ends too early"}, false);
+  }
+  if (parse_problem_ == http::error::body_limit) {
+    co_return co_await respond_error(
+        413, {ErrorCode::proto_frame, std::format("the body is larger than {} bytes", body_bytes_max_)}, false);
+  }
+  if (parse_problem_ == http::error::header_limit || parse_problem_ == http::error::buffer_overflow) {
+    co_return co_await respond_error(
+        431,
+        {ErrorCode::proto_frame,
+         std::format("the header is larger than {} bytes, or a line of the body is", server_.options.header_bytes_max)},
+        false);
+  }
+  co_return co_await respond_error(400, {ErrorCode::proto_json, "the request is not HTTP: " + parse_problem_.message()}, false);
+}
+
+Awaitable<bool> HttpConnection::serve_request() {
+  if (in_.size() == 0 && !co_await wait_for_request()) co_return false;
+  current_.began = SteadyClock().now();
+  current_.id = random_name();
+  Parser parser;
+  parser.header_limit(static_cast<std::uint32_t>(server_.options.header_bytes_max));
+  body_bytes_max_ = std::max(server_.options.limits.max_frame_bytes, kConversationBytesMax);  // Large enough for any path.
+  parser.body_limit(body_bytes_max_);
+  parser.eager(false);
+  const auto head_end = co_await within(server_.options.header_timeout, parse_head(parser));
+  if (head_end != ReadEnd::done) co_return co_await refuse_unread(head_end.value_or(ReadEnd::timed_out));
+
+  // An error before the body is read ends the connection, unless there is no body.
+  const bool may_stay = parser.is_done() && parser.get().keep_alive();
+  const std::string path = target_path(parser.get().target());
+  current_.method = parser.get().method_string();
+  current_.path = path;
+  if (const auto id = parser.get()["x-request-id"]; is_request_id(id)) current_.id = id;
+  auto refusal = check_head(parser);
+  if (!refusal) refusal = check_origin(parser);
+  if (!refusal && !current_.cors_header.empty() && parser.get().method() == http::verb::options) {
+    co_return co_await respond(200, "text/plain", "", may_stay, preflight_header(parser.get()));
+  }
+  if (!refusal) refusal = check_key(parser);
+  if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
+  RouteMatch match = find_route(path, parser.get().method());
+  if (match.route == nullptr && match.allowed.empty()) {
+    const Error error{ErrorCode::proto_type, std::format("no such path: this version serves {}", served_paths())};
+    co_return co_await respond_error(404, error, may_stay);
+  }
+  if (match.route == nullptr) {
+    const Error error{ErrorCode::proto_type, std::format("this path accepts only {}", match.allowed)};
+    co_return co_await respond_error(405, error, may_stay, "", std::format("Allow: {}\r\n", match.allowed));
+  }
+  const bool has_images = match.route->takes_images && std::ranges::any_of(server_.service.models(), &ModelInfo::reads_images);
+  if (!match.route->takes_file && !has_images) {
+    body_bytes_max_ = server_.options.limits.max_frame_bytes;
+    parser.body_limit(body_bytes_max_);
+    parse_problem_ = http::error::body_limit;
+    if (parser.content_length().value_or(0) > body_bytes_max_) co_return co_await refuse_unread(ReadEnd::malformed);
+  }
+  if (current_.caller && !is_monitoring()) refusal = check_limits(match.route->method == http::verb::post);
+  if (refusal) co_return co_await respond_error(refusal->status, refusal->error, may_stay, "", refusal->header);
+  if (!parser.is_done()) {
+    if (boost::beast::iequals(parser.get()[http::field::expect], "100-continue") && in_.size() == 0) {
+      if (!co_await write("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    }
+    current_.share = server_.service.open_share(current_.caller ? current_.caller->tenant() : TenantId());
+    const auto body_end = co_await within(server_.options.body_timeout, parse_body(parser));
+    if (body_end != ReadEnd::done) co_return co_await refuse_unread(body_end.value_or(ReadEnd::timed_out));
+  }
+  current_.body = std::move(parser.get().body());
+  const BusyMark busy(*this);
+  const HttpRequest request{.ids = std::move(match.ids),
+                            .query = target_query(parser.get().target()),
+                            .body = current_.body,
+                            .version = parser.get().version(),
+                            .keep_alive = parser.get().keep_alive() && !server_.draining};
+  co_return co_await match.route->handler(*this, request);
+}
+
+void HttpConnection::drop_body() {
+  std::string().swap(current_.body);
+  if (current_.share) current_.share->give_back();
+}
+
+// --- answering
+
+Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                         std::string_view session_field) {
+  if (server_.draining) {
+    co_return co_await respond_error(503, {ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"},
+                                     false);
+  }
+  drop_body();
+  const auto goes_on = co_await until_gone(run_generations(std::move(generations), request, session_field));
+  co_return goes_on.value_or(false);
+}
+
+Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                                std::string_view session_field) {
+  const bool is_stream = generations.front().request.options.stream;
+  const bool is_chunked = request.version >= 11;
+  const bool keep_alive = request.keep_alive;
+  // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
+  const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
+                                               [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
+  GenerationGuard guard(server_.service, outbox);
+  std::vector<std::shared_ptr<GenerationSink>> sinks;  // Shared with the engine.
+  for (HttpGeneration& generation : generations) {
+    std::vector<std::shared_ptr<EventSink>> metered;
+    for (auto& encoder : generation.encoders) {
+      sinks.push_back(std::make_shared<GenerationSink>(std::to_string(sinks.size()), outbox, std::move(encoder), is_stream));
+      metered.push_back(
+          std::make_shared<MeteredSink>(sinks.back(), current_.caller, current_.spent, /*charges_prompt=*/metered.empty()));
+    }
+    generation.request.client = client_;
+    const std::size_t count = metered.size();
+    const RequestId first =
+        server_.service.generate(current_.caller->tenant(), std::move(generation.request), std::move(metered));
+    for (std::size_t i = 0; i < count; ++i) guard.add_running({first.value + i});
+  }
+
+  bool has_begun = false;
+  std::string bytes;
+  std::vector<std::string> ended;
+  while (is_open_) {
+    bytes.clear();
+    outbox->take(bytes, ended);
+    GenerationSink* failed = nullptr;
+    for (const std::string& id : ended) {
+      GenerationSink& sink = *sinks[std::stoul(id)];
+      if (sink.failure() != nullptr) failed = &sink;
+    }
+    const bool have_all_ended = ended.size() == sinks.size();
+    if (have_all_ended) guard.set_all_ended();
+    if (failed != nullptr) {
+      outbox->seal();  // Drops events of the other generations.
+      outbox->take(bytes, ended);
+    }
+    if (failed != nullptr && !has_begun && bytes.empty()) {
+      const Error error = *failed->failure();
+      const bool is_session = error.code == ErrorCode::session_unknown || error.code == ErrorCode::session_busy;
+      co_return co_await respond_error(http_status(error.code), error, keep_alive, is_session ? session_field : error.field,
+                                       retry_header(error.code));
+    }
+    const bool is_last = failed != nullptr || have_all_ended;
+    if (bytes.empty() && !is_last) {
+      co_await has_events_.wait();
+      continue;
+    }
+    if (!is_stream) co_return co_await respond(200, kJson, std::move(bytes), keep_alive);
+    const std::size_t events_bytes = bytes.size();
+    if (failed != nullptr) failed->append_failure(bytes);
+    std::string out;
+    if (!has_begun) {
+      out = head_bytes(
+          200, "text/event-stream", keep_alive && is_chunked,
+          is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
+      has_begun = true;
+    }
+    if (!is_chunked) {
+      out += bytes;
+    } else if (!bytes.empty()) {
+      out += std::format("{:x}\r\n", bytes.size());
+      out += bytes;
+      out += "\r\n";
+    }
+    if (is_last && is_chunked) out += "0\r\n\r\n";
+    if (!co_await write(std::move(out))) co_return false;
+    outbox->mark_written(events_bytes);
+    if (is_last) co_return keep_alive&& is_chunked;
+  }
+  co_return false;
+}
+
+void HttpConnection::charge(std::int64_t tokens) {
+  current_.caller->charge_tokens(tokens, SteadyClock().now());
+  current_.spent->prompt_tokens.add(static_cast<std::uint64_t>(tokens));
+  current_.spent->generations.add();
+}
+
+Awaitable<void> HttpConnection::watch_client() {
+  while (in_.size() < kPipelinedBytesMax) {
+    if (!co_await read_some()) co_return;
+  }
+  // The client has sent too many bytes ahead for its end to be seen; the next write notices it.
+  asio::steady_timer never(server_.io, asio::steady_timer::time_point::max());
+  co_await never.async_wait(kAwait);
+}
+
+// --- writing
+
+std::string HttpConnection::head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header) {
+  current_.status = status;
+  const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
+  const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
+  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}",
+                     status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, current_.cors_header,
+                     limits, header);
+}
+
+Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,
+                                        std::string_view header) {
+  std::string head = head_bytes(status, content_type, keep_alive, header);
+  head += std::format("Content-Length: {}\r\n\r\n", body.size());
+  if (current_.method == "HEAD") body.clear();  // The client would take a body for the next answer.
+  co_return co_await write(std::move(head), std::move(body)) && keep_alive;
+}
+
+Awaitable<bool> HttpConnection::respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request) {
+  co_return co_await respond_error(http_status(rejected.error.code), rejected.error, request.keep_alive, rejected.field);
+}
+
+Awaitable<bool> HttpConnection::respond_error(int status, const Error& error, bool keep_alive, std::string_view field,
+                                              std::string_view header) {
+  co_return co_await respond(status, kJson, wire::error_json(error, status, field), keep_alive, header);
+}
+
+// Writes in parts, so that a slow client gets the time limit for each part. The body is not copied.
+Awaitable<bool> HttpConnection::write(std::string head, std::string body) {
+  std::string_view head_left = head;
+  std::string_view body_left = body;
+  while (!head_left.empty() || !body_left.empty()) {
+    const std::string_view first = head_left.substr(0, kWrittenBytesMax);
+    const std::string_view second = body_left.substr(0, kWrittenBytesMax - first.size());
+    head_left.remove_prefix(first.size());
+    body_left.remove_prefix(second.size());
+    const bool is_written = (co_await within(server_.options.write_timeout, write_part(first, second))).value_or(false);
+    if (!is_written) {
+      current_.is_cut = true;
+      co_return false;
+    }
+  }
+  co_return true;
+}
+
+// Counts the written bytes, even if the write is cancelled.
+Awaitable<bool> HttpConnection::write_part(std::string_view first, std::string_view second) {
+  while (!first.empty() || !second.empty()) {
+    const std::array<asio::const_buffer, 2> buffers{asio::buffer(first), asio::buffer(second)};
+    auto writing = tls_ ? tls_->async_write_some(buffers, kAwait) : socket_.async_write_some(buffers, kAwait);
+    const auto [problem, size] = co_await std::move(writing);
+    current_.bytes += size;
+    if (problem) co_return false;
+    const std::size_t of_first = std::min(size, first.size());
+    first.remove_prefix(of_first);
+    second.remove_prefix(size - of_first);
+  }
+  co_return true;
+}
+
+// Ends the sending side and reads the client's remaining bytes for a moment: closing a socket with unread bytes could destroy
+// the answer on its way.
+Awaitable<void> HttpConnection::linger() {
+  if (tls_ && is_open_) co_await within(kHttpLinger, tls_->async_shutdown(kAwait));
+  error_code ignored;
+  socket_.shutdown(Socket::shutdown_send, ignored);  // Fails only if the client is gone, which the read notices.
+  const TimePoint end = SteadyClock().now() + kHttpLinger;
+  while (is_open_ && SteadyClock().now() < end) {
+    in_.clear();
+    const auto more = co_await within(end - SteadyClock().now(), socket_.async_read_some(in_.prepare(kReadBytes), kAwait));
+    if (!more || std::get<0>(*more)) co_return;
+  }
+}
+
+}  // namespace uma::server

@@ -1,0 +1,241 @@
+// One HTTP client. One coroutine on the server's thread reads, checks and answers its requests one after another.
+//
+// A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. Then the handler
+// of its path answers (routes.h). During a generation the connection is still read: a client that closes it, or its sending
+// side, cancels the generation; bytes of a next request wait.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/ssl/stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+
+#include "base/mutex.h"
+#include "core/service.h"
+#include "server/awaitable.h"
+#include "server/flush_queue.h"
+#include "server/http/account.h"
+#include "server/http/connection_shares.h"
+#include "server/http/http_generation.h"
+#include "server/http/http_peer.h"
+#include "server/http/http_state.h"
+#include "server/http/rules.h"
+#include "server/server_state.h"
+#include "server/wakeup.h"
+#include "server/within.h"
+#include "wire/json_body.h"
+
+namespace uma::server {
+
+inline constexpr std::string_view kJson = "application/json";
+
+// A handler's view of the request. Borrowed: valid until the answer is written; the body only until the service is called.
+struct HttpRequest {
+  std::vector<std::string> ids;  // Values of the braces in the route's path.
+  std::string_view query;        // Text after the question mark.
+  std::string_view body;
+  unsigned version = 11;
+  bool keep_alive = false;  // Whether the connection stays open after a successful answer.
+};
+
+// Owned by HttpState::connections and by its coroutine. `server` outlives the connection.
+class HttpConnection final : public Flushable, public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using Socket = boost::asio::generic::stream_protocol::socket;
+
+  // Serves the socket. Closes it at once beyond connections_max or beyond the peer's share.
+  static void start(Socket socket, HttpPeer peer, HttpState& server);
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  // Called when the generation has events to write.
+  void flush() override { has_events_.notify(); }
+  // Closes the socket, which ends the coroutine and cancels its requests. Later calls do nothing.
+  void close();
+  // Whether the connection waits for a request, or for the rest of one.
+  [[nodiscard]] bool is_idle() const { return !is_answering_; }
+
+  // --- For handlers. Each answers once, with one of the calls that return whether the connection goes on.
+
+  [[nodiscard]] HttpState& server() { return server_; }
+  [[nodiscard]] Service& service() { return server_.service; }
+  [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
+
+  [[nodiscard]] std::uint64_t client() const { return client_; }
+  // Charges the caller with input tokens of an answer that is no generation.
+  void charge(std::int64_t tokens);
+  // Returns when the client has closed the connection or its sending side.
+  Awaitable<void> watch_client();
+  // The operation's result, or nullopt if the client left first.
+  template <class T>
+  Awaitable<std::optional<T>> until_gone(Awaitable<T> operation);
+
+  // Answers with generations, either whole or as a stream; all have the same mode. If one fails, the answer fails.
+  // `session_field` is the field that named their session, if any.
+  Awaitable<bool> generate(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                           std::string_view session_field = "");
+  // Calls the service by start(reply) and returns its reply, or nullopt if the connection was closed meanwhile.
+  template <class T, class StartT>
+  Awaitable<std::optional<Expected<T>>> ask(StartT start);
+  // Like ask(), and returns nullopt also if the client has left.
+  template <class T, class StartT>
+  Awaitable<std::optional<Expected<T>>> ask_until_gone(StartT start);
+  // Answers with the result of ask(): json(value) is the body, or the reason to reject the request.
+  template <class T, class JsonT>
+  Awaitable<bool> respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json);
+  Awaitable<bool> respond(int status, std::string_view content_type, std::string body, bool keep_alive,
+                          std::string_view header = "");
+  Awaitable<bool> respond_error(int status, const Error& error, bool keep_alive, std::string_view field = "",
+                                std::string_view header = "");
+  Awaitable<bool> respond_rejected(const wire::RejectedBody& rejected, const HttpRequest& request);
+
+ private:
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  class BusyMark;
+
+  // Tokens used by the generations of one request. Engine threads add, the server's thread reads.
+  struct Spent {
+    Counter generations;  // Generations that have ended, and other users of tokens.
+    Counter prompt_tokens;
+    Counter completion_tokens;
+  };
+  class MeteredSink;
+
+  // The request that is being read or answered.
+  struct Current {
+    std::string id;
+    std::shared_ptr<Account> caller;  // Null until the caller is known.
+    std::string body;                 // Empty after it was passed on.
+    RequestShare share;               // Reserved memory for the body; null without a body.
+    std::string cors_header;          // Header lines for every answer to a page of another origin.
+    TimePoint began{};
+    std::string method;
+    std::string path;
+    int status = 0;
+    std::size_t bytes = 0;  // Bytes of the answer that were written.
+    bool is_cut = false;    // The answer could not be written completely.
+    std::shared_ptr<Spent> spent = std::make_shared<Spent>();
+  };
+
+  enum class ReadEnd : std::uint8_t { done, closed, timed_out, malformed, no_room };
+
+  HttpConnection(Socket socket, HttpPeer peer, HttpState& server);
+
+  Awaitable<void> run();
+  // Handles one request from its first byte to the last byte of its answer; returns false if the connection ends.
+  Awaitable<bool> serve_request();
+
+  // Returns false if no further request can follow.
+  Awaitable<bool> wait_for_request();
+  Awaitable<bool> read_some();
+  Awaitable<ReadEnd> parse_head(Parser& parser);
+  Awaitable<ReadEnd> parse_body(Parser& parser);
+  void drop_body();
+  ReadEnd parse_available(Parser& parser);
+  Awaitable<bool> refuse_unread(ReadEnd end);
+  struct Refusal {
+    int status = 0;
+    Error error;
+    std::string header{};
+  };
+  [[nodiscard]] bool needs_no_key() const { return peer_.is_local || (server_.keys.empty() && !peer_.refusal); }
+  // Identifies the caller and checks its permission. Fills current_.
+  std::optional<Refusal> check_head(const Parser& parser);
+  std::optional<Refusal> check_origin(const Parser& parser);
+  std::optional<Refusal> check_key(const Parser& parser);
+  [[nodiscard]] bool is_monitoring() const;
+  std::optional<Refusal> check_limits(bool uses_tokens);
+  void log_access();
+
+  Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                  std::string_view session_field);
+
+  // The beginning of an answer's header. `header` holds the lines that are specific to this answer.
+  std::string head_bytes(int status, std::string_view content_type, bool keep_alive, std::string_view header);
+  // Returns false if the client is gone, or does not read a part in time. Counts the bytes that were written.
+  Awaitable<bool> write(std::string head, std::string body = "");
+  Awaitable<bool> write_part(std::string_view first, std::string_view second);
+  Awaitable<void> linger();
+
+  HttpState& server_;
+  Socket socket_;
+  const HttpPeer peer_;
+  std::optional<ConnectionShares::Place> place_;          // Held until a key proves that the peer may send requests.
+  std::optional<boost::asio::ssl::stream<Socket&>> tls_;  // If set, all data passes through it.
+  const std::uint64_t client_;
+  boost::beast::flat_buffer in_;  // Received, but not parsed yet.
+  Wakeup has_events_;             // Notified when there are events to write.
+  boost::system::error_code parse_problem_;
+  Error no_room_;                   // Why memory for the rest of the body could not be reserved.
+  std::size_t body_bytes_max_ = 0;  // Body limit of the current request.
+  Current current_;
+  bool is_open_ = true;
+  bool is_answering_ = false;
+};
+
+template <class T, class StartT>
+Awaitable<std::optional<Expected<T>>> HttpConnection::ask(StartT start) {
+  // Shared with the reply, which may come after the connection has ended.
+  struct Answer {
+    Mutex mutex;
+    std::optional<Expected<T>> value GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();
+  start(Reply<T>([answer, flushes = server_.flushes, self = weak_from_this()](Expected<T> value) {
+    {
+      const MutexLock lock(answer->mutex);
+      answer->value = std::move(value);
+    }
+    flushes->push(self);
+  }));
+  drop_body();
+  while (is_open_) {
+    {
+      const MutexLock lock(answer->mutex);
+      if (answer->value) co_return std::move(answer->value);
+    }
+    co_await has_events_.wait();
+  }
+  co_return std::nullopt;
+}
+
+template <class T, class StartT>
+Awaitable<std::optional<Expected<T>>> HttpConnection::ask_until_gone(StartT start) {
+  auto answer = co_await until_gone(ask<T>(std::move(start)));
+  co_return answer ? std::move(*answer) : std::nullopt;
+}
+
+template <class T>
+Awaitable<std::optional<T>> HttpConnection::until_gone(Awaitable<T> operation) {
+  using boost::asio::experimental::awaitable_operators::operator||;
+  auto first = co_await (caught(std::move(operation)) || watch_client());
+  if (first.index() != 0) co_return std::nullopt;
+  auto outcome = std::get<0>(std::move(first));
+  if (!outcome) std::rethrow_exception(outcome.error());
+  co_return std::move(*outcome);
+}
+
+template <class T, class JsonT>
+Awaitable<bool> HttpConnection::respond_with(std::optional<Expected<T>> value, const HttpRequest& request, JsonT json) {
+  if (!value) co_return false;
+  if (*value) {
+    std::expected<std::string, wire::RejectedBody> body = json(**value);
+    if (!body) co_return co_await respond_rejected(body.error(), request);
+    co_return co_await respond(200, kJson, std::move(*body), request.keep_alive);
+  }
+  const Error& error = value->error();
+  co_return co_await respond_error(http_status(error.code), error, request.keep_alive, "", retry_header(error.code));
+}
+
+}  // namespace uma::server

@@ -1,0 +1,71 @@
+// The output of one generation over HTTP, for every API: a sink whose events are written by an encoder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/event.h"
+#include "core/request.h"
+#include "core/service.h"
+#include "server/outbox.h"
+
+namespace uma::server {
+
+// A random id of 16 hexadecimal digits for an answer, practically unique.
+[[nodiscard]] std::string random_name();
+
+// The name of the model that answers.
+[[nodiscard]] std::string model_name(const Service& service, const std::string& asked);
+
+// Writes the events of one generation, either as a stream (first events, texts, last events) or as one object. Used by one
+// thread at a time.
+class AnswerEncoder {
+ public:
+  virtual ~AnswerEncoder() = default;
+  // Called before all other functions if the generation is a response.
+  virtual void set_place(const ResponseBegunEvent&) {}
+  virtual void append_first(std::string& out) = 0;
+  virtual void append_text(std::string& out, const TokenEvent& token) = 0;
+  // Called only if the request asked for parts.
+  virtual void append_part(std::string& /*out*/, const ReplyPart& /*part*/) {}
+  virtual void append_last(std::string& out, const EosEvent& eos) = 0;
+  // Returns an empty string while other generations of the answer have not ended.
+  [[nodiscard]] virtual std::string whole(const EosEvent& eos) = 0;
+};
+
+// One generation of a request, and the encoder for its part of the answer.
+struct HttpGeneration {
+  GenerateRequest request;
+  std::vector<std::unique_ptr<AnswerEncoder>> encoders;
+};
+
+// Engine threads share ownership, so a sink may outlive the connection; its outbox is sealed then.
+class GenerationSink final : public EventSink {
+ public:
+  // `id` is the generation's id in the outbox.
+  GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder, bool stream);
+
+  bool deliver(const Event& event) override;
+
+  // --- After the outbox said that the generation has ended.
+
+  // The error of the generation, or null.
+  [[nodiscard]] const Error* failure() const { return failed_ ? &*failed_->error : nullptr; }
+  // Writes the end of a stream that failed. Requires failure().
+  void append_failure(std::string& out) { encoder_->append_last(out, *failed_); }
+
+ private:
+  void end(const EosEvent& eos);
+
+  const std::string id_;
+  const std::shared_ptr<Outbox> outbox_;
+  const std::unique_ptr<AnswerEncoder> encoder_;  // Used by the engine, which delivers one event at a time, until the end.
+  const bool stream_;
+  bool has_text_ = false;           // Used by the engine like encoder_.
+  std::optional<EosEvent> failed_;  // Written before the outbox learns of the end, read after that.
+};
+
+}  // namespace uma::server

@@ -1,0 +1,289 @@
+// Clients that are slow, hostile or many.
+#include <chrono>
+#include <filesystem>
+#include <format>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <sys/syscall.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/http/http_server_test_support.h"
+
+namespace uma::server {
+namespace {
+
+TEST_F(HttpServerTest, ABodyIsCountedUntilTheServiceIsAsked) {
+  start();
+  HttpClient one = client();
+  const std::string body = std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(100'000, 'x'));
+  one.send(std::format("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.size()) +
+           body.substr(0, 50'000));
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() >= 50'000; }));
+  EXPECT_EQ(service_.request_bytes(), 50'000u) << "what has come, not what was announced";
+  one.send(body.substr(50'000));
+  const FakeService::Generation generation = service_.next_generation();
+  EXPECT_TRUE(becomes([&] { return service_.request_bytes() == 0; }));
+  generation.sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+}
+
+TEST_F(HttpServerTest, BodiesThatThereIsNoRoomForAreRefused) {
+  start();
+  const RequestShare others = service_.open_share(TenantId{"others"});
+  ASSERT_TRUE(others->grow((1ul << 29) - 1));
+  const RequestShare own = service_.open_share(TenantId{"uid:" + std::to_string(::geteuid())});
+  ASSERT_TRUE(own->grow(1ul << 28));
+  HttpClient one = client();
+  one.post(kChat, std::format(R"({{"messages":[{{"role":"user","content":"{}"}}]}})", std::string(1000, 'x')));
+  const Answer answer = one.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_THAT(answer.head, HasSubstr("Retry-After: "));
+  EXPECT_THAT(answer.body, HasSubstr(R"("code":"E_LIMIT_003")"));
+}
+
+TEST_F(HttpServerTest, EndsAStreamThatNobodyReadsAndNeverBlocksItsProducer) {
+  HttpServerOptions options;
+  options.limits.tx_bytes_max = 10'000;
+  options.write_timeout = milliseconds(200);
+  start(options);
+  HttpClient one = client();
+  one.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string text(1'000, 'x');
+  // More than the kernel holds for a connection on any machine.
+  int taken = 0;
+  while (taken < 100'000 && generation.sink->deliver(token(text))) ++taken;
+  EXPECT_LT(taken, 100'000);
+  generation.sink->deliver(eos(FinishReason::slow_consumer));
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+}
+
+TEST_F(HttpServerTest, GivesASlowReaderItsTimeForEachPartOfAnAnswer) {
+  constexpr std::chrono::seconds kWriteTimeout{2};
+  start({.write_timeout = kWriteTimeout});
+  HttpClient one(server_->port(), kSmallBuffer);
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  service_.next_embedding().reply(long_result());
+  const std::string head = one.take_until("\r\n\r\n").value_or("");
+  const std::size_t bytes = std::stoul(head.substr(head.find("Content-Length: ") + 16));
+  ASSERT_GT(bytes, kLongBytes);
+  std::size_t taken = 0;
+  // In steps that take longer together than any part may, and then at once.
+  for (const auto end = std::chrono::steady_clock::now() + 2 * kWriteTimeout; std::chrono::steady_clock::now() < end;) {
+    std::this_thread::sleep_for(milliseconds(20));
+    taken += one.take(kSmallBuffer / 2).size();
+  }
+  EXPECT_LT(taken, bytes / 2) << "the server still writes";
+  EXPECT_EQ(taken + one.take(bytes - taken).size(), bytes);
+}
+
+TEST_F(HttpServerTest, ClosesWhoStopsReadingAndLogsWhatWasWritten) {
+  const std::string path = std::filesystem::temp_directory_path() / ("uma_http_cut_test_" + std::to_string(::getpid()));
+  start({.write_timeout = milliseconds(200), .access_log = path});
+  HttpClient one(server_->port(), kSmallBuffer);
+  one.post("/v1/embeddings", R"({"input":"a"})");
+  service_.next_embedding().reply(long_result());
+  EXPECT_TRUE(server_->wait_idle(kPatience));
+  const std::string head = one.take_until("\r\n\r\n").value_or("");
+  const std::size_t taken = head.size() + one.take(kLongBytes).size();
+  EXPECT_LT(taken, kLongBytes) << "it was closed";
+  server_->stop();
+  std::ifstream file(path);
+  const std::string line(std::istreambuf_iterator<char>(file), {});
+  std::filesystem::remove(path);
+  EXPECT_THAT(line, HasSubstr(std::format("POST /v1/embeddings 200 {}B ", taken))) << "what was written, not what was meant";
+  EXPECT_THAT(line, ::testing::EndsWith(" cut\n"));
+}
+
+TEST_F(HttpServerTest, RefusesRequestsThatTwoReadersCouldReadDifferently) {
+  start();
+  const std::string post = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n";
+  for (const char* rest :
+       {"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", "Content-Length: -1\r\n\r\n",
+        "Content-Length: 2x\r\n\r\n{}", "Content-Length : 2\r\n\r\n{}", "Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        "Content-Length: 99999999999999999999999\r\n\r\n"}) {
+    HttpClient one = client();
+    one.send(post + rest);
+    EXPECT_EQ(one.answer().status, 400) << rest;
+    EXPECT_TRUE(one.has_ended()) << rest;
+  }
+}
+
+TEST_F(HttpServerTest, RefusesHostileFramingWhileAStreamGoesOn) {
+  using namespace std::string_literals;
+  start();
+  HttpClient reader = client();
+  reader.post(kChat, kHelloStream);
+  const FakeService::Generation generation = service_.next_generation();
+  const std::string get = "GET /health HTTP/1.1\r\n";
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+  const std::string chunked = post + "Transfer-Encoding: chunked\r\n\r\n";
+  struct Case {
+    const char* what;
+    std::string bytes;
+    int status;
+  };
+  for (const Case& each : std::vector<Case>{
+           {"two hosts", get + "Host: localhost\r\nhost: localhost\r\n\r\n", 400},
+           {"an absolute target of another host", "GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an authority as target", "GET localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"an asterisk as target", "GET * HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"CONNECT", "CONNECT evil.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n", 404},
+           {"a bare LF after the request line", "GET /health HTTP/1.1\nHost: localhost\r\n\r\n", 400},
+           {"a bare LF after a field", get + "Host: localhost\nX: y\r\n\r\n", 400},
+           {"a bare CR in a value", get + "Host: localhost\r\nX: a\rb\r\n\r\n", 400},
+           {"a NUL in a name", get + "Host: localhost\r\nX\0Y: a\r\n\r\n"s, 400},
+           {"a NUL in a value", get + "Host: localhost\r\nX: a\0b\r\n\r\n"s, 400},
+           {"a name with a blank", get + "Host: localhost\r\nX Y: a\r\n\r\n", 400},
+           {"no name", get + "Host: localhost\r\n: a\r\n\r\n", 400},
+           {"a line that is no field", get + "Host: localhost\r\nnonsense\r\n\r\n", 400},
+           {"a length with a sign", post + "Content-Length: +2\r\n\r\n{}", 400},
+           {"a list of lengths", post + "Content-Length: 2, 3\r\n\r\n{}", 400},
+           {"a length in hexadecimal", post + "Content-Length: 0x2\r\n\r\n{}", 400},
+           {"a folded length", post + "Content-Length: 1\r\n 0\r\n\r\n{}", 400},
+           {"chunked twice", post + "Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400},
+           {"chunked in disguise", post + "Transfer-Encoding: x\r\n chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a coding in HTTP/1.0", "POST /v1/completions HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a sign", chunked + "-1\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with 0x", chunked + "0x2\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size beyond 64 bits", chunked + "10000000000000002\r\n{}\r\n0\r\n\r\n", 400},
+           {"a chunk that is longer than it says", chunked + "2\r\n{}{}\r\n0\r\n\r\n", 400},
+           {"a chunk's size with a bare LF", chunked + "2\n{}\r\n0\r\n\r\n", 400},
+       }) {
+    HttpClient one = client();
+    one.send(each.bytes);
+    one.end_sending();
+    EXPECT_EQ(one.answer().status, each.status) << each.what;
+  }
+  HttpClient garbage = client();
+  garbage.send(get + "Host: localhost\r\n\r\n\x16\x03\x01nonsense\r\n\r\n");
+  EXPECT_EQ(garbage.answer().status, 200) << "what came before garbage is answered";
+  EXPECT_EQ(garbage.answer().status, 400);
+  EXPECT_TRUE(garbage.has_ended());
+  EXPECT_TRUE(generation.sink->deliver(token("a")));
+  generation.sink->deliver(eos());
+  EXPECT_THAT(reader.answer().body, HasSubstr(R"("content":"a")"));
+}
+
+TEST_F(HttpServerTest, TakesChunkExtensionsForNothingAndBoundsThem) {
+  start();
+  const std::string head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  HttpClient one = client();
+  const std::string body = kHello;
+  one.send(head + std::format("{:x};name=\"value\"\r\n", body.size()) + body + "\r\n0\r\n\r\n");
+  service_.next_generation().sink->deliver(eos());
+  EXPECT_EQ(one.answer().status, 200);
+  HttpClient endless = client();
+  endless.send(head + "2;" + std::string(1'000'000, 'x'));
+  EXPECT_EQ(endless.answer().status, 431);
+}
+
+TEST_F(HttpServerTest, BoundsHeadersAndBodies) {
+  HttpServerOptions options;
+  options.limits.max_frame_bytes = 1'000;
+  start(options);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(100'000, 'x') + "\r\n\r\n"), 431);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1001\r\n\r\n"), 413);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+                      std::string(1'001, 'x') + "\r\n0\r\n\r\n"),
+            413);
+  EXPECT_EQ(
+      status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}"),
+      415);
+}
+
+TEST_F(HttpServerTest, EndsRequestsThatDoNotCome) {
+  HttpServerOptions options;
+  options.header_timeout = milliseconds(100);
+  options.body_timeout = milliseconds(100);
+  options.idle_timeout = milliseconds(100);
+  start(options);
+  EXPECT_EQ(status_of("GET /health HT"), 408);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{"), 408);
+  EXPECT_TRUE(client().has_ended());
+}
+
+TEST_F(HttpServerTest, SaysThatABodyEndsTooEarly) {
+  start();
+  HttpClient one = client();
+  one.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{");
+  one.end_sending();
+  EXPECT_EQ(one.answer().status, 400);
+}
+
+TEST_F(HttpServerTest, BoundsItsConnections) {
+  HttpServerOptions options;
+  options.connections_max = 1;
+  start(options);
+  HttpClient first = client();
+  first.get("/health");
+  EXPECT_EQ(first.answer().status, 200);
+  EXPECT_TRUE(client().has_ended());
+  first.get("/health");
+  EXPECT_EQ(first.answer().status, 200);
+}
+
+// Keeps connections open, of which the server has answered one request each.
+class Crowd {
+ public:
+  // Whether one more was served; false: the server closed it.
+  bool add(std::uint16_t port, const std::string& header = "") {
+    HttpClient& one = clients_.emplace_back(port);
+    one.send("GET /health HTTP/1.1\r\nHost: localhost\r\n" + header + "\r\n");
+    return one.answer().status == 200;
+  }
+  void leave() { clients_.clear(); }
+
+ private:
+  std::vector<HttpClient> clients_;
+};
+
+TEST_F(HttpServerTest, BoundsTheConnectionsOfAPeerThatHasShownNoKey) {
+  start({.connections_max = 4, .keys = {key_named("ci")}});
+  Crowd crowd;
+  EXPECT_TRUE(crowd.add(server_->port()));
+  EXPECT_TRUE(crowd.add(server_->port()));
+  EXPECT_FALSE(crowd.add(server_->port())) << "it has its half";
+  HttpClient socket = client();
+  EXPECT_TRUE(socket.has_ended());
+  crowd.leave();
+  bool is_served = false;  // once the server has noticed that they have left
+  for (int i = 0; i < 10'000 && !is_served; ++i) is_served = Crowd().add(server_->port());
+  EXPECT_TRUE(is_served) << "what it has closed is free";
+}
+
+TEST_F(HttpServerTest, LetsWhoShowsAKeyHaveEveryConnection) {
+  start({.connections_max = 4, .keys = {key_named("ci")}});
+  Crowd crowd;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(crowd.add(server_->port(), "Authorization: Bearer secret\r\n")) << i;
+}
+
+TEST_F(HttpServerTest, LetsItsOwnUserHaveEveryConnectionWhereThereAreNoKeys) {
+  start({.connections_max = 4});
+  Crowd crowd;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(crowd.add(server_->port())) << i;
+}
+
+TEST_F(HttpServerTest, LeavesConnectionsToOthersWhenOneUserWantsAll) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can connect as another user";
+  for (const bool serves_all : {false, true}) {
+    start({.connections_max = 4, .serves_local_users = serves_all});
+    Crowd crowd;
+    std::thread([&] {
+      ASSERT_EQ(::syscall(SYS_setresuid, kSomebodyElse, kSomebodyElse, kSomebodyElse), 0);
+      for (const bool is_served : {true, true, false, false}) EXPECT_EQ(crowd.add(server_->port()), is_served);
+    }).join();
+    EXPECT_TRUE(crowd.add(server_->port())) << "another user is served";
+  }
+}
+
+}  // namespace
+}  // namespace uma::server

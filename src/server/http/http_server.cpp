@@ -1,0 +1,178 @@
+#include "server/http/http_server.h"
+
+#include <chrono>
+#include <exception>
+#include <format>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "base/log.h"
+#include "base/thrown.h"
+#include "server/awaitable.h"
+#include "server/http/http_connection.h"
+#include "server/http/http_peer.h"
+#include "server/http/peer_user.h"
+#include "server/server_thread.h"
+#include "server/socket_file.h"
+#include "server/tcp_listener.h"
+#include "server/unix_listener.h"
+
+namespace uma::server {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Pause between attempts to accept while the process is out of descriptors or memory; clients wait in the backlog meanwhile.
+constexpr std::chrono::milliseconds kHttpAcceptPause{100};
+
+class RunningHttpServer final : public ServerThread<HttpServer, HttpState> {
+ public:
+  RunningHttpServer(Service& service, HttpServerOptions options, AccessLog access_log)
+      : ServerThread(service, std::move(options), std::move(access_log)), acceptor_(state_.io) {}
+  ~RunningHttpServer() override { stop(); }
+
+  [[nodiscard]] std::uint16_t port() const override { return port_; }
+
+  Expected<Unit> listen(UniqueFd listener, UniqueFd local) {
+    if (!state_.options.tls_certificate.empty()) {
+      if (auto loaded = load_certificate(); !loaded) return loaded;
+    }
+    if (!state_.options.address.empty()) {
+      if (auto listening = listen_at_address(std::move(listener)); !listening) return listening;
+    }
+    if (state_.options.socket_path.empty()) return Unit{};
+    auto listening = local.is_open() ? Expected<ListeningSocket>({.fd = std::move(local)})
+                                     : listen_at(state_.options.socket_path, state_.options.backlog);
+    if (!listening) return std::unexpected(listening.error());
+    local_.emplace(state_.io, std::move(*listening), [this](UnixListener::Socket socket, uid_t) {
+      HttpConnection::start(std::move(socket), {.is_local = true}, state_);
+    });
+    return Unit{};
+  }
+
+  Expected<Unit> load_certificate() {
+    namespace ssl = asio::ssl;
+    const HttpServerOptions& options = state_.options;
+    ssl::context& context = state_.tls.emplace(ssl::context::tls_server);
+    error_code problem;
+    context.set_options(ssl::context::default_workarounds | ssl::context::no_sslv3 | ssl::context::no_tlsv1 |
+                            ssl::context::no_tlsv1_1 | SSL_OP_NO_RENEGOTIATION,
+                        problem);
+    const auto bad = [&](const std::string& path) {
+      return fail(ErrorCode::io_short_write, std::format("http: TLS: {}: {}", path, problem.message()));
+    };
+    if (!problem) context.use_certificate_chain_file(options.tls_certificate, problem);
+    if (problem) return bad(options.tls_certificate);
+    context.use_private_key_file(options.tls_key, ssl::context::pem, problem);
+    if (problem) return bad(options.tls_key);
+    return Unit{};
+  }
+
+  Expected<Unit> listen_at_address(UniqueFd listener) {
+    const HttpServerOptions& options = state_.options;
+    error_code problem;
+    const asio::ip::address address = asio::ip::make_address(options.address, problem);
+    if (problem) return fail(ErrorCode::proto_field, std::format("http: {} is not a numeric address", options.address));
+    if (!address.is_loopback() && options.keys.empty()) {
+      return fail(ErrorCode::proto_field,
+                  std::format("http: {} is not a loopback address: other machines can reach it, so set http.keys_file",
+                              options.address));
+    }
+    if (!listener.is_open()) {
+      auto opened = server::listen_at_address(options.address, options.port, options.backlog);
+      if (!opened) return std::unexpected(opened.error());
+      listener = std::move(*opened);
+    }
+    acceptor_.assign(address.is_v6() ? tcp::v6() : tcp::v4(), listener.get(), problem);
+    if (!problem) (void)listener.release();  // The acceptor owns it now.
+    if (!problem) port_ = acceptor_.local_endpoint(problem).port();
+    if (problem) {
+      return fail(ErrorCode::io_short_write,
+                  std::format("http: cannot listen on {} port {}: {}", options.address, options.port, problem.message()));
+    }
+    if (options.keys.empty() && !options.serves_local_users) {
+      if (const auto opened = peer_users_.open(); !opened) {
+        log_warning("http: clients without a key are refused: {}", opened.error().message);
+      }
+    }
+    return Unit{};
+  }
+
+  void accept() {
+    if (acceptor_.is_open()) accept_on();
+    if (local_) local_->start();
+    run("uma-http");
+  }
+
+ private:
+  // An exception while one client is accepted does not stop the listener.
+  void accept_on() {
+    asio::co_spawn(state_.io, accept_clients(), [this](const std::exception_ptr& problem) {
+      if (!problem) return;
+      run_noting([&] { std::rethrow_exception(problem); });
+      accept_on();
+    });
+  }
+
+  void stop_listening() override {
+    error_code ignored;
+    acceptor_.close(ignored);
+    if (local_) local_->close();
+    pause_.cancel();
+    close_connections([](const HttpConnection& connection) { return connection.is_idle(); });
+  }
+
+  Awaitable<void> accept_clients() {
+    bool is_paused = false;  // The last attempt to accept failed, and was logged.
+    while (acceptor_.is_open()) {
+      auto [problem, socket] = co_await acceptor_.async_accept(kAwait);
+      if (!acceptor_.is_open()) break;
+      if (problem) {
+        if (!is_paused) log_warning("http: cannot accept clients for now: {}", problem.message());
+        is_paused = true;
+        pause_.expires_after(kHttpAcceptPause);
+        co_await pause_.async_wait(kAwait);
+        continue;
+      }
+      is_paused = false;
+      error_code ignored;
+      socket.set_option(tcp::no_delay(true), ignored);
+      std::optional<HttpPeer> peer = find_peer(socket, state_.options, peer_users_);
+      if (peer) HttpConnection::start(std::move(socket), *std::move(peer), state_);
+    }
+  }
+
+  // Owned by the server's thread once it runs.
+  tcp::acceptor acceptor_;
+  std::optional<UnixListener> local_;
+  asio::steady_timer pause_{state_.io};
+  PeerUsers peer_users_;
+
+  std::uint16_t port_ = 0;  // Constant after listen().
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Service& service, UniqueFd listener,
+                                                        UniqueFd local) {
+  try {
+    auto access_log = AccessLog::open(options.access_log);
+    if (!access_log) return std::unexpected(access_log.error());
+    auto server = std::make_unique<RunningHttpServer>(service, std::move(options), std::move(*access_log));
+    if (const auto listening = server->listen(std::move(listener), std::move(local)); !listening)
+      return std::unexpected(listening.error());
+    server->accept();
+    return server;
+  } catch (const std::exception& problem) {  // Out of descriptors, threads or memory.
+    return fail(ErrorCode::io_short_write, std::format("http: cannot serve: {}", problem.what()));
+  }
+}
+
+}  // namespace uma::server

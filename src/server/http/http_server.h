@@ -1,0 +1,53 @@
+// The HTTP server: its listeners, its connections and their thread "uma-http". docs/protocol/http.md describes the protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "core/limits.h"
+#include "core/service.h"
+#include "server/http/api_keys.h"
+#include "server/server.h"
+
+namespace uma::server {
+
+struct HttpServerOptions {
+  std::string address = "127.0.0.1";  // A numeric address; without keys it must be a loopback address; empty: no TCP listener.
+  std::uint16_t port = 0;             // 0: any free port.
+  std::string tls_certificate = {};   // PEM file with the certificate chain; empty: no TLS.
+  std::string tls_key = {};           // PEM file.
+  std::string socket_path = {};       // A Unix socket for this user, served without keys; empty: none.
+  int backlog = 1024;
+  std::size_t connections_max = 1024;
+  std::size_t header_bytes_max = 16'384;
+  Duration idle_timeout = std::chrono::seconds(75);    // Time between two requests of a connection.
+  Duration header_timeout = std::chrono::seconds(10);  // Time from the first byte of a request to the end of its header.
+  Duration body_timeout = std::chrono::seconds(30);
+  Duration write_timeout = std::chrono::seconds(30);  // Time for a client to read a part of its answer, which has 64 KiB.
+  Limits limits = {};                                 // limits.max_frame_bytes bounds a body.
+  std::vector<ApiKey> keys = {};                      // Empty: callers are this process's user.
+  bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
+  bool serves_metrics_without_key = false;
+  bool imports_kv = false;                     // Imports the KV of session files; false: ignores it.
+  std::vector<std::string> cors_origins = {};  // Origins of pages that may send requests, besides the server's own.
+  std::string access_log = "off";              // See AccessLog::open().
+};
+
+// stop_accepting() also ends connections that wait for a request.
+class HttpServer : public Server {
+ public:
+  // Accepts connections when it returns. `service` outlives the server. `listener` is an open socket that listens at the
+  // address and port, `local` one that listens at socket_path; without them the server opens its own. Errors: the port is in
+  // use, the address is not a loopback address although there are no keys, or the access log cannot be opened.
+  [[nodiscard]] static Expected<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Service& service,
+                                                                   UniqueFd listener = UniqueFd(), UniqueFd local = UniqueFd());
+
+  [[nodiscard]] virtual std::uint16_t port() const = 0;  // 0: no address.
+};
+
+}  // namespace uma::server

@@ -1,0 +1,43 @@
+// State shared by the connections of one HTTP server. Used only on its thread, unless a comment says otherwise.
+#pragma once
+
+#include <cstdint>
+#include <format>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <boost/asio/ssl/context.hpp>
+
+#include "base/clock.h"
+#include "base/sha256.h"
+#include "core/service.h"
+#include "server/http/access_log.h"
+#include "server/http/account.h"
+#include "server/http/connection_shares.h"
+#include "server/http/http_server.h"
+#include "server/server_state.h"
+
+namespace uma::server {
+
+class HttpConnection;
+
+struct HttpState : ServerState<HttpConnection> {
+  HttpState(Service& served, HttpServerOptions given, AccessLog log)
+      : ServerState(served), options(std::move(given)), access_log(std::move(log)) {
+    for (const ApiKey& key : options.keys) keys.emplace_back(key.digest, std::make_shared<Account>(key));
+  }
+
+  const HttpServerOptions options;
+  const std::int64_t started_s = unix_time_s();
+  // The account of callers that need no key.
+  const std::shared_ptr<Account> own_account = std::make_shared<Account>(TenantId{std::format("uid:{}", ::geteuid())});
+  std::vector<std::pair<Sha256Digest, std::shared_ptr<Account>>> keys;
+  ConnectionShares shares{options.connections_max};
+  AccessLog access_log;
+  std::optional<boost::asio::ssl::context> tls;  // TLS of connections that are not local; nullopt: no TLS.
+};
+
+}  // namespace uma::server

@@ -1,0 +1,53 @@
+// Models, health and metrics of the daemon.
+#include "wire/monitoring.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "server/http/http_connection.h"
+#include "server/http/routes.h"
+#include "wire/metrics_codec.h"
+#include "wire/openai_codec.h"
+
+namespace uma::server {
+
+handlers::Answer handlers::list_models(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, kJson, wire::models_json(connection.service().models(), connection.server().started_s),
+                            request.keep_alive);
+}
+
+handlers::Answer handlers::get_model(HttpConnection& connection, const HttpRequest& request) {
+  const std::vector<ModelInfo> models = connection.service().models();
+  const auto model = std::ranges::find(models, request.ids.at(0), &ModelInfo::name);
+  if (model == models.end()) {
+    co_return co_await connection.respond_error(404, {ErrorCode::model_unknown, "no such model"}, request.keep_alive);
+  }
+  co_return co_await connection.respond(200, kJson, wire::model_json(*model, connection.server().started_s),
+                                        request.keep_alive);
+}
+
+handlers::Answer handlers::get_health(HttpConnection& connection, const HttpRequest& request) {
+  const MetricsSnapshot metrics = connection.service().metrics();
+  const std::vector<ModelInfo> models = connection.service().models();
+  const ModelState state = models.empty() ? ModelState::loading : models.front().state;
+  return connection.respond(wire::is_healthy(metrics, state) ? 200 : 503, kJson, wire::health_json(metrics, state),
+                            request.keep_alive);
+}
+
+handlers::Answer handlers::get_readiness(HttpConnection& connection, const HttpRequest& request) {
+  // A default model that is loaded on demand does not make the daemon unready.
+  const bool is_ready =
+      !connection.server().draining && std::ranges::any_of(connection.service().models(), [](const auto& model) {
+        return model.state == ModelState::ready || model.state == ModelState::unloaded;
+      });
+  return connection.respond(is_ready ? 200 : 503, kJson, is_ready ? R"({"status":"ready"})" : R"({"status":"not ready"})",
+                            request.keep_alive);
+}
+
+handlers::Answer handlers::get_metrics(HttpConnection& connection, const HttpRequest& request) {
+  return connection.respond(200, "text/plain; version=0.0.4", wire::metrics_text(connection.service().metrics()),
+                            request.keep_alive);
+}
+
+}  // namespace uma::server

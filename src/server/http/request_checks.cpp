@@ -1,0 +1,108 @@
+// Checks before a request's body is read: framing, Host, Origin, key, and limits of the key.
+#include <algorithm>
+#include <chrono>
+#include <format>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/field.hpp>
+
+#include "base/clock.h"
+#include "server/http/http_connection.h"
+#include "server/http/rules.h"
+
+namespace uma::server {
+
+namespace http = boost::beast::http;
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& parser) {
+  const auto& head = parser.get();
+  const auto bad = [](std::string message) { return Refusal{400, {ErrorCode::proto_field, std::move(message)}}; };
+  const std::size_t hosts = head.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
+  // With keys, a page whose name points here (DNS rebinding) has no access, and a proxy may use any name.
+  if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host])) {
+    return Refusal{403,
+                   {ErrorCode::auth,
+                    "without keys umad serves only this machine: the Host header must be localhost, 127.0.0.1 or "
+                    "[::1]"}};
+  }
+  // The parser handles chunked only; another coding before it would be taken for the body.
+  const bool has_codings = head.count(http::field::transfer_encoding) > 0;
+  if (has_codings && (head.count(http::field::transfer_encoding) > 1 ||
+                      !boost::beast::iequals(head[http::field::transfer_encoding], "chunked"))) {
+    return bad("unsupported transfer coding: use chunked");
+  }
+  if (has_codings && head.version() < 11) return bad("an HTTP/1.0 request must not have a transfer coding");
+  if (head.count(http::field::content_encoding) > 0 &&
+      !boost::beast::iequals(head[http::field::content_encoding], "identity")) {
+    return Refusal{415, {ErrorCode::proto_field, "compressed bodies are not supported: send the body uncompressed"}};
+  }
+  return std::nullopt;
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_origin(const Parser& parser) {
+  const auto& head = parser.get();
+  if (head.count(http::field::origin) == 0) return std::nullopt;
+  const std::string_view origin = head[http::field::origin];
+  if (head.count(http::field::origin) == 1 && std::ranges::contains(server_.options.cors_origins, origin)) {
+    current_.cors_header = std::format(
+        "Access-Control-Allow-Origin: {}\r\n"
+        "Access-Control-Expose-Headers: x-request-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
+        "x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens\r\n"
+        "Vary: Origin\r\n",
+        origin);
+    return std::nullopt;
+  }
+  if (head.count(http::field::origin) == 1 && is_same_origin(origin, tls_ ? "https" : "http", head[http::field::host]))
+    return std::nullopt;
+  return Refusal{
+      403,
+      {ErrorCode::auth, "requests from web pages of other origins are refused: add the page's origin to http.cors_origins"}};
+}
+
+// These paths do not count against a key's limits, and need no key if they are public.
+bool HttpConnection::is_monitoring() const {
+  return current_.path == "/health" || current_.path == "/ready" || current_.path == "/metrics";
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& parser) {
+  const auto& head = parser.get();
+  if (needs_no_key()) {
+    current_.caller = server_.own_account;
+    return std::nullopt;
+  }
+  const bool is_open = is_monitoring() && (current_.path != "/metrics" || server_.options.serves_metrics_without_key);
+  if (server_.keys.empty()) return is_open ? std::nullopt : std::optional(Refusal{403, *peer_.refusal});
+  const auto refuse = [](std::string message) {
+    return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
+  };
+  const auto token =
+      head.count(http::field::authorization) == 1 ? bearer_token(head[http::field::authorization]) : std::nullopt;
+  if (!token) {
+    if (is_open) return std::nullopt;
+    return refuse("a key is required: send Authorization: Bearer KEY");
+  }
+  // Every digest is compared completely, so that the time reveals nothing about the keys.
+  const Sha256Digest digest = sha256(*token);
+  for (const auto& [known, account] : server_.keys) {
+    if (are_equal(digest, known)) current_.caller = account;
+  }
+  if (current_.caller) place_.reset();
+  if (current_.caller || is_open) return std::nullopt;
+  return refuse("the key is not known to this server");
+}
+
+std::optional<HttpConnection::Refusal> HttpConnection::check_limits(bool uses_tokens) {
+  const std::optional<Duration> wait = current_.caller->take_request(SteadyClock().now(), uses_tokens);
+  if (!wait) return std::nullopt;
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(*wait).count();
+  return Refusal{429,
+                 {ErrorCode::limit_quota, std::format("the rate limit of this key is used up: try again in {} s", seconds)},
+                 std::format("Retry-After: {}\r\n", seconds)};
+}
+
+}  // namespace uma::server

@@ -1,0 +1,233 @@
+// /v1/responses and /v1/conversations, which are turns of sessions and sessions (docs/decisions/0025).
+#include <format>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "server/http/http_connection.h"
+#include "server/http/routes.h"
+#include "wire/image_fields.h"
+#include "wire/response_encoder.h"
+#include "wire/responses_codec.h"
+
+namespace uma::server {
+namespace {
+
+using handlers::Answer;
+
+constexpr std::int64_t kResponseTtlSeconds = 30 * 86'400;  // The same lifetime as OpenAI's.
+
+class ResponseWriter final : public AnswerEncoder {
+ public:
+  explicit ResponseWriter(wire::ResponseEncoder encoder) : encoder_(std::move(encoder)) {}
+
+  void set_place(const ResponseBegunEvent& place) override { encoder_.set_place(place); }
+  void append_first(std::string& out) override { encoder_.append_first(out); }
+  void append_text(std::string& out, const TokenEvent& token) override { encoder_.append_text(out, token.text); }
+  void append_part(std::string& out, const ReplyPart& part) override { encoder_.append_part(out, part); }
+  void append_last(std::string& out, const EosEvent& eos) override { encoder_.append_last(out, eos); }
+  std::string whole(const EosEvent& eos) override { return encoder_.json(eos); }
+
+ private:
+  wire::ResponseEncoder encoder_;
+};
+
+Answer respond_unknown(HttpConnection& connection, const HttpRequest& request, std::string_view what) {
+  const Error error{ErrorCode::session_unknown, std::format("no such {}: it never existed or was deleted", what)};
+  co_return co_await connection.respond_error(404, error, request.keep_alive);
+}
+
+auto ask_for_response(HttpConnection& connection, wire::ResponseId id) {
+  return connection.ask<ResponseDetail>([&connection, id = std::move(id)](Reply<ResponseDetail> reply) mutable {
+    connection.service().get_response(connection.tenant(), std::move(id.session), std::move(id.response), std::move(reply));
+  });
+}
+
+auto ask_for_session(HttpConnection& connection, std::string session) {
+  return connection.ask<SessionDetail>([&connection, session = std::move(session)](Reply<SessionDetail> reply) mutable {
+    connection.service().get_session(connection.tenant(), std::move(session), std::move(reply));
+  });
+}
+
+// Reads the images of the items, up to the limit of one request.
+Awaitable<void> read_images(HttpConnection& connection, std::span<wire::Item> items) {
+  constexpr std::size_t kBytesMax = kConversationBytesMax;
+  std::vector<std::string> ids;
+  for (const wire::Item& item : items) {
+    for (const wire::ItemImage& image : item.images) ids.push_back(image.id);
+  }
+  if (ids.empty()) co_return;
+  const auto files = co_await connection.ask<std::vector<Bytes>>(
+      [&](Reply<std::vector<Bytes>> reply) { connection.service().read_images(std::move(ids), kBytesMax, std::move(reply)); });
+  if (!files || !*files) co_return;
+  auto file = (*files)->begin();
+  for (wire::Item& item : items) {
+    for (wire::ItemImage& image : item.images) {
+      if (!file->empty()) image.url = wire::data_uri(*file);
+      ++file;
+    }
+  }
+}
+
+// Answers with a part of a list, which page_of(value) selects.
+template <class T, class PageT>
+Answer respond_with_page(HttpConnection& connection, std::optional<Expected<T>> value, const HttpRequest& request,
+                         PageT page_of) {
+  if (!value || !*value) {
+    co_return co_await connection.respond_with(std::move(value), request, [](const T&) { return std::string(); });
+  }
+  auto page = page_of(**value);
+  if (!page) co_return co_await connection.respond_rejected(page.error(), request);
+  co_await read_images(connection, page->items);
+  co_return co_await connection.respond(200, "application/json", wire::item_page_json(*page), request.keep_alive);
+}
+
+}  // namespace
+
+Answer handlers::create_response(HttpConnection& connection, const HttpRequest& request) {
+  std::string id = random_name();
+  auto call = wire::decode_response(request.body, id);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
+  const bool names_response = call->generate.response && !call->generate.response->previous.empty();
+  wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
+                                model_name(connection.service(), call->generate.model), unix_time_s());
+  std::vector<HttpGeneration> generations;
+  generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
+  co_return co_await connection.generate(std::move(generations), request,
+                                         names_response ? "previous_response_id" : "conversation");
+}
+
+Answer handlers::get_response(HttpConnection& connection, const HttpRequest& request) {
+  auto id = wire::parse_response_id(request.ids.front());
+  if (!id) co_return co_await respond_unknown(connection, request, "response");
+  auto detail = co_await ask_for_response(connection, std::move(*id));
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
+}
+
+Answer handlers::delete_response(HttpConnection& connection, const HttpRequest& request) {
+  auto id = wire::parse_response_id(request.ids.front());
+  if (!id) co_return co_await respond_unknown(connection, request, "response");
+  auto done = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
+    connection.service().forget_response(connection.tenant(), std::move(id->session), std::move(id->response),
+                                         std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(done), request,
+                                             [&](Unit) { return wire::deleted_json(request.ids.front(), "response"); });
+}
+
+Answer handlers::cancel_response(HttpConnection& connection, const HttpRequest& request) {
+  auto id = wire::parse_response_id(request.ids.front());
+  if (!id) co_return co_await respond_unknown(connection, request, "response");
+  auto detail = co_await connection.ask<ResponseDetail>([&](Reply<ResponseDetail> reply) {
+    connection.service().cancel_response(connection.tenant(), std::move(id->session), std::move(id->response),
+                                         std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(detail), request, wire::response_json);
+}
+
+Answer handlers::list_input_items(HttpConnection& connection, const HttpRequest& request) {
+  auto id = wire::parse_response_id(request.ids.front());
+  if (!id) co_return co_await respond_unknown(connection, request, "response");
+  const auto page = wire::decode_page(request.query);
+  if (!page) co_return co_await connection.respond_rejected(page.error(), request);
+  auto detail = co_await ask_for_response(connection, std::move(*id));
+  co_return co_await respond_with_page(connection, std::move(detail), request,
+                                       [&](const ResponseDetail& made) { return wire::input_items(made, *page); });
+}
+
+Answer handlers::create_conversation(HttpConnection& connection, const HttpRequest& request) {
+  auto call = wire::decode_conversation(request.body);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  const std::string metadata = call->metadata;
+  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, [&](const SessionInfo& session) {
+    SessionDetail begun;
+    begun.info = session;
+    begun.metadata = metadata;
+    return wire::conversation_json(begun);
+  });
+}
+
+Answer handlers::get_conversation(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, std::move(*session));
+  co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+}
+
+Answer handlers::update_conversation(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto metadata = wire::decode_metadata(request.body);
+  if (!metadata) co_return co_await connection.respond_rejected(metadata.error(), request);
+  auto detail = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+    connection.service().set_metadata(connection.tenant(), std::move(*session), std::move(*metadata), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+}
+
+Answer handlers::delete_conversation(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto done = co_await connection.ask<Unit>(
+      [&](Reply<Unit> reply) { connection.service().end_session(connection.tenant(), std::move(*session), std::move(reply)); });
+  co_return co_await connection.respond_with(
+      std::move(done), request, [&](Unit) { return wire::deleted_json(request.ids.front(), "conversation.deleted"); });
+}
+
+Answer handlers::create_conversation_items(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  const auto input = wire::decode_items(request.body);
+  if (!input) co_return co_await connection.respond_rejected(input.error(), request);
+  auto appended = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().append_input(connection.tenant(), {.session = std::move(*session), .input = *input}, std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(appended), request,
+                                             [&](const SessionInfo& info) { return wire::appended_items_json(info, *input); });
+}
+
+Answer handlers::list_conversation_items(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  const auto page = wire::decode_page(request.query);
+  if (!page) co_return co_await connection.respond_rejected(page.error(), request);
+  auto detail = co_await ask_for_session(connection, std::move(*session));
+  co_return co_await respond_with_page(connection, std::move(detail), request,
+                                       [&](const SessionDetail& said) { return wire::conversation_items(said, *page); });
+}
+
+Answer handlers::get_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, std::move(*session));
+  if (!detail || !*detail) co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  auto item = wire::conversation_item(**detail, request.ids.back());
+  if (!item) co_return co_await connection.respond_rejected(item.error(), request);
+  co_await read_images(connection, std::span(&*item, 1));
+  co_return co_await connection.respond(200, "application/json", wire::item_json(*item), request.keep_alive);
+}
+
+Answer handlers::delete_conversation_item(HttpConnection& connection, const HttpRequest& request) {
+  auto session = wire::parse_conversation_id(request.ids.front());
+  if (!session) co_return co_await respond_unknown(connection, request, "conversation");
+  auto detail = co_await ask_for_session(connection, *session);
+  if (!detail || !*detail) {
+    co_return co_await connection.respond_with(std::move(detail), request, wire::conversation_json);
+  }
+  const auto place = wire::removable_message(**detail, request.ids.back());
+  if (!place) co_return co_await connection.respond_rejected(place.error(), request);
+  auto left = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+    connection.service().remove_last_message(connection.tenant(), std::move(*session), *place, std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(left), request, wire::conversation_json);
+}
+
+}  // namespace uma::server

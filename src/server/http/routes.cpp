@@ -1,0 +1,104 @@
+#include "server/http/routes.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+
+namespace uma::server {
+namespace {
+
+using enum boost::beast::http::verb;
+
+// The first matching path wins.
+constexpr std::array kRoutes = {
+    HttpRoute{post, "/v1/chat/completions", handlers::create_chat_completion, /*takes_images=*/true},
+    HttpRoute{post, "/v1/images/embeddings", handlers::embed_images, /*takes_images=*/true},
+    HttpRoute{post, "/v1/completions", handlers::create_completion},
+    HttpRoute{post, "/v1/embeddings", handlers::create_embeddings},
+    HttpRoute{post, "/v1/rerank", handlers::create_rerank},
+    HttpRoute{post, "/v2/rerank", handlers::create_rerank},
+    HttpRoute{post, "/rerank", handlers::create_rerank},
+    HttpRoute{post, "/v1/responses", handlers::create_response, /*takes_images=*/true},
+    HttpRoute{get, "/v1/responses/{id}", handlers::get_response},
+    HttpRoute{delete_, "/v1/responses/{id}", handlers::delete_response},
+    HttpRoute{post, "/v1/responses/{id}/cancel", handlers::cancel_response},
+    HttpRoute{get, "/v1/responses/{id}/input_items", handlers::list_input_items},
+    HttpRoute{post, "/v1/conversations", handlers::create_conversation},
+    HttpRoute{get, "/v1/conversations/{id}", handlers::get_conversation},
+    HttpRoute{post, "/v1/conversations/{id}", handlers::update_conversation},
+    HttpRoute{delete_, "/v1/conversations/{id}", handlers::delete_conversation},
+    HttpRoute{get, "/v1/conversations/{id}/items", handlers::list_conversation_items},
+    HttpRoute{post, "/v1/conversations/{id}/items", handlers::create_conversation_items, /*takes_images=*/true},
+    HttpRoute{get, "/v1/conversations/{id}/items/{item}", handlers::get_conversation_item},
+    HttpRoute{delete_, "/v1/conversations/{id}/items/{item}", handlers::delete_conversation_item},
+    HttpRoute{get, "/v1/sessions", handlers::list_sessions},
+    HttpRoute{post, "/v1/sessions", handlers::create_session},
+    HttpRoute{post, "/v1/sessions/import", handlers::import_session, /*takes_images=*/false, /*takes_file=*/true},
+    HttpRoute{get, "/v1/sessions/{id}", handlers::get_session},
+    HttpRoute{delete_, "/v1/sessions/{id}", handlers::end_session},
+    HttpRoute{post, "/v1/sessions/{id}/fork", handlers::fork_session},
+    HttpRoute{post, "/v1/sessions/{id}/rewind", handlers::rewind_session},
+    HttpRoute{post, "/v1/sessions/{id}/touch", handlers::touch_session},
+    HttpRoute{get, "/v1/sessions/{id}/export", handlers::export_session},
+    HttpRoute{get, "/v1/models", handlers::list_models},
+    HttpRoute{get, "/v1/models/{id}", handlers::get_model},
+    HttpRoute{get, "/health", handlers::get_health},
+    HttpRoute{get, "/ready", handlers::get_readiness},
+    HttpRoute{get, "/metrics", handlers::get_metrics},
+};
+
+// Removes and returns the first component of a path.
+std::string_view take_part(std::string_view& path) {
+  path.remove_prefix(1);
+  const std::string_view part = path.substr(0, path.find('/'));
+  path.remove_prefix(part.size());
+  return part;
+}
+
+// The values of the braces; nullopt if the path does not match.
+std::optional<std::vector<std::string>> match(std::string_view pattern, std::string_view path) {
+  std::vector<std::string> ids;
+  while (!pattern.empty() && !path.empty()) {
+    const std::string_view wanted = take_part(pattern);
+    const std::string_view part = take_part(path);
+    if (wanted.starts_with('{') && !part.empty()) {
+      ids.emplace_back(part);
+    } else if (wanted != part) {
+      return std::nullopt;
+    }
+  }
+  if (!pattern.empty() || !path.empty()) return std::nullopt;
+  return ids;
+}
+
+}  // namespace
+
+RouteMatch find_route(std::string_view path, boost::beast::http::verb method) {
+  RouteMatch found;
+  if (!path.starts_with('/')) return found;
+  for (const HttpRoute& route : kRoutes) {
+    auto ids = match(route.path, path);
+    if (!ids) continue;
+    if (route.method == method) return {.route = &route, .ids = std::move(*ids), .allowed = ""};
+    if (!found.allowed.empty()) found.allowed += ", ";
+    found.allowed += to_string(route.method);
+  }
+  return found;
+}
+
+std::string served_paths() {
+  std::string paths;
+  for (const HttpRoute& route : kRoutes) {
+    const bool is_below = std::ranges::any_of(kRoutes, [&](const HttpRoute& other) {
+      return route.path != other.path && route.path.starts_with(std::string(other.path) + "/");
+    });
+    const bool is_known = std::ranges::any_of(std::span(kRoutes.data(), static_cast<std::size_t>(&route - kRoutes.data())),
+                                              [&](const HttpRoute& other) { return other.path == route.path; });
+    if (is_below || is_known) continue;
+    paths += (paths.empty() ? "" : ", ") + std::string(route.path);
+  }
+  return paths;
+}
+
+}  // namespace uma::server

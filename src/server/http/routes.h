@@ -1,0 +1,91 @@
+// The paths of the HTTP server and their handlers. The table is in routes.cpp.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <boost/beast/http/verb.hpp>
+
+#include "server/awaitable.h"
+
+namespace uma::server {
+
+class HttpConnection;
+struct HttpRequest;
+
+// Answers one request; returns whether the connection stays open.
+using HttpHandler = Awaitable<bool> (*)(HttpConnection& connection, const HttpRequest& request);
+
+struct HttpRoute {
+  boost::beast::http::verb method;
+  std::string_view path;  // A component in braces matches any component.
+  HttpHandler handler;
+  bool takes_images = false;  // The body may hold images if a model reads them.
+  bool takes_file = false;    // The body is a session's file; otherwise it is JSON.
+};
+
+struct RouteMatch {
+  const HttpRoute* route = nullptr;
+  std::vector<std::string> ids;  // Values of the braces.
+  std::string allowed;           // where there is no route: the methods that the path takes, "GET, POST"; empty: no such path
+};
+
+// Finds the route. Pure.
+[[nodiscard]] RouteMatch find_route(std::string_view path, boost::beast::http::verb method);
+// The served paths, for people. Paths below a listed one are left out.
+[[nodiscard]] std::string served_paths();
+
+// --- The handlers, grouped by the file of their API.
+
+namespace handlers {
+
+using Answer = Awaitable<bool>;
+
+// completions.cpp
+Answer create_chat_completion(HttpConnection& connection, const HttpRequest& request);
+Answer create_completion(HttpConnection& connection, const HttpRequest& request);
+
+// embeddings.cpp
+Answer create_embeddings(HttpConnection& connection, const HttpRequest& request);
+Answer create_rerank(HttpConnection& connection, const HttpRequest& request);
+
+// responses.cpp
+Answer create_response(HttpConnection& connection, const HttpRequest& request);
+Answer get_response(HttpConnection& connection, const HttpRequest& request);
+Answer delete_response(HttpConnection& connection, const HttpRequest& request);
+Answer cancel_response(HttpConnection& connection, const HttpRequest& request);
+Answer list_input_items(HttpConnection& connection, const HttpRequest& request);
+Answer create_conversation(HttpConnection& connection, const HttpRequest& request);
+Answer get_conversation(HttpConnection& connection, const HttpRequest& request);
+Answer update_conversation(HttpConnection& connection, const HttpRequest& request);
+Answer delete_conversation(HttpConnection& connection, const HttpRequest& request);
+Answer create_conversation_items(HttpConnection& connection, const HttpRequest& request);
+Answer list_conversation_items(HttpConnection& connection, const HttpRequest& request);
+Answer get_conversation_item(HttpConnection& connection, const HttpRequest& request);
+Answer delete_conversation_item(HttpConnection& connection, const HttpRequest& request);
+
+// images.cpp
+Answer embed_images(HttpConnection& connection, const HttpRequest& request);
+
+// sessions.cpp
+Answer create_session(HttpConnection& connection, const HttpRequest& request);
+Answer list_sessions(HttpConnection& connection, const HttpRequest& request);
+Answer get_session(HttpConnection& connection, const HttpRequest& request);
+Answer end_session(HttpConnection& connection, const HttpRequest& request);
+Answer fork_session(HttpConnection& connection, const HttpRequest& request);
+Answer rewind_session(HttpConnection& connection, const HttpRequest& request);
+Answer touch_session(HttpConnection& connection, const HttpRequest& request);
+Answer export_session(HttpConnection& connection, const HttpRequest& request);
+Answer import_session(HttpConnection& connection, const HttpRequest& request);
+
+// monitoring.cpp
+Answer list_models(HttpConnection& connection, const HttpRequest& request);
+Answer get_model(HttpConnection& connection, const HttpRequest& request);
+Answer get_health(HttpConnection& connection, const HttpRequest& request);
+Answer get_readiness(HttpConnection& connection, const HttpRequest& request);
+Answer get_metrics(HttpConnection& connection, const HttpRequest& request);
+
+}  // namespace handlers
+
+}  // namespace uma::server

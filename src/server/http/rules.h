@@ -1,0 +1,49 @@
+// Decisions of the HTTP server that depend on values only. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace uma::server {
+
+// The HTTP status of an error (docs/protocol/errors.md).
+[[nodiscard]] int http_status(ErrorCode code);
+// The Retry-After header as one line; empty if a retry would fail again. A model that failed to load is tried again after 5 s.
+[[nodiscard]] constexpr std::string_view retry_header(ErrorCode code) {
+  if (code == ErrorCode::model_load) return "Retry-After: 5\r\n";
+  return code == ErrorCode::limit_wait ? "Retry-After: 1\r\n" : "";
+}
+
+// Whether `authority` (a Host header: a name or address with an optional port) means this machine: localhost, 127.0.0.0/8 or
+// [::1]. A page of another site whose name resolves to this machine (DNS rebinding) still sends that name.
+[[nodiscard]] bool is_loopback_authority(std::string_view authority);
+
+// Whether the request with this `origin` comes from a page that was served under `scheme` (http, https) and `host`. Programs
+// send no Origin.
+[[nodiscard]] bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host);
+
+// Whether the text has the form of a browser's Origin: scheme, host and optional port, without a path.
+[[nodiscard]] bool is_origin(std::string_view text);
+
+// The token of a Bearer Authorization header; nullopt for another scheme.
+[[nodiscard]] std::optional<std::string_view> bearer_token(std::string_view authorization);
+
+// Whether a client's request id is safe in a header and a log: 1 to 128 letters, digits and ._-
+[[nodiscard]] bool is_request_id(std::string_view text);
+
+// Whether the text is a list of header names, as in Access-Control-Request-Headers.
+[[nodiscard]] bool is_header_list(std::string_view text);
+
+// The text for one line of a log: other characters than visible ASCII become `?`, and a long text is cut.
+[[nodiscard]] std::string loggable(std::string_view text);
+
+// The path of a request's target without its query, %XX decoded; empty if the target is not a path.
+[[nodiscard]] std::string target_path(std::string_view target);
+
+// The undecoded text after the first question mark.
+[[nodiscard]] std::string_view target_query(std::string_view target);
+
+}  // namespace uma::server

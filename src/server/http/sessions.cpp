@@ -1,0 +1,150 @@
+// /v1/sessions: the session operations of the Unix socket (docs/protocol/http.md), with the same objects as answers.
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "json/json_writer.h"
+#include "server/http/http_connection.h"
+#include "server/http/routes.h"
+#include "wire/event_codec.h"
+#include "wire/query.h"
+#include "wire/request_codec.h"
+#include "wire/responses_codec.h"
+
+namespace uma::server {
+namespace {
+
+using handlers::Answer;
+
+constexpr auto kSessionJson = [](const auto& session) { return wire::session_json(session); };
+
+// The request of this type for the session in the path, with the body's fields.
+template <class BodyT>
+std::expected<BodyT, wire::RejectedBody> decode(std::string_view type, const HttpRequest& request) {
+  const std::string session = request.ids.empty() ? "" : request.ids.front();
+  auto body = wire::decode_session_request(type, session, request.body);
+  if (!body) return std::unexpected(std::move(body.error()));
+  return std::get<BodyT>(std::move(*body));
+}
+
+// Parses ?after=…&limit=…
+std::expected<SessionListRequest, wire::RejectedBody> decode_list(std::string_view query) {
+  const std::string after = wire::query_value(query, "after");
+  const std::string limit = wire::query_value(query, "limit");
+  const auto number = wire::query_integer(limit);
+  std::string body;
+  json::ObjectWriter object(body);
+  if (!after.empty()) object.field("after", after);
+  if (number) object.field("limit", *number);
+  if (!number && !limit.empty()) object.field("limit", limit);
+  object.close();
+  auto decoded = wire::decode_session_request("list_sessions", "", body);
+  if (!decoded) return std::unexpected(std::move(decoded.error()));
+  return std::get<SessionListRequest>(std::move(*decoded));
+}
+
+}  // namespace
+
+Answer handlers::create_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<CreateSessionRequest>("create_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().create_session(connection.tenant(), std::move(*call), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, kSessionJson);
+}
+
+Answer handlers::list_sessions(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode_list(request.query);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto sessions = co_await connection.ask<SessionList>([&](Reply<SessionList> reply) {
+    connection.service().list_sessions(connection.tenant(), std::move(*call), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(sessions), request,
+                                             [](const auto& all) { return wire::sessions_json(all); });
+}
+
+Answer handlers::get_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::GetSessionRequest>("get_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto session = co_await connection.ask<SessionDetail>([&](Reply<SessionDetail> reply) {
+    connection.service().get_session(connection.tenant(), std::move(call->session), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+}
+
+Answer handlers::end_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::EndSessionRequest>("end_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto ended = co_await connection.ask<Unit>([&](Reply<Unit> reply) {
+    connection.service().end_session(connection.tenant(), std::move(call->session), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(ended), request,
+                                             [&](Unit) { return wire::deleted_json(request.ids.front(), "session.deleted"); });
+}
+
+Answer handlers::fork_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::ForkSessionRequest>("fork_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto made = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().fork_session(connection.tenant(), std::move(call->session), std::move(call->name), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(made), request, kSessionJson);
+}
+
+Answer handlers::rewind_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::RewindSessionRequest>("rewind_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().rewind_session(connection.tenant(), std::move(call->session), call->turn, std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+}
+
+Answer handlers::touch_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::TouchRequest>("touch", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto session = co_await connection.ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+    connection.service().touch_session(connection.tenant(), std::move(call->session), std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(session), request, kSessionJson);
+}
+
+// Exports without KV, because the answer is one body and a body that large could not be imported again.
+Answer handlers::export_session(HttpConnection& connection, const HttpRequest& request) {
+  auto call = decode<wire::ExportSessionRequest>("export_session", request);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  auto exported = co_await connection.ask<ExportedSession>([&](Reply<ExportedSession> reply) {
+    connection.service().export_session(connection.tenant(), std::move(call->session), /*with_kv=*/false, std::move(reply));
+  });
+  if (!exported || !*exported) {
+    co_return co_await connection.respond_with(std::move(exported), request, [](const auto&) { return std::string(); });
+  }
+  std::string body;
+  body.reserve((*exported)->file.size());
+  for (const auto part : (*exported)->file.parts) body.append(reinterpret_cast<const char*>(part.data()), part.size());
+  co_return co_await connection.respond(200, "application/octet-stream", std::move(body), request.keep_alive);
+}
+
+// The body is the file; the query's ?name=… is the name of the new session.
+Answer handlers::import_session(HttpConnection& connection, const HttpRequest& request) {
+  std::string fields;
+  json::ObjectWriter object(fields);
+  object.field("name", wire::query_value(request.query, "name"));
+  object.close();
+  auto call = wire::decode_session_request("import_session", "", fields);
+  if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  const auto bytes = std::as_bytes(std::span(request.body));
+  auto imported = co_await connection.ask<ImportedSession>([&](Reply<ImportedSession> reply) {
+    connection.service().import_session(connection.tenant(),
+                                        {.name = std::get<wire::ImportSessionRequest>(std::move(*call)).name,
+                                         .file = file_of(Bytes(bytes.begin(), bytes.end())),
+                                         .takes_kv = connection.server().options.imports_kv},
+                                        std::move(reply));
+  });
+  co_return co_await connection.respond_with(std::move(imported), request, kSessionJson);
+}
+
+}  // namespace uma::server

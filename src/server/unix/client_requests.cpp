@@ -1,0 +1,289 @@
+#include "server/unix/client_requests.h"
+
+#include <algorithm>
+#include <format>
+#include <utility>
+#include <variant>
+
+#include "core/limits.h"
+#include "server/server_state.h"
+#include "wire/event_codec.h"
+#include "wire/request_codec.h"
+
+namespace uma::server {
+
+// The output of one generation. Engine threads share ownership, so a sink may outlive the connection; it then appends to a
+// sealed outbox.
+class ClientRequests::StreamSink final : public EventSink {
+ public:
+  StreamSink(std::shared_ptr<Outbox> outbox, const std::string& id, bool stream)
+      : outbox_(std::move(outbox)), id_(id), head_(id), stream_(stream) {}
+
+  bool deliver(const Event& event) override {
+    const auto write = [&](std::string& out) { wire::append_event(out, head_, event, stream_); };
+    if (!is_terminal(event)) return outbox_->append_unless_full(write);
+    outbox_->append_last(id_, write);
+    return true;
+  }
+
+ private:
+  const std::shared_ptr<Outbox> outbox_;
+  const std::string id_;
+  const wire::FrameHead head_;
+  const bool stream_;
+};
+
+// Generates the frames of an exported file, a few at a time.
+class ClientRequests::ExportFrames {
+ public:
+  ExportFrames(const std::string& id, ExportedSession session) : head_(id), session_(std::move(session)) {}
+
+  bool operator()(std::string& out) {
+    constexpr std::size_t kPartBytes = 48ul << 10;  // 64 KiB as base64, which leaves space for a stream beside it.
+    const auto& parts = session_.file.parts;
+    if (part_ == parts.size()) {
+      wire::append_exported(out, head_, session_);
+      return false;
+    }
+    const auto left = parts[part_].subspan(offset_);
+    const auto next = left.first(std::min(kPartBytes, left.size()));
+    wire::append_data(out, head_, next);
+    offset_ += next.size();
+    if (offset_ == parts[part_].size()) {
+      ++part_;
+      offset_ = 0;
+    }
+    return true;
+  }
+
+ private:
+  const wire::FrameHead head_;
+  const ExportedSession session_;
+  std::size_t part_ = 0;
+  std::size_t offset_ = 0;
+};
+
+ClientRequests::ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox,
+                               std::shared_ptr<ByteBudget> imports)
+    : service_(service),
+      tenant_(std::move(tenant)),
+      client_(next_client_number()),
+      outbox_(std::move(outbox)),
+      imports_(std::move(imports)) {}
+
+void ClientRequests::start(std::string_view frame_body, bool draining) {
+  std::expected<wire::Request, wire::RejectedRequest> request = wire::decode_request(frame_body);
+  if (!request) {
+    answer_error(request.error().id, request.error().error);
+    return;
+  }
+  const std::string& id = request->id;
+  if (in_flight_.contains(id)) {
+    answer_error(id,
+                 {ErrorCode::proto_id_in_flight, "a request with this id is still running on this connection: use another id"});
+    return;
+  }
+  if (in_flight_.size() >= kRequestsInFlightMax) {
+    answer_error(id, {ErrorCode::limit_wait, std::format("{} requests are in flight on this connection, and the limit is {}",
+                                                         in_flight_.size(), kRequestsInFlightMax)});
+    return;
+  }
+  const bool is_work = std::holds_alternative<GenerateRequest>(request->body) ||
+                       std::holds_alternative<wire::EmbeddingCall>(request->body) ||
+                       std::holds_alternative<wire::RerankCall>(request->body);
+  if (draining && is_work) {
+    answer_error(id, {ErrorCode::limit_wait, "the daemon is stopping and accepts no new generations"});
+    return;
+  }
+  std::visit([&](auto& body) { run(id, std::move(body)); }, request->body);
+}
+
+void ClientRequests::finish(const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) in_flight_.erase(id);
+}
+
+void ClientRequests::end_input() {
+  const auto import = import_that_comes();
+  if (import == in_flight_.end()) return;
+  const std::string id = import->first;
+  in_flight_.erase(import);
+  answer_error(id, {ErrorCode::proto_field, "the session file is incomplete: its end did not arrive"});
+}
+
+void ClientRequests::cancel_all() {
+  for (const auto& [id, request] : in_flight_) {
+    if (request.generation) service_.cancel(*request.generation, [](Expected<bool>) {});
+  }
+  in_flight_.clear();
+}
+
+void ClientRequests::answer_error(std::optional<std::string_view> id, const Error& error) {
+  outbox_->append([&](std::string& out) { wire::append_error(out, wire::FrameHead(id), error); });
+}
+
+template <class T, class AppendT>
+Reply<T> ClientRequests::reply_to(const std::string& id, AppendT append) {
+  in_flight_.emplace(id, InFlight{});
+  return [outbox = outbox_, id, append = std::move(append)](Expected<T> result) {
+    // Encoded before the outbox is locked, so that a large session does not delay tokens of other requests on this connection.
+    std::string frame;
+    const wire::FrameHead head(id);
+    const auto encoded = contain([&]() -> Expected<Unit> {
+      if (!result) return std::unexpected(result.error());
+      append(frame, head, *result);
+      return Unit{};
+    });
+    if (!encoded) {
+      frame.clear();
+      wire::append_error(frame, head, encoded.error());
+    }
+    outbox->append_last(id, [&](std::string& out) { out.append(frame); });
+  };
+}
+
+void ClientRequests::run(const std::string& id, GenerateRequest request) {
+  auto sink = std::make_shared<StreamSink>(outbox_, id, request.options.stream);
+  // Registered before the call, because events may arrive, and end, during it.
+  InFlight& in_flight = in_flight_[id];
+  request.client = client_;
+  in_flight.generation = service_.generate(tenant_, std::move(request), {std::move(sink)});
+}
+
+void ClientRequests::run(const std::string& id, EmbedImagesRequest request) {
+  service_.embed_images(tenant_, std::move(request), reply_to<ImageEmbeddings>(id, wire::append_embeddings));
+}
+
+void ClientRequests::run(const std::string& id, CreateSessionRequest request) {
+  service_.create_session(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session));
+}
+
+void ClientRequests::run(const std::string& id, AppendRequest request) {
+  service_.append_input(tenant_, std::move(request), reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::CancelRequest request) {
+  if (!request.session.empty()) {
+    service_.cancel_session(tenant_, std::move(request.session), reply_to<bool>(id, wire::append_cancel_ack));
+    return;
+  }
+  const auto target = in_flight_.find(request.target);
+  if (target == in_flight_.end() || !target->second.generation) {
+    outbox_->append([&](std::string& out) { wire::append_cancel_ack(out, wire::FrameHead(id), false); });
+    return;
+  }
+  const RequestId generation = *target->second.generation;
+  service_.cancel(generation, reply_to<bool>(id, wire::append_cancel_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::EndSessionRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.end_session(tenant_, std::move(request.session), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::ForkSessionRequest request) {
+  service_.fork_session(tenant_, std::move(request.session), std::move(request.name),
+                        reply_to<SessionInfo>(id, wire::append_session));
+}
+
+void ClientRequests::run(const std::string& id, wire::RewindSessionRequest request) {
+  service_.rewind_session(tenant_, std::move(request.session), request.turn,
+                          reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::TouchRequest request) {
+  service_.touch_session(tenant_, std::move(request.session), reply_to<SessionInfo>(id, wire::append_session_ack));
+}
+
+void ClientRequests::run(const std::string& id, wire::GetSessionRequest request) {
+  service_.get_session(tenant_, std::move(request.session), reply_to<SessionDetail>(id, wire::append_session_detail));
+}
+
+void ClientRequests::run(const std::string& id, SessionListRequest request) {
+  service_.list_sessions(tenant_, std::move(request), reply_to<SessionList>(id, wire::append_sessions));
+}
+
+void ClientRequests::run(const std::string& id, wire::ExportSessionRequest request) {
+  in_flight_.emplace(id, InFlight{});
+  service_.export_session(
+      tenant_, std::move(request.session), request.with_kv, [outbox = outbox_, id](Expected<ExportedSession> exported) {
+        if (exported) {
+          outbox->append_drawn(id, [frames = std::make_unique<ExportFrames>(id, std::move(*exported))](std::string& out) {
+            return (*frames)(out);
+          });
+          return;
+        }
+        outbox->append_last(id, [&](std::string& out) { wire::append_error(out, wire::FrameHead(id), exported.error()); });
+      });
+}
+
+void ClientRequests::run(const std::string& id, wire::ImportSessionRequest request) {
+  if (awaits_file()) {
+    return answer_error(
+        id, {ErrorCode::limit_wait, "another import is in progress on this connection: send its file to the end first"});
+  }
+  in_flight_[id].import.emplace(std::move(request.name), PortableWriter(imports_));
+}
+
+void ClientRequests::run(const std::string& id, wire::ImportDataRequest request) {
+  const auto target = in_flight_.find(request.target);
+  if (target == in_flight_.end() || !target->second.import) {
+    return answer_error(
+        id, {ErrorCode::proto_field, "field \"target\" is not the id of an import_session in progress on this connection"});
+  }
+  PortableWriter& file = target->second.import->file;
+  if (auto appended = file.append(request.data); !appended) {
+    in_flight_.erase(target);
+    answer_error(request.target, appended.error());
+    return answer_error(id, appended.error());
+  }
+  outbox_->append([&](std::string& out) { wire::append_received_ack(out, wire::FrameHead(id), file.size()); });
+  if (!request.is_last) return;
+  ImportRequest import{.name = std::move(target->second.import->name), .file = std::move(file).finish()};
+  target->second.import.reset();
+  service_.import_session(tenant_, std::move(import), reply_to<ImportedSession>(request.target, wire::append_imported));
+}
+
+void ClientRequests::run(const std::string& id, wire::EmbeddingCall call) {
+  call.embed.options.client = client_;
+  auto reply = reply_to<EmbedResult>(
+      id, [encoding = call.encoding](std::string& out, const wire::FrameHead& head, const EmbedResult& result) {
+        wire::append_embedding(out, head, result, encoding);
+      });
+  in_flight_.at(id).generation = service_.embed(tenant_, std::move(call.embed), std::move(reply));
+}
+
+void ClientRequests::run(const std::string& id, wire::RerankCall call) {
+  call.rerank.options.client = client_;
+  RerankRequest request = call.rerank;
+  auto reply = reply_to<RerankResult>(
+      id, [call = std::move(call)](std::string& out, const wire::FrameHead& head, const RerankResult& result) {
+        wire::append_rerank(out, head, result, call);
+      });
+  in_flight_.at(id).generation = service_.rerank(tenant_, std::move(request), std::move(reply));
+}
+
+void ClientRequests::run(const std::string& id, wire::LoadModelRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.load_model(std::move(request.model), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::UnloadModelRequest request) {
+  const auto append = [](std::string& out, const wire::FrameHead& head, Unit) { wire::append_ack(out, head); };
+  service_.unload_model(std::move(request.model), reply_to<Unit>(id, append));
+}
+
+void ClientRequests::run(const std::string& id, wire::ModelsRequest) {
+  const std::vector<ModelInfo> models = service_.models();
+  outbox_->append([&](std::string& out) { wire::append_models(out, wire::FrameHead(id), models); });
+}
+
+void ClientRequests::run(const std::string& id, wire::MetricsRequest) {
+  const MetricsSnapshot metrics = service_.metrics();
+  outbox_->append([&](std::string& out) { wire::append_metrics(out, wire::FrameHead(id), metrics); });
+}
+
+void ClientRequests::run(const std::string& id, wire::PingRequest) {
+  outbox_->append([&](std::string& out) { wire::append_pong(out, wire::FrameHead(id)); });
+}
+
+}  // namespace uma::server

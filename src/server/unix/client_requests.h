@@ -1,0 +1,97 @@
+// The requests in flight of one client, from the bytes of a frame to a call of core::Service.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/byte_budget.h"
+#include "core/ids.h"
+#include "core/portable_file.h"
+#include "core/service.h"
+#include "server/outbox.h"
+#include "wire/request.h"
+
+namespace uma::server {
+
+// Limit per connection; further requests fail with limit_wait.
+inline constexpr std::size_t kRequestsInFlightMax = 1024;
+
+// Io thread only. Answers come from engine threads and go to the outbox. Invariant: every frame gets exactly one last answer,
+// at once or later, unless cancel_all() was called first.
+class ClientRequests {
+ public:
+  ClientRequests(Service& service, TenantId tenant, std::shared_ptr<Outbox> outbox, std::shared_ptr<ByteBudget> imports);
+
+  // Starts the request of one frame, or answers with an error. While `draining`, new generations are refused.
+  void start(std::string_view frame_body, bool draining);
+  // Forgets the requests with these ids, whose last answers were taken from the outbox (Outbox::take).
+  void finish(const std::vector<std::string>& ids);
+  // The client has ended its input: an import whose file is incomplete ends with an error.
+  void end_input();
+  // The client is gone: cancels every generation. Sessions stay.
+  void cancel_all();
+
+  [[nodiscard]] bool empty() const { return in_flight_.empty(); }
+  // Whether the rest of an imported file is missing.
+  [[nodiscard]] bool awaits_file() const { return import_that_comes() != in_flight_.end(); }
+
+ private:
+  class StreamSink;
+  class ExportFrames;
+  struct Import {
+    std::string name;
+    PortableWriter file;
+  };
+  struct InFlight {
+    std::optional<RequestId> generation;  // Id of a request that can be cancelled; nullopt: a command.
+    std::optional<Import> import;         // An import whose file is still arriving; at most one.
+  };
+
+  using InFlights = std::unordered_map<std::string, InFlight>;
+  [[nodiscard]] InFlights::const_iterator import_that_comes() const {
+    return std::ranges::find_if(in_flight_, [](const auto& entry) { return entry.second.import.has_value(); });
+  }
+
+  // One function per type of request; `id` is the client's id.
+  void run(const std::string& id, GenerateRequest request);
+  void run(const std::string& id, EmbedImagesRequest request);
+  void run(const std::string& id, CreateSessionRequest request);
+  void run(const std::string& id, AppendRequest request);
+  void run(const std::string& id, wire::CancelRequest request);
+  void run(const std::string& id, wire::EndSessionRequest request);
+  void run(const std::string& id, wire::ForkSessionRequest request);
+  void run(const std::string& id, wire::RewindSessionRequest request);
+  void run(const std::string& id, wire::TouchRequest request);
+  void run(const std::string& id, wire::GetSessionRequest request);
+  void run(const std::string& id, SessionListRequest request);
+  void run(const std::string& id, wire::ExportSessionRequest request);
+  void run(const std::string& id, wire::ImportSessionRequest request);
+  void run(const std::string& id, wire::ImportDataRequest request);
+  void run(const std::string& id, wire::EmbeddingCall call);
+  void run(const std::string& id, wire::RerankCall call);
+  void run(const std::string& id, wire::LoadModelRequest request);
+  void run(const std::string& id, wire::UnloadModelRequest request);
+  void run(const std::string& id, wire::ModelsRequest request);
+  void run(const std::string& id, wire::MetricsRequest request);
+  void run(const std::string& id, wire::PingRequest request);
+
+  // A Reply for the engine that appends its value as the last frame of `id` by calling append(out, head, value).
+  template <class T, class AppendT>
+  Reply<T> reply_to(const std::string& id, AppendT append);
+  void answer_error(std::optional<std::string_view> id, const Error& error);
+
+  Service& service_;
+  const TenantId tenant_;
+  const std::uint64_t client_;  // Unique number of the connection.
+  const std::shared_ptr<Outbox> outbox_;
+  const std::shared_ptr<ByteBudget> imports_;
+  InFlights in_flight_;  // By the client's id.
+};
+
+}  // namespace uma::server

@@ -1,0 +1,35 @@
+// The Unix socket server: one listener, its connections and their thread "uma-io". docs/protocol/socket.md describes the
+// protocol.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "core/limits.h"
+#include "core/service.h"
+#include "server/server.h"
+#include "server/socket_file.h"
+
+namespace uma::server {
+
+struct UnixServerOptions {
+  std::string path = {};  // For messages only, if a listening socket is passed.
+  int backlog = 1024;
+  // Limit for a connection without requests in flight and without traffic; 0: none.
+  Duration idle_timeout = std::chrono::seconds(300);
+  Limits limits = {};
+};
+
+// stop_accepting() removes the socket file if the daemon created it.
+class UnixServer : public Server {
+ public:
+  // Accepts connections when it returns. `service` outlives the server. Errors: the path is too long, not writable, or taken by
+  // a live daemon or by a file that is not a socket.
+  [[nodiscard]] static Expected<std::unique_ptr<UnixServer>> start(const UnixServerOptions& options, Service& service);
+  // Serves on a socket that already listens.
+  [[nodiscard]] static Expected<std::unique_ptr<UnixServer>> start(const UnixServerOptions& options, ListeningSocket listening,
+                                                                   Service& service);
+};
+
+}  // namespace uma::server
