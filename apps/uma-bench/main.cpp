@@ -1,12 +1,16 @@
 // uma-bench: applies one load to a running server. Exit codes: 0 all requests succeeded, 1 usage, 2 the server failed or is
 // missing, 3 it broke the protocol.
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <expected>
 #include <fstream>
 #include <memory>
 #include <print>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -134,6 +138,54 @@ int usage(std::string_view message) {
   return 1;
 }
 
+std::vector<Endpoint> endpoints_of(const Options& options) {
+  std::vector<Endpoint> endpoints;
+  if (!options.socket.empty()) endpoints.push_back({.is_http = false, .address = options.socket, .model = options.model});
+  if (!options.http.empty()) endpoints.push_back({.is_http = true, .address = options.http, .model = options.model});
+  return endpoints;
+}
+
+// What is wrong with the options; empty: nothing.
+std::string_view impossible_option(const Options& options, std::string_view scenario, std::size_t endpoints) {
+  if (endpoints == 0 || (endpoints > 1 && scenario != "ipc_overhead")) {
+    return "give one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)";
+  }
+  if (options.storm.quiet_tokens >= options.storm.tokens) {
+    return "--quiet-tokens must be below --tokens, because long prompts arrive while streams decode";
+  }
+  if (std::ranges::any_of(options.long_ctx.contexts, [&](int context) { return context < options.long_ctx.tokens + 2; })) {
+    return "--ctx must be larger than --tokens, because each context begins with a prompt";
+  }
+  return {};
+}
+
+std::expected<std::vector<TraceRequest>, std::string> read_trace_file(const std::string& path, std::size_t limit) {
+  std::ifstream file(path);
+  if (!file) return std::unexpected("cannot read " + path);
+  auto requests = read_trace(file, limit);
+  if (!requests) return std::unexpected(path + ": " + requests.error());
+  return requests;
+}
+
+// Prints the outcomes and writes the rows. Returns the exit code.
+int report(const Options& options, const std::string& scenario, std::span<const Endpoint> endpoints,
+           std::span<const Outcome> outcomes) {
+  int code = 0;
+  std::string csv;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    const Outcome& outcome = outcomes[i];
+    std::print("{}", options.json ? format_json(scenario, endpoints[i].name(), outcome) + "\n"
+                                  : format_table(scenario, endpoints[i].name(), outcome));
+    code = std::max(code, exit_code(outcome));
+    csv += csv.empty() ? outcome.csv : outcome.csv.substr(outcome.csv.find('\n') + 1);
+  }
+  if (!options.csv.empty() && !write_file(options.csv, csv)) {
+    std::println(stderr, "uma-bench: cannot write {}", options.csv);
+    return 2;
+  }
+  return code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -149,16 +201,9 @@ int main(int argc, char** argv) {
   }
   const std::string scenario = app.get_subcommands().front()->get_name();
 
-  std::vector<Endpoint> endpoints;
-  if (!options.socket.empty()) {
-    endpoints.push_back({.is_http = false, .address = options.socket, .model = options.model});
-  }
-  if (!options.http.empty()) {
-    endpoints.push_back({.is_http = true, .address = options.http, .model = options.model});
-  }
-  if (endpoints.empty() || (endpoints.size() > 1 && scenario != "ipc_overhead")) {
-    return usage("give one server: --socket PATH or --http HOST:PORT (ipc_overhead compares both)");
-  }
+  const std::vector<Endpoint> endpoints = endpoints_of(options);
+  if (const std::string_view wrong = impossible_option(options, scenario, endpoints.size()); !wrong.empty())
+    return usage(wrong);
   if (options.pauses) {
     options.chat.before_last_turn = [] {
       std::println("paused");
@@ -166,22 +211,10 @@ int main(int argc, char** argv) {
       for (int c = 0; c != '\n' && c != EOF;) c = std::getchar();
     };
   }
-  if (options.storm.quiet_tokens >= options.storm.tokens) {
-    return usage("--quiet-tokens must be below --tokens, because long prompts arrive while streams decode");
-  }
-  if (std::ranges::any_of(options.long_ctx.contexts, [&](int context) { return context < options.long_ctx.tokens + 2; })) {
-    return usage("--ctx must be larger than --tokens, because each context begins with a prompt");
-  }
   std::vector<TraceRequest> trace;
   if (scenario == "trace") {
-    std::ifstream file(options.trace);
-    if (!file) {
-      return usage("cannot read " + options.trace);
-    }
-    auto requests = read_trace(file, options.trace_limit);
-    if (!requests) {
-      return usage(options.trace + ": " + requests.error());
-    }
+    auto requests = read_trace_file(options.trace, options.trace_limit);
+    if (!requests) return usage(requests.error());
     trace = *std::move(requests);
   }
   if (options.server_pid != 0) {
@@ -208,18 +241,5 @@ int main(int argc, char** argv) {
   } else {
     outcomes.push_back(run_scenario(scenario, *listeners.front(), options, trace));
   }
-  int code = 0;
-  std::string csv;
-  for (std::size_t i = 0; i < outcomes.size(); ++i) {
-    const Outcome& outcome = outcomes[i];
-    std::print("{}", options.json ? format_json(scenario, endpoints[i].name(), outcome) + "\n"
-                                  : format_table(scenario, endpoints[i].name(), outcome));
-    code = std::max(code, exit_code(outcome));
-    csv += csv.empty() ? outcome.csv : outcome.csv.substr(outcome.csv.find('\n') + 1);
-  }
-  if (!options.csv.empty() && !write_file(options.csv, csv)) {
-    std::println(stderr, "uma-bench: cannot write {}", options.csv);
-    return 2;
-  }
-  return code;
+  return report(options, scenario, endpoints, outcomes);
 }

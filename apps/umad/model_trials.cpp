@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "llm/gguf_header.h"
+#include "llm/gguf_files.h"
 #include "llm/trial_load.h"
 #include "umad/data_dir.h"
 

@@ -2,126 +2,28 @@
 
 #include <algorithm>
 #include <format>
-#include <memory>
-#include <thread>
 #include <utility>
 
-#include "base/bytes.h"
 #include "base/random.h"
-#include "base/thread_name.h"
+#include "umad/tuner.h"
 
 namespace uma::umad {
 namespace {
 
 constexpr std::size_t kPromptColumn = kStreams.size();
-constexpr std::int32_t kChunkRows = 64;  // The smallest chunk that the library computes efficiently (docs/decisions/0005).
 constexpr std::int32_t kCalibrationRows = 64;
 constexpr double kRepetitionsPlanned = 8;  // Planned repetitions of everything in the given time.
-constexpr std::size_t kRepetitionsMax = 15;
-constexpr double kOvertime =
-    1.3;  // Allowed factor over the given time, for a busy machine where few repetitions would prove nothing.
-constexpr std::int32_t kStormStreams = 2;
-constexpr std::int32_t kStormTokens = 64;  // Tokens cached at first for each of these streams.
+// Allowed factor over the given time, for a busy machine where few repetitions would prove nothing.
+constexpr double kOvertime = 1.3;
 constexpr std::int32_t kUbatchRows[] = {64, 128, 256, 512};
 
-// Amount of work per repetition.
-struct Workload {
-  std::int32_t prompt_tokens = 0;
-  std::int32_t decode_calls = 0;  // Decode calls for each number of streams.
-};
 constexpr Workload kWorkloads[] = {{512, 12}, {512, 8}, {256, 8}, {128, 6}, {64, 4}};
-
-// A context's options, and the threads of decode calls and of prefill calls.
-struct Candidate {
-  llm::ContextOptions options;
-  std::int32_t decode_threads = 1;
-  std::int32_t prefill_threads = 1;
-};
-
-class Interruption final : public llm::CallMonitor {
- public:
-  explicit Interruption(const std::atomic<bool>& interrupted) : interrupted_(interrupted) {}
-  bool wants_end() override { return interrupted_.load(std::memory_order_relaxed); }
-
- private:
-  const std::atomic<bool>& interrupted_;
-};
-
-// The measurements of one repetition.
-struct Wanted {
-  bool decode = true;
-  bool prompt = true;
-};
 
 std::unexpected<Error> was_interrupted() {
   return fail(ErrorCode::runtime_decode, "interrupted");
 }
 
-class Tuner {
- public:
-  Tuner(const llm::Model& model, const TuneSettings& settings, const Clock& clock, const std::atomic<bool>& interrupted,
-        const std::function<void(const std::string&)>& on_progress)
-      : model_(model),
-        settings_(settings),
-        clock_(clock),
-        interrupted_(interrupted),
-        interruption_(interrupted),
-        on_progress_(on_progress),
-        started_(clock.now()) {}
-
-  Expected<TuneResult> run();
-
- private:
-  Expected<Unit> calibrate();
-  Expected<Unit> compare_threads();
-  Expected<Unit> compare_ubatch();
-  Expected<Unit> compare_flash_attention();
-  Expected<Unit> compare_layout();
-  Expected<Unit> compare_types();
-  Expected<Unit> compare_lanes();
-
-  // Repeats all candidates in turn until the comparison's share of the time is used. A candidate whose context cannot be
-  // created is marked impossible; for the default candidate that is an error.
-  Expected<Unit> repeat(Comparison& comparison, std::span<const Candidate> candidates, Wanted wanted, double until_share);
-  Expected<Measurement> measure(const Candidate& candidate, Wanted wanted);
-  Expected<Measurement> storm_in_chunks(const Candidate& candidate);
-  Expected<Measurement> storm_in_lanes(const Candidate& candidate, std::int32_t decode_threads);
-
-  // Appends the tokens to a sequence, in calls as large as the context takes. Returns the duration in milliseconds.
-  Expected<double> feed(llm::Context& context, std::int32_t sequence, std::span<const Token> tokens);
-  // Decodes one token for each of the first `streams` sequences. Returns the duration in milliseconds.
-  Expected<double> decode_once(llm::Context& context, std::int32_t streams);
-  Expected<Unit> compute(llm::Context& context, std::span<const llm::BatchRow> rows);
-  Expected<std::unique_ptr<llm::Context>> make_context(const Candidate& candidate, std::int32_t sequences, std::int32_t tokens);
-
-  [[nodiscard]] Candidate chosen() const { return {result_.context, result_.decode_threads, result_.prefill_threads}; }
-  [[nodiscard]] std::span<const Token> prompt() const {
-    return std::span(tokens_).first(static_cast<std::size_t>(work_.prompt_tokens));
-  }
-  [[nodiscard]] std::int32_t streams_max() const { return std::min(kStreams.back(), settings_.base.sequences); }
-  // Tokens of a sequence at the end of measure().
-  [[nodiscard]] static std::int32_t tokens_in_sequence(const Workload& work) {
-    return work.prompt_tokens + static_cast<std::int32_t>(kStreams.size()) * (work.decode_calls + 1);
-  }
-  [[nodiscard]] double elapsed_s() const { return to_ms(clock_.now() - started_) / 1000; }
-  // Whether another repetition that takes `repetition_s` fits.
-  [[nodiscard]] bool has_time(double repetition_s, std::size_t repetitions, double until_s) const;
-  [[nodiscard]] std::vector<std::size_t> decode_columns() const;
-  [[nodiscard]] std::vector<std::size_t> all_columns() const;
-
-  const llm::Model& model_;
-  const TuneSettings& settings_;
-  const Clock& clock_;
-  const std::atomic<bool>& interrupted_;
-  Interruption interruption_;
-  const std::function<void(const std::string&)>& on_progress_;
-  const TimePoint started_;
-
-  TuneResult result_;
-  Workload work_;
-  std::vector<Token> tokens_;
-  std::int32_t storm_ticks_ = 8;
-};
+}  // namespace
 
 std::vector<std::size_t> Tuner::decode_columns() const {
   std::vector<std::size_t> columns;
@@ -460,138 +362,6 @@ Expected<Unit> Tuner::compare_types() {
   return Unit{};
 }
 
-// --- Lanes: streams that decode while a prompt arrives
-// --------------------------------------------------------------------------
-
-// One context that decodes a token for every stream and computes a chunk of the prompt in turn.
-Expected<Measurement> Tuner::storm_in_chunks(const Candidate& candidate) {
-  auto made = make_context(candidate, kStormStreams + 1, std::max(work_.prompt_tokens, kStormTokens + storm_ticks_) + 1);
-  if (!made) return std::unexpected(made.error());
-  llm::Context& context = **made;
-  for (std::int32_t stream = 0; stream < kStormStreams; ++stream) {
-    auto fed = feed(context, stream, std::span(tokens_).first(kStormTokens));
-    if (!fed) return std::unexpected(fed.error());
-  }
-  std::span<const Token> rest = prompt();
-  double worst_ms = 0;
-  const TimePoint begin = clock_.now();
-  for (std::int32_t tick = 0; tick < storm_ticks_ || !rest.empty(); ++tick) {
-    const TimePoint tick_begin = clock_.now();
-    const bool has_streams = tick < storm_ticks_;
-    if (has_streams) {
-      context.set_threads(candidate.decode_threads);
-      if (auto ms = decode_once(context, kStormStreams); !ms) return std::unexpected(ms.error());
-    }
-    if (!rest.empty()) {
-      const std::size_t rows = has_streams ? std::min<std::size_t>(kChunkRows, rest.size()) : rest.size();
-      context.set_threads(candidate.prefill_threads);
-      if (auto ms = feed(context, kStormStreams, rest.first(rows)); !ms) return std::unexpected(ms.error());
-      rest = rest.subspan(rows);
-    }
-    if (has_streams) worst_ms = std::max(worst_ms, to_ms(clock_.now() - tick_begin));
-  }
-  return Measurement{worst_ms, to_ms(clock_.now() - begin)};
-}
-
-// Two contexts with separate threads and cores. The finished prompt is handed over between two ticks.
-Expected<Measurement> Tuner::storm_in_lanes(const Candidate& candidate, std::int32_t decode_threads) {
-  Candidate beside = candidate;
-  beside.decode_threads = decode_threads;
-  beside.prefill_threads = std::max(1, settings_.cores - decode_threads);
-  const std::int32_t tokens = std::max(work_.prompt_tokens, kStormTokens + storm_ticks_) + 1;
-  auto streams = make_context(beside, kStormStreams + 1, tokens);
-  if (!streams) return std::unexpected(streams.error());
-  auto reader = make_context(beside, 1, tokens);
-  if (!reader) return std::unexpected(reader.error());
-  llm::Context& context = **streams;
-  for (std::int32_t stream = 0; stream < kStormStreams; ++stream) {
-    auto fed = feed(context, stream, std::span(tokens_).first(kStormTokens));
-    if (!fed) return std::unexpected(fed.error());
-  }
-  // A first call starts the prompt lane's threads and touches its memory.
-  (*reader)->set_threads(beside.prefill_threads);
-
-  Bytes state;
-  Expected<Unit> read = Unit{};
-  std::atomic<bool> is_read{false};
-  const TimePoint begin = clock_.now();
-  std::jthread thread([&] {
-    set_thread_name("uma-tune-read");
-    const auto fed = feed(**reader, 0, prompt());
-    if (fed) {
-      read = (*reader)->save_state(0, 0, work_.prompt_tokens, state);
-    } else {
-      read = std::unexpected(fed.error());
-    }
-    is_read.store(true);
-    is_read.notify_all();
-  });
-
-  double worst_ms = 0;
-  bool is_handed_over = false;
-  context.set_threads(beside.decode_threads);
-  for (std::int32_t tick = 0; tick < storm_ticks_ || !is_handed_over; ++tick) {
-    const TimePoint tick_begin = clock_.now();
-    const bool has_streams = tick < storm_ticks_;
-    if (has_streams) {
-      if (auto ms = decode_once(context, kStormStreams); !ms) return std::unexpected(ms.error());
-    } else {
-      is_read.wait(false);
-    }
-    if (!is_handed_over && is_read.load()) {
-      if (!read) return std::unexpected(read.error());
-      auto loaded = context.load_state(kStormStreams, 0, work_.prompt_tokens, context.fit_state(state));
-      if (!loaded) return std::unexpected(loaded.error());
-      is_handed_over = true;
-      context.set_threads(candidate.decode_threads);
-    }
-    if (has_streams) worst_ms = std::max(worst_ms, to_ms(clock_.now() - tick_begin));
-  }
-  return Measurement{worst_ms, to_ms(clock_.now() - begin)};
-}
-
-Expected<Unit> Tuner::compare_lanes() {
-  result_.lanes = false;
-  Comparison comparison{.title = "prompts beside streams", .is_lanes = true, .columns = {0, 1}};
-  comparison.trials.push_back({.name = "chunks"});
-  // Without a setting, half of the threads decode beside a prompt.
-  std::vector<std::int32_t> decode_threads;
-  for (const std::int32_t threads : {settings_.cores / 2, settings_.cores / 4, 1}) {
-    if (threads >= 1 && settings_.cores >= 2 && !std::ranges::contains(decode_threads, threads))
-      decode_threads.push_back(threads);
-  }
-  for (const std::int32_t threads : decode_threads) {
-    comparison.trials.push_back({.name = std::format("lanes {} + {}", threads, settings_.cores - threads)});
-  }
-  if (decode_threads.empty()) {
-    comparison.choice = {.index = 0, .gain = 0, .reason = "lanes need two cores"};
-    result_.comparisons.push_back(std::move(comparison));
-    return Unit{};
-  }
-  comparison.default_index = 1;
-  on_progress_(comparison.title);
-  for (std::size_t repetition = 0; repetition < kRepetitionsMax; ++repetition) {
-    const double begin_s = elapsed_s();
-    for (std::size_t step = 0; step < comparison.trials.size(); ++step) {
-      const std::size_t i = repetition % 2 == 0 ? step : comparison.trials.size() - 1 - step;
-      auto measurement = i == 0 ? storm_in_chunks(chosen()) : storm_in_lanes(chosen(), decode_threads[i - 1]);
-      if (!measurement) return std::unexpected(measurement.error());
-      comparison.trials[i].repetitions.push_back(*std::move(measurement));
-    }
-    if (!has_time(elapsed_s() - begin_s, repetition + 1, settings_.seconds)) break;
-  }
-  comparison.choice = choose_lanes(comparison.trials, comparison.default_index);
-  comparison.remark = std::format("{} streams of {} tokens each while a prompt of {} arrives; chunks of {}", kStormStreams,
-                                  storm_ticks_, work_.prompt_tokens, kChunkRows);
-  if (comparison.choice.index > 0) {
-    result_.lanes = true;
-    result_.decode_threads_beside_prefill = decode_threads[comparison.choice.index - 1];
-    result_.prefill_threads_beside_decode = settings_.cores - result_.decode_threads_beside_prefill;
-  }
-  result_.comparisons.push_back(std::move(comparison));
-  return Unit{};
-}
-
 Expected<TuneResult> Tuner::run() {
   for (const auto step : {&Tuner::calibrate, &Tuner::compare_threads, &Tuner::compare_ubatch, &Tuner::compare_flash_attention,
                           &Tuner::compare_layout, &Tuner::compare_types, &Tuner::compare_lanes}) {
@@ -600,8 +370,6 @@ Expected<TuneResult> Tuner::run() {
   }
   return std::move(result_);
 }
-
-}  // namespace
 
 std::vector<std::int32_t> thread_counts(std::int32_t cores) {
   std::vector<std::int32_t> counts;

@@ -2,6 +2,7 @@
 // of a mark, and a call until its function's name is known.
 // Malformed calls are content, unchanged. If a call goes wrong after its arguments have begun, the emitted part remains a call,
 // and the rest is content. The result does not depend on how the text is divided into pieces.
+// The members are the state of one reader of characters; it is not divided, since each state leads to any other.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // The engine as the listeners see it: core::Service, made of router, preparer, catalog and lanes, which each run on a thread of
-// their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it.
+// their own (docs/threads.md). Life: construct, start(), serve, drain(), stop(). The destructor stops it. It has
+// many functions because it implements two interfaces, Service and WorkerHost; most are one line.
 #pragma once
 
 #include <algorithm>

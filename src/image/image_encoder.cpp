@@ -52,7 +52,6 @@ void ImageEncoder::close() {
 }
 
 // --- Images
-// ---------------------------------------------------------------------------------------------------------------------
 
 Expected<ImagePtr> ImageEncoder::add(Bytes file) {
   auto layout = projector_->layout(file);
@@ -156,7 +155,6 @@ void ImageEncoder::take_next(std::shared_ptr<Taking> taking) {
 }
 
 // --- Encoding
-// -------------------------------------------------------------------------------------------------------------------
 
 Expected<EncodedPtr> ImageEncoder::encode(const std::string& id) {
   if (const auto found = cached_.find(id); found != cached_.end()) {
@@ -190,7 +188,6 @@ Expected<EncodedPtr> ImageEncoder::encode(const std::string& id) {
 }
 
 // --- Vectors
-// --------------------------------------------------------------------------------------------------------------------
 
 struct ImageEncoder::Embedding {
   TenantId tenant;

@@ -1,4 +1,5 @@
-// Parses the expressions of templates, token by token. Errors are thrown as TemplateError, with the line.
+// Parses the expressions of templates, token by token. Errors are thrown as TemplateError, with the line. The parser
+// has one function for each level of the grammar, hence their number.
 #pragma once
 
 #include <algorithm>

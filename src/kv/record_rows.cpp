@@ -128,7 +128,6 @@ RecordRows::RecordRows(const Database& db)
         FROM responses WHERE session = ?1 ORDER BY turn)sql") {}
 
 // --- Writing
-// --------------------------------------------------------------------------------------------------------------------
 
 SqlExpected<Unit> RecordRows::write(const SessionRecord& record, const SessionRecord* before) {
   if (const std::string_view wrong = impossible_part(record); !wrong.empty()) {
@@ -232,7 +231,6 @@ SqlExpected<Unit> RecordRows::remove(const SessionId& id) {
 }
 
 // --- Reading
-// --------------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -352,83 +350,97 @@ SqlExpected<StoredSession> RecordRows::read(const SessionId& id) {
   return read(key);
 }
 
-SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
+// Reads the session's own row. Returns false if there is no such row, or if its values are impossible.
+SqlExpected<bool> RecordRows::read_session(std::int64_t key, SessionRecord& record, Counts& counts) {
   get_session_.bind(key);
   const auto row = get_session_.next();
-  if (!row) return std::unexpected(row.error());
-  if (!*row) return StoredSession{};
-  auto record = std::make_shared<SessionRecord>();
-  record->id.value = get_session_.text(0);
-  record->tenant.value = get_session_.text(1);
-  record->name = get_session_.text(2);
-  record->model = get_session_.text(3);
+  if (!row || !*row) return row;
+  record.id.value = get_session_.text(0);
+  record.tenant.value = get_session_.text(1);
+  record.name = get_session_.text(2);
+  record.model = get_session_.text(3);
   const std::int64_t mode = get_session_.integer(4);
-  const Counts counts{.turns = get_session_.integer(5),
-                      .tokens = get_session_.integer(6),
-                      .pending_tokens = get_session_.integer(7),
-                      .messages = get_session_.integer(8),
-                      .pending_messages = get_session_.integer(9)};
-  record->ttl_s = get_session_.integer(10);
-  record->created_s = get_session_.integer(11);
-  record->last_used_s = get_session_.integer(12);
-  record->is_public = get_session_.integer(13) != 0;
-  record->is_ephemeral = get_session_.integer(14) != 0;
+  counts = {.turns = get_session_.integer(5),
+            .tokens = get_session_.integer(6),
+            .pending_tokens = get_session_.integer(7),
+            .messages = get_session_.integer(8),
+            .pending_messages = get_session_.integer(9)};
+  record.ttl_s = get_session_.integer(10);
+  record.created_s = get_session_.integer(11);
+  record.last_used_s = get_session_.integer(12);
+  record.is_public = get_session_.integer(13) != 0;
+  record.is_ephemeral = get_session_.integer(14) != 0;
   const std::int64_t on_full = get_session_.integer(15);
   const std::int64_t n_keep = get_session_.integer(16);
   const std::int64_t turns_dropped = get_session_.integer(17);
-  record->has_instructions = get_session_.integer(18) != 0;
-  record->is_of_responses = get_session_.integer(19) != 0;
-  record->metadata = get_session_.text(20);
-  record->tools = get_session_.text(21);
-  record->template_arguments = get_session_.text(22);
-  record->has_foreign_kv = get_session_.integer(23) != 0;
-  if (auto end = get_session_.next(); !end) return std::unexpected(end.error());
+  record.has_instructions = get_session_.integer(18) != 0;
+  record.is_of_responses = get_session_.integer(19) != 0;
+  record.metadata = get_session_.text(20);
+  record.tools = get_session_.text(21);
+  record.template_arguments = get_session_.text(22);
+  record.has_foreign_kv = get_session_.integer(23) != 0;
+  if (auto end = get_session_.next(); !end) return end;
   // impossible_part() checks the rest.
-  const bool fits = !record->id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
+  const bool fits = !record.id.empty() && mode >= 0 && mode <= kModeMax && on_full >= 0 && on_full <= kOnFullMax &&
                     is_count(n_keep) && is_count(turns_dropped) && counts.are_possible();
-  if (!fits) return StoredSession{};
-  record->on_full = static_cast<OnFull>(on_full);
-  record->n_keep = static_cast<std::int32_t>(n_keep);
-  record->turns_dropped = static_cast<std::int32_t>(turns_dropped);
-  record->mode = static_cast<SessionMode>(mode);
+  if (!fits) return false;
+  record.on_full = static_cast<OnFull>(on_full);
+  record.n_keep = static_cast<std::int32_t>(n_keep);
+  record.turns_dropped = static_cast<std::int32_t>(turns_dropped);
+  record.mode = static_cast<SessionMode>(mode);
+  return true;
+}
 
-  auto tokens = read_tokens(key);
+// Fills `record` with the turns before the first damaged one, and with the pending input if nothing is damaged. Returns whether
+// nothing is.
+bool RecordRows::take_sound_turns(SessionRecord& record, const Counts& counts, const std::vector<Token>& tokens,
+                                  const std::vector<ChatMessage>& messages, std::vector<Turn> turns) {
+  // Unexpected tokens make the counts unreliable; the end of the last turn is then unknown, as if turns were lost.
+  const bool has_all_tokens = std::ssize(tokens) == counts.tokens + counts.pending_tokens;
+  const bool has_all_messages = std::ssize(messages) == counts.messages + counts.pending_messages;
+  const bool has_all_turns = std::ssize(turns) == counts.turns;
+  const bool is_end_known = has_all_turns && std::ssize(tokens) <= counts.tokens + counts.pending_tokens &&
+                            std::ssize(messages) <= counts.messages + counts.pending_messages;
+  std::int64_t tokens_end = is_end_known ? counts.tokens : 0;
+  std::int64_t messages_end = is_end_known ? counts.messages : 0;
+  if (!is_end_known && !turns.empty()) {
+    tokens_end = turns.back().tokens_begin;
+    messages_end = turns.back().messages_begin;
+    turns.pop_back();
+  }
+  const std::size_t sound = count_sound_turns(record, turns, std::ssize(tokens), messages, tokens_end, messages_end);
+  const bool is_whole = is_end_known && has_all_tokens && has_all_messages && sound == turns.size();
+  if (!is_whole && sound == 0) {
+    tokens_end = messages_end = 0;
+    record.turns_dropped = 0;
+  } else if (sound < turns.size()) {
+    tokens_end = turns[sound].tokens_begin;
+    messages_end = turns[sound].messages_begin;
+  }
+  turns.resize(sound);
+  record.chain.assign(tokens.begin(), tokens.begin() + tokens_end);
+  record.messages.assign(messages.begin(), messages.begin() + messages_end);
+  if (is_whole) {
+    record.pending.assign(tokens.begin() + tokens_end, tokens.end());
+    record.pending_messages.assign(messages.begin() + messages_end, messages.end());
+  }
+  record.turns = std::move(turns);
+  return is_whole;
+}
+
+SqlExpected<StoredSession> RecordRows::read(std::int64_t key) {
+  auto record = std::make_shared<SessionRecord>();
+  Counts counts;
+  const auto is_there = read_session(key, *record, counts);
+  if (!is_there) return std::unexpected(is_there.error());
+  if (!*is_there) return StoredSession{};
+  const auto tokens = read_tokens(key);
   if (!tokens) return std::unexpected(tokens.error());
-  auto messages = read_messages(key);
+  const auto messages = read_messages(key);
   if (!messages) return std::unexpected(messages.error());
   auto turns = read_turns(key);
   if (!turns) return std::unexpected(turns.error());
-
-  // Unexpected tokens make the counts unreliable; the end of the last turn is then unknown, as if turns were lost.
-  const bool has_all_tokens = std::ssize(*tokens) == counts.tokens + counts.pending_tokens;
-  const bool has_all_messages = std::ssize(*messages) == counts.messages + counts.pending_messages;
-  const bool has_all_turns = std::ssize(*turns) == counts.turns;
-  const bool is_end_known = has_all_turns && std::ssize(*tokens) <= counts.tokens + counts.pending_tokens &&
-                            std::ssize(*messages) <= counts.messages + counts.pending_messages;
-  std::int64_t tokens_end = is_end_known ? counts.tokens : 0;
-  std::int64_t messages_end = is_end_known ? counts.messages : 0;
-  if (!is_end_known && !turns->empty()) {
-    tokens_end = turns->back().tokens_begin;
-    messages_end = turns->back().messages_begin;
-    turns->pop_back();
-  }
-  const std::size_t sound = count_sound_turns(*record, *turns, std::ssize(*tokens), *messages, tokens_end, messages_end);
-  const bool is_whole = is_end_known && has_all_tokens && has_all_messages && sound == turns->size();
-  if (!is_whole && sound == 0) {
-    tokens_end = messages_end = 0;
-    record->turns_dropped = 0;
-  } else if (sound < turns->size()) {
-    tokens_end = (*turns)[sound].tokens_begin;
-    messages_end = (*turns)[sound].messages_begin;
-  }
-  turns->resize(sound);
-  record->chain.assign(tokens->begin(), tokens->begin() + tokens_end);
-  record->messages.assign(messages->begin(), messages->begin() + messages_end);
-  if (is_whole) {
-    record->pending.assign(tokens->begin() + tokens_end, tokens->end());
-    record->pending_messages.assign(messages->begin() + messages_end, messages->end());
-  }
-  record->turns = std::move(*turns);
+  const bool is_whole = take_sound_turns(*record, counts, *tokens, *messages, std::move(*turns));
   if (!impossible_part(*record).empty()) return StoredSession{};
   auto responses = read_responses(key, record->turns_dropped, record->turns_dropped + std::ssize(record->turns));
   if (!responses) return std::unexpected(responses.error());

@@ -40,6 +40,9 @@ class RecordRows {
   SqlExpected<Unit> write_messages(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_turns(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
   SqlExpected<Unit> write_responses(std::int64_t key, const SessionRecord& record, const SessionRecord& before);
+  SqlExpected<bool> read_session(std::int64_t key, SessionRecord& record, Counts& counts);
+  static bool take_sound_turns(SessionRecord& record, const Counts& counts, const std::vector<Token>& tokens,
+                               const std::vector<ChatMessage>& messages, std::vector<Turn> turns);
   SqlExpected<std::vector<Token>> read_tokens(std::int64_t key);
   SqlExpected<std::vector<ChatMessage>> read_messages(std::int64_t key);
   SqlExpected<std::vector<Turn>> read_turns(std::int64_t key);

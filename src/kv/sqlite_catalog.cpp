@@ -93,7 +93,6 @@ SqlExpected<Unit> prepare(Database& database) {
 }
 
 // --- A damaged file
-// ------------------------------------------------------------------------------------------------------------------
 
 struct Saved {
   std::size_t sessions = 0;
@@ -236,7 +235,6 @@ Expected<Unit> salvage(const std::string& path, const std::string& reason) {
 }  // namespace
 
 // --- Opening
-// --------------------------------------------------------------------------------------------------------------------
 
 SqliteCatalog::SqliteCatalog(std::string path, Database database)
     : path_(std::move(path)), name_(path_.substr(path_.rfind('/') + 1)), database_(std::move(database)), rows_(database_) {}
@@ -330,7 +328,6 @@ SqlExpected<Unit> SqliteCatalog::set_aside(std::span<const DamagedSession> damag
 }
 
 // --- Changes
-// --------------------------------------------------------------------------------------------------------------------
 
 void SqliteCatalog::commit(RecordPtr record, RecordPtr before, Done done) {
   SessionId id = record->id;

@@ -1,7 +1,6 @@
 #include "kv/state_store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <format>
 #include <map>
 #include <utility>
@@ -330,52 +329,28 @@ bool StateStore::step() {
   for (Job& job : taken_) run_noting([&] { run(std::move(job)); });
   taken_.clear();
   if (clock_.now() >= maintenance_at_) run_noting([this] { maintain(); });
-  if (clock_.now() >= preparation_.next) run_noting([this] { prepare(); });
+  if (clock_.now() >= preparation_.next()) run_noting([this] { prepare(); });
   for (Job& job : std::exchange(waiting_reads_, {})) run_noting([&] { read(std::move(job)); });
   return any;
 }
 
 bool StateStore::wait() {
   const TimePoint again = waiting_reads_.empty() ? kNever : clock_.now() + kReadAgain;
-  if (inbox_.wait_drain(taken_, std::min({maintenance_at_, preparation_.next, again}))) return true;
+  if (inbox_.wait_drain(taken_, std::min({maintenance_at_, preparation_.next(), again}))) return true;
   for (Job& job : std::exchange(waiting_reads_, {}))
     end_read(std::move(job), fail(ErrorCode::limit_wait, "the daemon is stopping"));
   return false;
 }
 
-// Writes to a little more of the memory that is expected to be needed. The first write keeps a core busy, so it is spread over
-// time while models compute.
+// Prepares memory slowly while models compute.
 void StateStore::prepare() {
-  constexpr std::size_t kStep = std::size_t{2} << 20;
   constexpr Duration kPause = std::chrono::milliseconds(50);
-  Preparation& wanted = preparation_;
   const bool has_room = [&] {
     const MutexLock lock(mutex_);
-    return bytes_at_rest() + wanted.bytes <= limit_.at_rest;
+    return bytes_at_rest() + preparation_.bytes() <= limit_.at_rest;
   }();
-  if (!has_room || pool_.has(wanted.bytes, wanted.count)) {
-    wanted = {};
-    return;
-  }
-  if (wanted.memory.empty()) {
-    auto room = pool_.reserve(BytePool::room_for(wanted.bytes));
-    if (!room) {
-      wanted = {};
-      return;
-    }
-    wanted.room = std::move(*room);
-    wanted.memory = BytePool::make(wanted.bytes);
-    wanted.memory.resize(wanted.memory.capacity());
-  }
-  const std::size_t step = std::min(kStep, wanted.memory.size() - wanted.used);
-  std::memset(wanted.memory.data() + wanted.used, 0, step);
-  wanted.used += step;
-  if (wanted.used == wanted.memory.size()) {
-    pool_.give(std::exchange(wanted.memory, {}));
-    wanted.room = {};
-    wanted.used = 0;
-  }
-  wanted.next = clock_.now() + (options_.is_busy && options_.is_busy() ? kPause : Duration(0));
+  const bool is_busy = options_.is_busy && options_.is_busy();
+  preparation_.step(has_room, clock_.now(), is_busy ? kPause : Duration(0));
 }
 
 // Moves unused states to disk, and removes them after their time to live.
@@ -413,10 +388,7 @@ void StateStore::run(Job job) {
     case JobKind::read:
       return read(std::move(job));
     case JobKind::expect:
-      if (job.bytes != preparation_.bytes) preparation_ = {.bytes = job.bytes};
-      preparation_.count = job.count;
-      preparation_.next = clock_.now();
-      return;
+      return preparation_.expect(job.bytes, job.count, clock_.now());
     case JobKind::task:
       return job.task();
     case JobKind::remove:

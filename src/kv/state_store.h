@@ -15,6 +15,9 @@
 //
 // Tenants share a tier equally: space is taken from tenants that use more than the tier's limit divided by the number of
 // tenants with states there, and among their states from the least valuable one (docs/decisions/0020).
+//
+// The class is large because both tiers share one table, one lock and one limit, and because any thread may use it: every lane,
+// the router and the pool call it. What needs no lock is elsewhere: StateTable, tier_policy.h, ColdStore, PoolPreparation.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +38,7 @@
 #include "core/ids.h"
 #include "core/usage.h"
 #include "kv/cold_store.h"
+#include "kv/pool_preparation.h"
 #include "kv/snapshot.h"
 #include "kv/state_owner.h"
 #include "kv/state_table.h"
@@ -201,22 +205,14 @@ class StateStore {
   const std::unique_ptr<ColdStore> cold_;
   const Clock& clock_;
 
-  // Owned by the store's thread. Fresh memory that is written to for the first time, for the pool.
-  struct Preparation {
-    std::size_t bytes = 0;
-    std::size_t count = 0;
-    Bytes memory{};
-    ByteBudget::Share room{};
-    std::size_t used = 0;
-    TimePoint next = kNever;
-  };
+  // Owned by the store's thread.
   std::vector<Job> taken_;
   std::vector<Job> waiting_reads_;  // Waiting for memory.
-  Preparation preparation_;
   TimePoint maintenance_at_{};
 
   // Shared.
-  BytePool pool_;  // Declared before the entries, whose memory returns to it.
+  BytePool pool_;                       // Declared before the entries, whose memory returns to it.
+  PoolPreparation preparation_{pool_};  // Owned by the store's thread.
   Mailbox<Job> inbox_;
   StoreStats stats_;
   mutable Mutex mutex_;

@@ -6,6 +6,7 @@
 #include <llama.h>
 
 #include "base/log.h"
+#include "llm/gguf_files.h"
 #include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
 #include "llm/llama_guard.h"

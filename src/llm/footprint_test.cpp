@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/memory_info.h"
+#include "llm/gguf_files.h"
 #include "llm/llama_model.h"
 #include "testing/gguf_bytes.h"
 

@@ -10,7 +10,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "core/error.h"
 
@@ -68,19 +67,5 @@ using ReadAt = std::function<std::size_t(std::uint64_t offset, std::span<std::by
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(std::uint64_t file_bytes, const ReadAt& read);
 // Reads a regular file. An error begins with its path.
 [[nodiscard]] Expected<GgufHeader> read_gguf_header(const std::string& path);
-
-// The file name of one part of a split model, as "model-00001-of-00003.gguf". parse_split_name() returns nothing for other
-// names.
-struct SplitName {
-  std::string stem;  // "model", with its folder.
-  std::int64_t index = 0;
-  std::int64_t count = 0;
-  [[nodiscard]] std::string file(std::int64_t of_index) const;
-};
-[[nodiscard]] std::optional<SplitName> parse_split_name(std::string_view path);
-
-// Reads the header of a whole model: the file `path` and, for a split model, all other parts, whose weights are added. Errors:
-// as read_gguf_header(); also a missing part, a part of another model, or a `path` that is not the first part.
-[[nodiscard]] Expected<GgufHeader> read_model_header(const std::string& path);
 
 }  // namespace uma::llm

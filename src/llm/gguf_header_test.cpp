@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "llm/gguf_files.h"
 #include "llm/llama_model.h"
 #include "testing/gguf_bytes.h"
 

@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "llm/footprint.h"
+#include "llm/gguf_files.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_context.h"
 #include "llm/llama_embedding.h"
@@ -87,7 +88,7 @@ Expected<std::string> model_identity(const std::string& path) {
   constexpr std::size_t kSamples = 64;
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return fail(ErrorCode::model_load, std::format("{}: {}", path, std::strerror(errno)));
-  struct stat status{};
+  struct stat status {};
   XXH3_state_t* state = XXH3_createState();
   XXH3_128bits_reset(state);
   const bool usable = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
@@ -168,6 +169,30 @@ Expected<std::string> LlamaModel::apply_chat_template(std::span<const ChatMessag
   });
 }
 
+// What the loaded model and its header say; without its identity and the memory that it takes.
+ModelFacts facts_of(const llama_model& model, const GgufHeader& header, const std::string& path) {
+  ModelFacts facts;
+  facts.name = std::filesystem::path(path).stem().string();
+  facts.description = describe(&model);
+  facts.bytes = llama_model_size(&model);
+  if (header.expert_count > 0) {
+    facts.experts_count = static_cast<std::int32_t>(header.expert_count);
+    facts.experts_used = static_cast<std::int32_t>(header.expert_used_count);
+    facts.expert_bytes = std::min(header.expert_bytes, facts.bytes);
+  }
+  facts.parameters = llama_model_n_params(&model);
+  facts.train_tokens = llama_model_n_ctx_train(&model);
+  if (const char* chat_template = llama_model_chat_template(&model, nullptr)) facts.chat_template = chat_template;
+  if (const auto pooling = pooling_of(&model)) {
+    facts.capability = *pooling == Pooling::rank ? Capability::rerank : Capability::text_embedding;
+    facts.text_frame = text_frame_of(llama_model_get_vocab(&model));
+    if (const char* text = llama_model_chat_template(&model, "rerank")) facts.rerank_template = text;
+  }
+  facts.bos_text = token_text(&model, llama_vocab_bos(llama_model_get_vocab(&model)));
+  facts.eos_text = token_text(&model, llama_vocab_eos(llama_model_get_vocab(&model)));
+  return facts;
+}
+
 }  // namespace
 
 void init_llama() {
@@ -237,28 +262,10 @@ Expected<std::shared_ptr<const Model>> load_llama_model(const std::string& path,
     auto vocab = LlamaVocab::create(llama_model_get_vocab(model.get()), prefix.empty() ? is_spm : prefix == "true");
     if (!vocab) return std::unexpected(vocab.error());
 
-    ModelFacts facts;
-    facts.name = std::filesystem::path(path).stem().string();
-    facts.description = describe(model.get());
+    ModelFacts facts = facts_of(*model, *header, path);
     facts.identity = *identity;
-    facts.bytes = llama_model_size(model.get());
     // The mapped range may include copied weights.
     facts.memory_bytes = own_bytes + std::min(mapped_bytes, facts.bytes) + table_bytes(*header);
-    if (header->expert_count > 0) {
-      facts.experts_count = static_cast<std::int32_t>(header->expert_count);
-      facts.experts_used = static_cast<std::int32_t>(header->expert_used_count);
-      facts.expert_bytes = std::min(header->expert_bytes, facts.bytes);
-    }
-    facts.parameters = llama_model_n_params(model.get());
-    facts.train_tokens = llama_model_n_ctx_train(model.get());
-    if (const char* chat_template = llama_model_chat_template(model.get(), nullptr)) facts.chat_template = chat_template;
-    if (const auto pooling = pooling_of(model.get())) {
-      facts.capability = *pooling == Pooling::rank ? Capability::rerank : Capability::text_embedding;
-      facts.text_frame = text_frame_of(llama_model_get_vocab(model.get()));
-      if (const char* text = llama_model_chat_template(model.get(), "rerank")) facts.rerank_template = text;
-    }
-    facts.bos_text = token_text(model.get(), llama_vocab_bos(llama_model_get_vocab(model.get())));
-    facts.eos_text = token_text(model.get(), llama_vocab_eos(llama_model_get_vocab(model.get())));
     return std::make_shared<LlamaModel>(std::move(model), std::move(*vocab), std::move(facts));
   });
 }

@@ -85,7 +85,6 @@ Expected<std::vector<Token>> TextEmbedder::tokenize(std::string_view text) const
 }
 
 // --- Vectors
-// ----------------------------------------------------------------------------------------------------------------------
 
 Expected<EmbedTexts> TextEmbedder::texts_of(const EmbedRequest& request) const {
   if (auto able = check_capability(Capability::text_embedding); !able) return std::unexpected(able.error());
@@ -185,7 +184,6 @@ Expected<EmbedResult> TextEmbedder::result_of(const EmbedRequest& request, const
 }
 
 // --- Scores
-// -----------------------------------------------------------------------------------------------------------------------
 
 // Whether tokenizing with special tokens gives the same result.
 Expected<bool> TextEmbedder::is_plain(std::string_view text, std::span<const Token> tokens) const {

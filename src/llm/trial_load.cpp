@@ -14,6 +14,7 @@
 
 #include "base/unique_fd.h"
 #include "llm/footprint.h"
+#include "llm/gguf_files.h"
 #include "llm/gguf_header.h"
 #include "llm/llama_model.h"
 

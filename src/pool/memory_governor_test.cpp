@@ -195,7 +195,6 @@ TEST_F(Governor, ThreadsTogetherTakeNoMoreThanThereIs) {
 }
 
 // --- A pool of models that follows the plans: adversarial requests under a seed, in simulated time
-// ---------------------------------------------------------------------------------------------
 
 class Pool {
  public:

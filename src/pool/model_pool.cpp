@@ -1,7 +1,6 @@
 #include "pool/model_pool.h"
 
 #include <algorithm>
-#include <cmath>
 #include <format>
 #include <utility>
 
@@ -16,52 +15,11 @@
 namespace uma::pool {
 namespace {
 
-constexpr Duration kLookAgain = std::chrono::milliseconds(500);  // Interval of a load that waits for memory.
 // Time that requests must wait before another worker is worth it.
 constexpr Duration kPatience = std::chrono::milliseconds(250);
 constexpr double kPressure = 10;  // Percent of time lost to waiting for memory that is worth a log line.
 
-// The usage of the model; zeros if it is not in the list.
-engine::ModelUsage usage_of(std::span<const engine::ModelUsage> usages, const std::string& model) {
-  const auto found = std::ranges::find(usages, model, &engine::ModelUsage::name);
-  return found == usages.end() ? engine::ModelUsage{.name = model} : *found;
-}
-
 }  // namespace
-
-// The estimated need of a load, as far as it is known now.
-Expected<MemoryNeed> ModelPool::need_of(const RegisteredModel& model, const engine::LoadWorkersOptions& options) const {
-  const auto estimated = estimate_need(options, options_.image_cache_bytes_max);
-  if (!estimated) return estimated;
-  return measured_.corrected(model, *estimated);
-}
-
-// Corrects the reservations to the memory that the load really took.
-MemoryNeed ModelPool::correct(const RegisteredModel& model, const MemoryNeed& need, const engine::LoadedWorkers& loaded,
-                              Reservation& contexts) {
-  constexpr double kFar = 0.1;
-  MemoryNeed taken = need;
-  taken.weights = loaded.weight_bytes + need.projector;
-  taken.contexts = loaded.context_bytes + need.states + need.images;
-  {
-    const MutexLock lock(mutex_);
-    Resident& resident = residents_.at(model.card.name);
-    if (!resident.weights) resident.weights_held.correct(taken.weights);  // The reservation of kept weights is already exact.
-    resident.context_bytes = taken.contexts;
-  }
-  contexts.correct(taken.contexts);
-  const auto estimated = static_cast<double>(need.weights + need.contexts);
-  const double off = static_cast<double>(taken.weights + taken.contexts) / estimated - 1;
-  if (std::abs(off) > kFar) {
-    log_info("memory: model {} takes {} for weights and {} for contexts, {:+.0f} % compared with the estimate", model.card.name,
-             readable_bytes(taken.weights), readable_bytes(taken.contexts), 100 * off);
-  }
-  if (governor_.excess(kHostMemory) > 0) {
-    const MutexLock eviction_lock(eviction_mutex_);
-    warm_.give_back_unused(governor_.excess(kHostMemory));
-  }
-  return taken;
-}
 
 ModelPool::ModelPool(PoolOptions options, std::shared_ptr<const ModelRegistry> registry, const Clock& clock)
     : options_(std::move(options)),
@@ -132,8 +90,6 @@ std::expected<std::size_t, std::vector<std::string>> ModelPool::reload() {
   return registry_->models().size();
 }
 
-// --- Loads
-
 void ModelPool::start(engine::WorkerHost& host) {
   host_ = &host;
   holds_.start(host);
@@ -149,236 +105,6 @@ void ModelPool::start(engine::WorkerHost& host) {
   });
 }
 
-void ModelPool::load(const std::string& model) {
-  UMA_CHECK(host_ != nullptr);
-  const auto begun = contain([&]() -> Expected<Unit> {
-    const MutexLock lock(mutex_);
-    if (is_stopped_) return Unit{};
-    std::unique_ptr<Load>& load = loads_[model];
-    // The host knows the end of the last load, so its thread is ending.
-    load = std::make_unique<Load>();
-    load->number = ++last_load_;
-    load->thread = std::jthread([this, model, mine = load.get()] {
-      set_thread_name("uma-load");
-      host_->on_load_progress(model, 0);
-      auto loaded = contain([&] { return load_now(model, *mine); });
-      if (!loaded) {
-        log_warning("model   {}: {}", model, loaded.error().message);
-        if (const auto found = registry()->find(model))
-          loaded.error().message = without_folders(loaded.error().message, **found);
-      }
-      host_->on_loaded(model, std::move(loaded));
-    });
-    return Unit{};
-  });
-  if (!begun) host_->on_loaded(model, std::unexpected(begun.error()));  // The load's thread could not be started.
-}
-
-Expected<engine::LoadedWorkers> ModelPool::load_now(const std::string& model, Load& load) {
-  const TimePoint began = clock_.now();
-  const auto known = registry();
-  const auto found = known->find(model);
-  if (!found) return std::unexpected(found.error());
-  const RegisteredModel& registered = **found;
-  if (!registered.problem.empty()) return fail(ErrorCode::model_load, registered.problem);
-  auto options = options_.prepare(registered);
-  if (!options) return std::unexpected(options.error());
-  if (options_.guard != nullptr) {
-    const auto checked = options_.guard->check(*options, [&load] { return load.is_cancelled.load(); });
-    if (!checked) return std::unexpected(checked.error());
-  }
-  const auto measure = [&] {
-    const GuardedLoad guarded(options_.guard, *options, false);
-    return need_of(registered, *options);
-  };
-  auto need = measure();
-  if (!need) return std::unexpected(need.error());
-
-  const MemoryNeed all = *need;
-  auto held = acquire(registered, *need, options->weights, load);
-  if (!held && load.is_refused && options->lanes) {
-    options->lanes = false;
-    need = measure();
-    if (!need) return std::unexpected(need.error());
-    held = acquire(registered, *need, options->weights, load);
-    if (held)
-      log_warning("memory: too short for a second context of model {}: long prompts are computed between the tokens of streams",
-                  model);
-  }
-  if (!held) return std::unexpected(held.error());
-  if (need->states < all.states) {
-    log_warning(
-        "memory: too short for the longest state of model {}: the KV of long conversations may be dropped when they leave its "
-        "contexts",
-        model);
-  }
-  const bool had_weights = options->weights != nullptr;
-  if (options->weights == nullptr) {
-    log_info("loading {}{}{}", options->path, options->draft_path.empty() ? "" : " with the draft model ", options->draft_path);
-  }
-  Expected<engine::LoadedWorkers> loaded;
-  {
-    const GuardedLoad guarded(options_.guard, *options, true);
-    loaded = load_beside_streams(*options, [&](double progress) {
-      host_->on_load_progress(model, progress);
-      return !load.is_cancelled.load();
-    });
-  }
-  if (!loaded) {
-    options->weights.reset();
-    (void)take_resident(model);  // Freed before its reservation.
-    held->release();
-    give_back_free_memory();
-    const MutexLock eviction_lock(eviction_mutex_);
-    warm_.update(under_way_bytes());
-    const MutexLock lock(mutex_);
-    ++changes_;
-    changed_.notify_all();
-    return loaded;
-  }
-  const MemoryNeed taken = correct(registered, *need, *loaded, *held);
-  if (*need == all) measured_.note(registered, all, taken);
-  const MutexLock lock(mutex_);
-  Resident& resident = residents_.at(model);
-  resident.is_loading = false;
-  log_loaded(model, *loaded, options->context);
-  loads_total_.add();
-  if (!had_weights) resident.load_ms = to_ms(clock_.now() - began);
-  // Replicated weights are released with their workers.
-  if (loaded->copies == 1) resident.weights = loaded->model;
-  resident.loaded_at = clock_.now();
-  resident.workers = resident.workers_first = options->workers;
-  resident.is_serving = true;
-  loaded->reservation = std::make_shared<Reservation>(std::move(*held));
-  return loaded;
-}
-
-// Removes and returns the resident of a model.
-ModelPool::Resident ModelPool::take_resident(const std::string& model) {
-  const MutexLock lock(mutex_);
-  const auto found = residents_.find(model);
-  if (found == residents_.end()) return {};
-  Resident taken = std::move(found->second);
-  residents_.erase(found);
-  return taken;
-}
-
-// State of a load that waits for memory.
-struct ModelPool::LoadWait {
-  BackgroundHold hold;
-  bool is_told = false;            // The host was informed.
-  std::uint64_t bytes = 0;         // Bytes that it waits for.
-  std::uint64_t changes_seen = 0;  // Later changes may have freed memory.
-};
-
-// Tries once to reserve the memory of a load, evicting if that is necessary and possible. Returns the reservation of the
-// contexts; the resident has that of the weights. Returns nullopt if the load has to wait. `weights` are the kept weights, if
-// they still exist. If the model and its contexts fit, but not the longest state, that state is removed from `need`.
-Expected<std::optional<Reservation>> ModelPool::try_acquire(const RegisteredModel& registered, MemoryNeed& need,
-                                                            std::shared_ptr<const llm::Model>& weights, Load& load,
-                                                            LoadWait& wait) {
-  const std::string& model = registered.card.name;
-  const MutexLock eviction_lock(eviction_mutex_);
-  for (;;) {
-    if (auto may = look_for_kept_weights(registered, weights, load, wait); !may) return std::unexpected(may.error());
-    const Claim whole{.model = model, .kind = MemoryKind::weights, .bytes = need.contexts + (weights ? 0 : need.weights)};
-    wait.bytes = whole.bytes;
-    update_governor();
-    warm_.give_back_unused(governor_.shortage(whole));
-    if (auto all = governor_.reserve(whole)) {
-      Reservation contexts = begin_load(registered, need, weights != nullptr, std::move(*all), load);
-      warm_.update(under_way_bytes());
-      return contexts;
-    }
-    const std::vector<engine::ModelUsage> usages = host_->usage();
-    const engine::ModelUsage own = usage_of(usages, model);
-    const bool is_background = own.waiting > 0 && own.waiting == own.background_waiting;
-    const EvictionOptions options{.min_loaded = options_.min_loaded, .is_background = is_background};
-    const std::vector<ModelView> now = views(model, usages);
-    EvictionPlan plan = plan_evictions(governor_.shortage(whole), now, options);
-    if (plan.outcome == Outcome::refuse && need.states > 0) {
-      need.contexts -= std::exchange(need.states, 0);
-      continue;
-    }
-    // A wait is decided and logged only once.
-    if (plan.outcome != Outcome::wait || !wait.is_told) plan = governor_.decide(whole, now, options, clock_.unix_s());
-    if (plan.outcome == Outcome::refuse) return std::unexpected(refuse(model, whole.bytes, load));
-    if (plan.outcome == Outcome::fits) {
-      const bool done = std::ranges::all_of(plan.steps, [this](const EvictionStep& step) { return take(step); });
-      if (done) continue;
-    }
-    wait.hold.add(plan.holds);
-    weights.reset();  // Lets others use their memory meanwhile.
-    return std::nullopt;
-  }
-}
-
-// Finds the kept weights again after a wait. They may have been unloaded, and the name may mean another file now. Errors: the
-// load was cancelled. Requires eviction_mutex_.
-Expected<Unit> ModelPool::look_for_kept_weights(const RegisteredModel& registered, std::shared_ptr<const llm::Model>& weights,
-                                                Load& load, LoadWait& wait) {
-  bool is_of_another_file = false;
-  {
-    const MutexLock lock(mutex_);
-    if (is_stopped_ || load.is_cancelled.load()) {
-      load.is_waiting = false;
-      return fail(ErrorCode::model_load, "the load was cancelled");
-    }
-    wait.changes_seen = changes_;
-    const auto kept = residents_.find(registered.card.name);
-    is_of_another_file = kept != residents_.end() && kept->second.file != registered.file;
-    weights = kept == residents_.end() || is_of_another_file ? nullptr : kept->second.weights;
-  }
-  if (is_of_another_file) (void)take_resident(registered.card.name);
-  return Unit{};
-}
-
-// Makes the model a resident. Returns the reservation of its contexts.
-Reservation ModelPool::begin_load(const RegisteredModel& registered, const MemoryNeed& need, bool has_weights, Reservation all,
-                                  Load& load) {
-  Reservation contexts = all.split(MemoryKind::context, need.contexts);
-  const MutexLock lock(mutex_);
-  Resident& resident = residents_[registered.card.name];
-  if (!has_weights) resident.weights_held = std::move(all);
-  resident.file = registered.file;
-  resident.context_bytes = need.contexts;
-  resident.state_bytes = need.states / need.workers;
-  resident.further_bytes = 0;
-  resident.is_loading = true;
-  load.is_waiting = false;
-  return contexts;
-}
-
-Error ModelPool::refuse(const std::string& model, std::uint64_t bytes, Load& load) {
-  const PlaceUse place = governor_.use().front();
-  const MutexLock lock(mutex_);
-  load.is_waiting = false;
-  load.is_refused = true;
-  return {ErrorCode::model_load,
-          std::format("model \"{}\" needs {} of memory, but the limit is {}: {}", model, readable_bytes(bytes),
-                      readable_bytes(place.usable), "use a smaller --n-ctx or a smaller model")};
-}
-
-// Repeats try_acquire() until there is memory. Errors: E_MODEL_002 with the numbers.
-Expected<Reservation> ModelPool::acquire(const RegisteredModel& registered, MemoryNeed& need,
-                                         std::shared_ptr<const llm::Model>& weights, Load& load) {
-  LoadWait wait{.hold = BackgroundHold(holds_)};
-  for (;;) {
-    auto contexts = try_acquire(registered, need, weights, load, wait);
-    if (!contexts) return std::unexpected(contexts.error());
-    if (*contexts) {
-      if (wait.is_told) host_->on_load_queued(registered.card.name, 0);
-      return std::move(**contexts);
-    }
-    if (!std::exchange(wait.is_told, true)) host_->on_load_queued(registered.card.name, wait.bytes);
-    const MutexLock lock(mutex_);
-    load.is_waiting = true;
-    if (changes_ == wait.changes_seen && !is_stopped_) {
-      changed_.wait_until(mutex_, std::chrono::steady_clock::now() + kLookAgain);
-    }
-  }
-}
-
 // --- Further workers
 
 void ModelPool::report_backlog(const std::string& model) {
@@ -390,7 +116,7 @@ void ModelPool::report_backlog(const std::string& model) {
 // evicted. Requires eviction_mutex_.
 void ModelPool::grow(const std::string& model) {
   const std::vector<engine::ModelUsage> usages = host_->usage();
-  const engine::ModelUsage usage = usage_of(usages, model);
+  const engine::ModelUsage usage = engine::usage_of(usages, model);
   if (!usage.is_loaded || usage.queued == 0) return;
   const auto known = registry();
   const auto found = known->find(model);
@@ -506,7 +232,7 @@ std::vector<ModelView> ModelPool::views(const std::string& asking, std::span<con
       view.is_pinned = (*found)->card.is_pinned;
       view.weight = (*found)->card.weight;
     }
-    const engine::ModelUsage usage = usage_of(usages, name);
+    const engine::ModelUsage usage = engine::usage_of(usages, name);
     view.is_loading = resident.is_loading;
     view.is_held = holds_.contain(name);
     view.sequences_active = static_cast<std::int32_t>(usage.uses);

@@ -4,6 +4,9 @@
 //
 // Thread rule: the engine's router calls load(), unload() and cancel_load(), which never block; the pool's own threads may wait
 // for the router. Therefore no lock that these three functions take is held while the host is called.
+//
+// The class is large because loading, evicting and growing change the same residents under the same two locks; what needs no lock
+// is elsewhere: plan_evictions(), MemoryNeed, BackgroundHolds, WarmMemory.
 #pragma once
 
 #include <atomic>
@@ -113,6 +116,7 @@ class ModelPool final : public engine::WorkerSource {
   [[nodiscard]] Reservation begin_load(const RegisteredModel& model, const MemoryNeed& need, bool has_weights, Reservation all,
                                        Load& load);
   [[nodiscard]] Error refuse(const std::string& model, std::uint64_t bytes, Load& load);
+  void drop_failed_load(const std::string& model, Reservation contexts);
   [[nodiscard]] Resident take_resident(const std::string& model);
   [[nodiscard]] std::vector<ModelView> views(const std::string& asking, std::span<const engine::ModelUsage> usages) const;
   [[nodiscard]] bool take(const EvictionStep& step);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "llm/gguf_files.h"
 #include "pool/card_file.h"
 
 namespace uma::pool {

@@ -1,12 +1,94 @@
 #include "sched/plan_batch.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace uma::sched {
 namespace {
 
 constexpr double kFirst = -1e12;  // Ranks of prompts whose first token is due.
 constexpr double kLast = 4e12;
+
+// A prompt that waits for its tokens to be computed.
+struct Candidate {
+  const SequenceView* view;
+  double rank;  // A smaller rank goes first.
+};
+
+std::vector<Candidate> ranked_prompts(std::span<const SequenceView> sequences, const StepModel& model) {
+  std::vector<Candidate> waiting;
+  for (const SequenceView& view : sequences) {
+    if (!view.decodes) waiting.push_back({&view, prefill_rank(view, model)});
+  }
+  std::ranges::stable_sort(waiting, {}, &Candidate::rank);
+  return waiting;
+}
+
+// Adds the decoding sequences of one class and returns `decode` with their rows. `may_yield`: those that do not fit into the
+// tick are left out.
+StepShape plan_decoding(std::span<const SequenceView> sequences, bool background, bool may_yield, const StepModel& model,
+                        const BatchLimits& limits, StepShape decode, BatchPlan& plan) {
+  for (const SequenceView& view : sequences) {
+    if (!view.decodes || view.is_background != background) continue;
+    if (static_cast<std::int32_t>(plan.decode.size()) == limits.rows_max) return decode;
+    StepShape with = decode;
+    with.add_decode(view.cached_tokens);
+    if (may_yield && model.guarded_ms(with) > limits.tick_ms) return decode;
+    plan.decode.push_back({view.index, view.slot, 1});
+    decode = with;
+  }
+  return decode;
+}
+
+// Divides the prompts at the fixed grid: BatchLimits::fixed_grid. Short prompts may share a call: the library computes their
+// rows one by one.
+void plan_on_grid(std::span<const Candidate> waiting, std::int32_t rows_left, std::int32_t rows_max, BatchPlan& plan) {
+  const auto is_short = [](const SequenceView& view) {
+    return view.pending_tokens < kFastChunk && view.cached_tokens + view.pending_tokens <= kDividedCells;
+  };
+  std::int32_t rows_planned = 0;
+  for (const Candidate& candidate : waiting) {
+    const SequenceView& view = *candidate.view;
+    if (rows_planned > 0 && (!is_short(view) || rows_planned + view.pending_tokens > rows_left)) continue;
+    const std::int32_t rows = std::min(grid_rows(view.pending_tokens, rows_left), rows_max);
+    plan.prefill.push_back({view.index, view.slot, rows});
+    rows_planned += rows;
+    if (!is_short(view)) return;
+  }
+}
+
+// Fills the tick with the prompts in their order, at most `rows_left` rows beside `decode`. Whole prompts may take longer than
+// a tick as long as no one decodes.
+void plan_prompts(std::span<const Candidate> waiting, const StepModel& model, const BatchLimits& limits, double tick_ms,
+                  const StepShape& decode, std::int32_t rows_left, std::int32_t rows_max, BatchPlan& plan) {
+  StepShape prefill;
+  bool completes_prompts = plan.decode.empty() && model.prefill_tokens_per_ms() > 0;
+  for (const Candidate& candidate : waiting) {
+    // An interactive prompt's first token does not wait for background ones in the same call.
+    if (candidate.rank > kLast / 2 && waiting.front().rank <= kLast / 2 && !plan.prefill.empty()) return;
+    const std::int32_t pending = candidate.view->pending_tokens;
+    const std::int32_t cached = candidate.view->cached_tokens;
+    StepShape whole = prefill;
+    whole.add_chunk(pending, cached);
+    completes_prompts =
+        completes_prompts && whole.prefill_rows <= rows_max && model.predict_ms(whole) <= limits.whole_prompts_ms;
+    std::int32_t rows = pending;
+    if (!completes_prompts) {
+      const std::int32_t rows_allowed = std::min(rows_left, pending);
+      if (rows_allowed <= 0) return;
+      rows = model.rows_within(tick_ms, cached, rows_allowed, decode, prefill);
+      const bool is_late_anyway = rows == 0 && plan.prefill.empty();
+      if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
+      if (rows == 0) return;
+      // A separate call for a short remainder would cost more than its rows do here.
+      const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;
+      if (is_short && (is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms)) rows = pending;
+    }
+    plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
+    prefill.add_chunk(rows, cached);
+    rows_left -= rows;
+  }
+}
 
 }  // namespace
 
@@ -35,84 +117,22 @@ double prefill_rank(const SequenceView& view, const StepModel& model) {
 void plan_batch(std::span<const SequenceView> sequences, const StepModel& model, const BatchLimits& limits, ChunkSize& chunk,
                 BatchPlan& plan) {
   plan.clear();
-  StepShape decode;
-  const auto add_decoding = [&](bool background, bool may_yield) {
-    for (const SequenceView& view : sequences) {
-      if (!view.decodes || view.is_background != background) continue;
-      if (static_cast<std::int32_t>(plan.decode.size()) == limits.rows_max) return;
-      StepShape with = decode;
-      with.add_decode(view.cached_tokens);
-      if (may_yield && model.guarded_ms(with) > limits.tick_ms) return;
-      plan.decode.push_back({view.index, view.slot, 1});
-      decode = with;
-    }
-  };
-  add_decoding(false, false);
-  add_decoding(true, !plan.decode.empty() && !limits.serves_background);
+  StepShape decode = plan_decoding(sequences, false, false, model, limits, {}, plan);
+  const bool background_yields = !plan.decode.empty() && !limits.serves_background;
+  decode = plan_decoding(sequences, true, background_yields, model, limits, decode, plan);
 
-  const bool someone_decodes = !plan.decode.empty();
-  const double tick_ms = someone_decodes ? limits.tick_ms : limits.prefill_tick_ms;
-  const std::int32_t rows_max = std::min(limits.rows_max, limits.ubatch_rows);
-
-  struct Candidate {
-    const SequenceView* view;
-    double rank;  // A smaller rank goes first.
-  };
-  std::vector<Candidate> waiting;
-  for (const SequenceView& view : sequences) {
-    if (view.decodes) continue;
-    waiting.push_back({&view, prefill_rank(view, model)});
-  }
-  std::ranges::stable_sort(waiting, {}, &Candidate::rank);
-
-  std::int32_t rows_left = 0;
-  if (!waiting.empty()) {
+  if (const std::vector<Candidate> waiting = ranked_prompts(sequences, model); !waiting.empty()) {
+    const bool someone_decodes = !plan.decode.empty();
+    const double tick_ms = someone_decodes ? limits.tick_ms : limits.prefill_tick_ms;
+    const std::int32_t rows_max = std::min(limits.rows_max, limits.ubatch_rows);
     const std::int32_t fitting = model.rows_within(tick_ms, waiting.front().view->cached_tokens, rows_max, decode);
-    rows_left = std::max(fitting, std::min(kPrefillChunkMin, rows_max));
+    std::int32_t rows_left = std::max(fitting, std::min(kPrefillChunkMin, rows_max));
     if (someone_decodes) rows_left = chunk.follow(rows_left);
-  }
-  StepShape prefill;
-  bool completes_prompts = !someone_decodes && model.prefill_tokens_per_ms() > 0;
-  if (limits.fixed_grid && !waiting.empty()) {
-    // Short prompts may share a call: the library computes their rows one by one.
-    const auto is_short = [](const SequenceView& view) {
-      return view.pending_tokens < kFastChunk && view.cached_tokens + view.pending_tokens <= kDividedCells;
-    };
-    std::int32_t rows_planned = 0;
-    for (const Candidate& candidate : waiting) {
-      const SequenceView& view = *candidate.view;
-      if (rows_planned > 0 && (!is_short(view) || rows_planned + view.pending_tokens > rows_left)) continue;
-      const std::int32_t rows = std::min(grid_rows(view.pending_tokens, rows_left), rows_max);
-      plan.prefill.push_back({view.index, view.slot, rows});
-      rows_planned += rows;
-      if (!is_short(view)) break;
+    if (limits.fixed_grid) {
+      plan_on_grid(waiting, rows_left, rows_max, plan);
+    } else {
+      plan_prompts(waiting, model, limits, tick_ms, decode, rows_left, rows_max, plan);
     }
-    waiting.clear();
-  }
-  for (const Candidate& candidate : waiting) {
-    // An interactive prompt's first token does not wait for background ones in the same call.
-    if (candidate.rank > kLast / 2 && waiting.front().rank <= kLast / 2 && !plan.prefill.empty()) break;
-    const std::int32_t pending = candidate.view->pending_tokens;
-    const std::int32_t cached = candidate.view->cached_tokens;
-    StepShape whole = prefill;
-    whole.add_chunk(pending, cached);
-    completes_prompts =
-        completes_prompts && whole.prefill_rows <= rows_max && model.predict_ms(whole) <= limits.whole_prompts_ms;
-    std::int32_t rows = pending;
-    if (!completes_prompts) {
-      const std::int32_t rows_allowed = std::min(rows_left, pending);
-      if (rows_allowed <= 0) break;
-      rows = model.rows_within(tick_ms, cached, rows_allowed, decode, prefill);
-      const bool is_late_anyway = rows == 0 && plan.prefill.empty();
-      if (is_late_anyway) rows = std::min(kPrefillChunkMin, rows_allowed);
-      if (rows == 0) break;
-      // A separate call for a short remainder would cost more than its rows do here.
-      const bool is_short = pending - rows < kPrefillChunkMin && whole.prefill_rows <= rows_max;
-      if (is_short && (is_late_anyway || model.guarded_ms(decode, whole) <= tick_ms)) rows = pending;
-    }
-    plan.prefill.push_back({candidate.view->index, candidate.view->slot, rows});
-    prefill.add_chunk(rows, cached);
-    rows_left -= rows;
   }
 
   std::ranges::sort(plan.decode, {}, &PlanRow::slot);

@@ -109,7 +109,6 @@ bool is_empty(const StepShape& shape) {
 }  // namespace
 
 // --- StepShape
-// ------------------------------------------------------------------------------------------------------------------
 
 void StepShape::add_decode(std::int64_t cached, std::int32_t drafts) {
   decode_rows += 1;
@@ -129,7 +128,6 @@ void StepShape::add_chunk(std::int32_t rows, std::int64_t cached) {
 }
 
 // --- CallCost
-// -------------------------------------------------------------------------------------------------------------------
 
 double CallCost::predict_ms(const Terms& terms) const {
   return dot(coefficients_, terms);
@@ -281,7 +279,6 @@ void CallCost::assume(const CallCost& other, double factor) {
 }
 
 // --- StepModel
-// ------------------------------------------------------------------------------------------------------------------
 
 StepModel::Costs::Costs(std::int32_t threads_count)
     : threads(threads_count), decode(kDecodeProfile), prefill(kPrefillProfile) {}

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "core/event.h"
+#include "wire/response_ids.h"
 #include "wire/response_writer.h"
-#include "wire/responses_codec.h"
 
 namespace uma::wire {
 

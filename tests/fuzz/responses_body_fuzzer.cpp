@@ -16,7 +16,9 @@
 #include "kv/record_check.h"
 #include "wire/openai_codec.h"
 #include "wire/request_codec.h"
-#include "wire/responses_codec.h"
+#include "wire/response_ids.h"
+#include "wire/responses_decoder.h"
+#include "wire/stored_responses.h"
 #include "wire_checks.h"
 
 namespace {

@@ -44,7 +44,6 @@ class SchedulingSim::Sink final : public EventSink {
 };
 
 // --- The world
-// -----------------------------------------------------------------------------------------------------------------
 
 std::int32_t SchedulingSim::between(std::int32_t low, std::int32_t high) {
   return low + static_cast<std::int32_t>(random_.next_below(static_cast<std::uint64_t>(high - low) + 1));
@@ -234,7 +233,6 @@ void SchedulingSim::pump() {
 }
 
 // --- What happens
-// ------------------------------------------------------------------------------------------------------------
 
 void SchedulingSim::arrive(Request& request) {
   request.received = timeline_.now();
@@ -433,7 +431,6 @@ void SchedulingSim::note_end(Request& request) {
 }
 
 // --- Fairness
-// ----------------------------------------------------------------------------------------------------------------
 
 // The counters of two waiting groups stay together, or approach each other: the next slot goes to the smaller counter. Running
 // work continues, so the counters may differ by the content of the slots and by one request.
@@ -484,7 +481,6 @@ void SchedulingSim::update_contests() {
 }
 
 // --- First tokens
-// ------------------------------------------------------------------------------------------------------------
 
 double SchedulingSim::decode_full_ms() const {
   const std::int32_t slots = machine_options_.model.sequences;

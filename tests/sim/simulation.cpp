@@ -31,7 +31,6 @@ std::string text_of(std::span<const Token> tokens) {
 }  // namespace
 
 // --- The catalog
-// ----------------------------------------------------------------------------------------------------------------
 
 void SlowCatalog::commit(kv::RecordPtr record, kv::RecordPtr before, Done done) {
   if (throws()) throw std::bad_alloc();
@@ -79,7 +78,6 @@ bool SlowCatalog::answer_one(bool with_failure) {
 }
 
 // --- A client's stream
-// ----------------------------------------------------------------------------------------------------------
 
 // Checks a stream from the client's view: one terminal event, nothing after it, and the tokens that the model generates after
 // the chain.
@@ -303,7 +301,6 @@ class Simulation::ResponseSink final : public EventSink {
 };
 
 // --- The machine
-// ----------------------------------------------------------------------------------------------------------------
 
 Simulation::Simulation(std::uint64_t seed) : random_(seed) {
   model_options_.sequences = 2 + static_cast<std::int32_t>(random_.next_below(3));
@@ -604,7 +601,6 @@ void Simulation::check_session_texts() {
 }
 
 // --- The clients
-// ----------------------------------------------------------------------------------------------------------------
 
 template <class T>
 Reply<T> Simulation::expect_reply(std::move_only_function<void(Expected<T>)> then) {

@@ -15,7 +15,7 @@ constexpr double kKeepsMs = 2000;  // how long a sequence keeps its slot that wa
 
 // Whether the sequence is interactive, or a background one that has waited for long enough.
 bool is_urgent(const Sequence& sequence, TimePoint now) {
-  return !sequence.job.is_background || to_ms(now - sequence.waits_since) >= sched::kBackgroundWaitMaxMs;
+  return !sequence.job.is_background || to_ms(now - sequence.times.waits_since) >= sched::kBackgroundWaitMaxMs;
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ Admission::Outcome Admission::try_to_place(Sequence& next, TimePoint now) {
   if (next.waits_for != RequestId{}) return Outcome::waits;
   const bool was_urgent = is_urgent(next, now);
   if (!placement_.place(next, hit, now)) return Outcome::no_slot;
-  if (was_urgent) next.keeps_until = now + from_ms(kKeepsMs);
+  if (was_urgent) next.times.keeps_until = now + from_ms(kKeepsMs);
   return Outcome::placed;
 }
 
@@ -112,8 +112,8 @@ bool Admission::waits_for_another(Sequence& sequence) const {
 }
 
 void Admission::begin_fetch(Sequence& sequence, const PrefixHit& hit) {
-  sequence.fetching_since = parts_.clock.now();
-  sequence.snapshot_is_own = hit.stored.is_own;
+  sequence.resume.reading_since = parts_.clock.now();
+  sequence.resume.is_own = hit.stored.is_own;
   parts_.options.store->fetch(
       hit.stored.id, [inbox = parts_.inbox, id = sequence.job.id, state = hit.stored.id](Expected<kv::SnapshotPtr> snapshot) {
         inbox->push(FetchReport{.id = id, .state = state, .snapshot = std::move(snapshot)});
@@ -124,12 +124,12 @@ void Admission::accept_fetched(FetchReport report) {
   Sequence* found = parts_.sequences.find(report.id);
   if (found == nullptr || !found->is_fetching()) return;
   Sequence& sequence = *found;
-  sequence.snapshot_ms = to_ms(parts_.clock.now() - std::exchange(sequence.fetching_since, {}));
+  sequence.resume.read_ms = to_ms(parts_.clock.now() - std::exchange(sequence.resume.reading_since, {}));
   if (report.snapshot) {
-    sequence.snapshot = std::move(*report.snapshot);
-    sequence.snapshot_id = report.state;
+    sequence.resume.snapshot = std::move(*report.snapshot);
+    sequence.resume.id = report.state;
   } else {
-    sequence.is_refused = true;
+    sequence.resume.is_refused = true;
     log_warning("request {}: its stored state cannot be used and its tokens are computed again: {}", sequence.job.id.value,
                 report.snapshot.error().message);
   }

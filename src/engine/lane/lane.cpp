@@ -174,7 +174,7 @@ void Lane::add_sequence(GenerationJob job) {
   UMA_CHECK(shortest_length(job.droppable, size_of(job.tokens)) < shape().sequence_cells_max);
   const std::span<const Token> banned = job.sampling.ignore_eos ? parts_.vocab.end_of_generation() : std::span<const Token>();
   auto sequence = std::make_unique<Sequence>(std::move(job), parts_.vocab, banned);
-  sequence->waits_since = clock_.now();
+  sequence->times.waits_since = clock_.now();
   stats_->requests_total.add();
   shares_.enter(sequence->job.flow);
   sequences_.add(std::move(sequence));

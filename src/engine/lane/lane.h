@@ -1,6 +1,7 @@
 // One context and everything that runs in it: the executor of continuous batching. Only the lane touches its context; other
 // threads send it commands. A thread is a loop around step(): commands, deadlines, admission, restores, plan, run. Each part
-// owns one thing; a part uses parts that are declared before it.
+// owns one thing; a part uses parts that are declared before it:
+// the members are these parts, hence their number.
 //
 // Invariants, checked by check_invariants() and by the simulator after every step: those of SlotTable; (1) every posted job
 // gets exactly one result; (2) a sequence whose prompt is offloaded keeps its slot and is in no plan.

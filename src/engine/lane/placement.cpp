@@ -71,8 +71,8 @@ bool Placement::place(Sequence& sequence, PrefixHit hit, TimePoint now) {
     store->expect(size.piece_bytes, size.pieces);
   }
   if (!sequence.was_placed()) write_receipt(sequence, hit, had_tokens);
-  sequence.snapshot.reset();
-  sequence.placed_at = now;
+  sequence.resume.snapshot.reset();
+  sequence.times.placed = now;
   log_debug("request {} session {} seq {}: placed with {} of {} tokens cached, {} to restore", sequence.job.id.value,
             log_name(sequence.job.session), *index, slot.tokens.size(), sequence.chain.size(),
             sequence.restoring ? sequence.restoring->tokens_wanted : 0);
@@ -94,7 +94,7 @@ void Placement::enter_slot(Sequence& sequence, std::size_t index) {
   parts_.stats.queue_depth.add(-1);
   if (sequence.is_swapped_out()) {
     parts_.stats.swapped_sequences.add(-1);
-    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.snapshot->bytes()));
+    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
 }
 
@@ -110,10 +110,10 @@ void Placement::fill_slot(Sequence& sequence, const PrefixHit& hit) {
     }
     case PrefixHit::Kind::snapshot:
       sequence.restoring = Restore{.report = std::nullopt,
-                                   .stored = sequence.snapshot,
-                                   .id = sequence.snapshot_id,
+                                   .stored = sequence.resume.snapshot,
+                                   .id = sequence.resume.id,
                                    .tokens_wanted = hit.tokens_count,
-                                   .ms = sequence.snapshot_ms};
+                                   .ms = sequence.resume.read_ms};
       return;
     case PrefixHit::Kind::store:
       (void)parts_.options.store->take(hit.stored.id);
@@ -157,7 +157,7 @@ void Placement::write_receipt(Sequence& sequence, const PrefixHit& hit, bool had
   usage.reused_tokens = sequence.restoring ? sequence.restoring->tokens_wanted : size_of(slot.tokens);
   usage.recomputed_tokens = usage.prompt_tokens - usage.reused_tokens;
   if (usage.reused_tokens == 0) {
-    usage.reuse_reason = sequence.is_refused ? "refused" : !is_session ? "one_shot" : had_tokens ? "diverged" : "not_cached";
+    usage.reuse_reason = sequence.resume.is_refused ? "refused" : !is_session ? "one_shot" : had_tokens ? "diverged" : "not_cached";
     return;
   }
   usage.tier = is_here ? Tier::hot : hit.kind == PrefixHit::Kind::snapshot ? Tier::cold : Tier::warm;

@@ -80,7 +80,7 @@ Sequence* Preemption::choose_background(TimePoint now) const {
   Sequence* blocked = nullptr;
   for (auto each = parts_.sequences.rbegin(); each != parts_.sequences.rend(); ++each) {
     Sequence& sequence = **each;
-    const bool may_go = sequence.is_running() && sequence.job.is_background && now >= sequence.keeps_until;
+    const bool may_go = sequence.is_running() && sequence.job.is_background && now >= sequence.times.keeps_until;
     if (may_go && !sequence.is_blocked()) return &sequence;
     if (may_go && blocked == nullptr) blocked = &sequence;
   }
@@ -92,12 +92,12 @@ void Preemption::swap_out(Sequence& sequence) {
   reuse_check_.end(sequence);
   if (sequence.is_unsound) return restart_unsound(sequence);  // its cells must not be reused
   kv::SnapshotPtr kept;
-  sequence.snapshot_id = 0;
+  sequence.resume.id = 0;
   if (sequence.restoring) {
     // The snapshot is complete, because no piece was loaded yet.
     Restore restore = std::move(*sequence.restoring);
     sequence.restoring.reset();
-    sequence.snapshot_id = restore.id;
+    sequence.resume.id = restore.id;
     kept = restore.report ? kv::share_snapshot(std::move(*restore.report->snapshot), parts_.pool) : std::move(restore.stored);
   } else if (const Slot& slot = parts_.slot_of(sequence); !slot.is_empty() && !slot.was_moved()) {
     kept = save(sequence);
@@ -119,16 +119,16 @@ kv::SnapshotPtr Preemption::save(Sequence& sequence) {
 }
 
 void Preemption::set_aside(Sequence& sequence, kv::SnapshotPtr snapshot) {
-  sequence.snapshot = std::move(snapshot);
+  sequence.resume.snapshot = std::move(snapshot);
   if (sequence.is_swapped_out()) {
     parts_.stats.swapped_sequences.add(1);
-    parts_.stats.swapped_bytes.add(static_cast<std::int64_t>(sequence.snapshot->bytes()));
+    parts_.stats.swapped_bytes.add(static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
   const TimePoint now = parts_.clock.now();
   parts_.slots.clear(sequence.slot);
   parts_.slots.release(sequence.slot, now);
   sequence.state = Sequence::State::waiting;
-  sequence.waits_since = now;
+  sequence.times.waits_since = now;
   parts_.sequences.set_reordered();
   parts_.stats.queue_depth.add(1);
   parts_.stats.preemptions_total.add();
@@ -176,7 +176,7 @@ void Preemption::restart_unsound(Sequence& sequence) {
         sequence, FinishReason::error,
         Error{ErrorCode::runtime_decode, "the model's logits are not finite: no token can be sampled from them"});
   }
-  sequence.is_recomputing = sequence.is_refused = true;
+  sequence.is_recomputing = sequence.resume.is_refused = true;
   set_aside(sequence, nullptr);
 }
 

@@ -194,75 +194,83 @@ void PrefillLane::run_chunk(Job& job) {
                                : std::min(job.tokens_done + std::min(chunk_rows(job), context_->shape().batch_rows_max),
                                           image::text_end(job.asked.images, job.tokens_done, length));
   const std::int32_t rows = end - job.tokens_done;
-  rows_.clear();
-  for (std::int32_t i = job.tokens_done; i < end && image == nullptr; ++i) {
-    rows_.push_back({.token = job.asked.tokens[static_cast<std::size_t>(i)],
-                     .position = i,
-                     .sequence = 0,
-                     .wants_logits = i + 1 == length});
-  }
-  TimePoint began;
-  TimePoint ended;
-  const auto status = [&] {
-    const InCall in_call(cores_);
-    // The library divides the cells of a single row among its threads (BatchRunner::needs_one_thread).
-    const bool is_lone_row = options_.is_reproducible && rows == 1;
-    if (const std::int32_t threads = is_lone_row ? 1 : cores_.prefill_threads(); threads != threads_) {
-      threads_ = threads;
-      context_->set_threads(threads);
-      step_model_.set_threads(threads);
-    }
-    cores_.set_prefill_call(threads_);
-    began = clock_.now();
-    if (job.began == TimePoint{}) job.began = began;
-    auto decoded = image == nullptr
-                       ? context_->decode(rows_, &interrupt_)
-                       : context_->decode_image(
-                             {.tokens = std::span<const Token>(job.asked.tokens)
-                                            .subspan(static_cast<std::size_t>(job.tokens_done), static_cast<std::size_t>(rows)),
-                              .values = image::rows_of(*image, job.tokens_done, end),
-                              .position = job.tokens_done,
-                              .sequence = 0,
-                              .is_causal = image->encoded->is_causal,
-                              .wants_logits = end == length},
-                             &interrupt_);
-    ended = clock_.now();
-    return decoded;
-  }();
-  const double ms = to_ms(ended - began - interrupt_.take_waited());
-  stats_.record_call_ended(ended, false);
+  const Call call = decode_chunk(job, image, end);
+  stats_.record_call_ended(call.ended, false);
   stats_.batch_calls_total.add();
   log_debug("prefill lane: {} rows at {} of request {} took {:.2f} ms on {} threads", rows, job.tokens_done, job.asked.id.value,
-            ms, threads_);
-  if (!status) return fail_job(job, status.error());
-  if (*status == llm::DecodeStatus::out_of_cells)
+            call.ms, threads_);
+  if (!call.status) return fail_job(job, call.status.error());
+  if (*call.status == llm::DecodeStatus::out_of_cells)
     return fail_job(job, {ErrorCode::runtime_decode, "the prefill context has no free cells for this prompt"});
-  if (*status == llm::DecodeStatus::interrupted) {
-    job.tokens_done = std::min(context_->sequence_length(0), length - 1);
-    if (const image::ImageRun* run = image::run_at(job.asked.images, job.tokens_done))
-      job.tokens_done = image::call_begin(*run, job.tokens_done);
-    if (context_->sequence_length(0) > job.tokens_done && !context_->truncate(0, job.tokens_done)) {
-      UMA_CHECK(context_->truncate(0, 0));
-      job.tokens_done = 0;
-    }
-    return;
-  }
-  sched::StepShape call;
-  call.add_chunk(rows, job.tokens_done);
-  step_model_.observe(call, ms);
-  const double kv_tokens = static_cast<double>(job.tokens_done + rows) * sched::attention_tiles(rows);
-  const double bytes = sched::bytes_of_call(options_.weights, rows, kv_tokens, context_->shape().kv_bytes_per_token);
-  stats_.record_bytes_moved(bytes, ms);
-  bandwidth_.charge(bytes, to_ms(began.time_since_epoch()));
-  stats_.prefill_call.record_ms(ms);
-  stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
-  job.tokens_done += rows;
+  if (*call.status == llm::DecodeStatus::interrupted) return keep_computed_rows(job);
+  record_chunk(job, rows, call);
+  job.tokens_done = end;
   if (job.tokens_done == length) {
     hand_over(job, rows - 1);
   } else {
     on_report_(
         {.id = job.asked.id, .tokens_done = job.tokens_done, .began = job.began, .snapshot = {}, .logits = {}, .error = {}});
   }
+}
+
+// Computes the tokens up to `end`, all of which are text, or all of the image.
+PrefillLane::Call PrefillLane::decode_chunk(Job& job, const image::ImageRun* image, std::int32_t end) {
+  const std::int32_t begin = job.tokens_done;
+  const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
+  const auto tokens =
+      std::span<const Token>(job.asked.tokens).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  rows_.clear();
+  for (std::int32_t i = begin; i < end && image == nullptr; ++i) {
+    rows_.push_back({.token = job.asked.tokens[static_cast<std::size_t>(i)],
+                     .position = i,
+                     .sequence = 0,
+                     .wants_logits = i + 1 == length});
+  }
+  const InCall in_call(cores_);
+  // The library divides the cells of a single row among its threads (BatchRunner::needs_one_thread).
+  const bool is_lone_row = options_.is_reproducible && end - begin == 1;
+  if (const std::int32_t threads = is_lone_row ? 1 : cores_.prefill_threads(); threads != threads_) {
+    threads_ = threads;
+    context_->set_threads(threads);
+    step_model_.set_threads(threads);
+  }
+  cores_.set_prefill_call(threads_);
+  const TimePoint began = clock_.now();
+  if (job.began == TimePoint{}) job.began = began;
+  auto status = image == nullptr ? context_->decode(rows_, &interrupt_)
+                                 : context_->decode_image({.tokens = tokens,
+                                                           .values = image::rows_of(*image, begin, end),
+                                                           .position = begin,
+                                                           .sequence = 0,
+                                                           .is_causal = image->encoded->is_causal,
+                                                           .wants_logits = end == length},
+                                                          &interrupt_);
+  const TimePoint ended = clock_.now();
+  return {.status = std::move(status), .began = began, .ended = ended, .ms = to_ms(ended - began - interrupt_.take_waited())};
+}
+
+// After an interrupted call: the job goes on behind the rows that were computed.
+void PrefillLane::keep_computed_rows(Job& job) {
+  const auto length = static_cast<std::int32_t>(job.asked.tokens.size());
+  job.tokens_done = std::min(context_->sequence_length(0), length - 1);
+  if (const image::ImageRun* run = image::run_at(job.asked.images, job.tokens_done))
+    job.tokens_done = image::call_begin(*run, job.tokens_done);
+  if (context_->sequence_length(0) > job.tokens_done && !context_->truncate(0, job.tokens_done)) {
+    UMA_CHECK(context_->truncate(0, 0));
+    job.tokens_done = 0;
+  }
+}
+
+void PrefillLane::record_chunk(const Job& job, std::int32_t rows, const Call& call) {
+  sched::StepShape shape;
+  shape.add_chunk(rows, job.tokens_done);
+  step_model_.observe(shape, call.ms);
+  const double kv_tokens = static_cast<double>(job.tokens_done + rows) * sched::attention_tiles(rows);
+  const double bytes = sched::bytes_of_call(options_.weights, rows, kv_tokens, context_->shape().kv_bytes_per_token);
+  stats_.record_bytes_moved(bytes, call.ms);
+  bandwidth_.charge(bytes, to_ms(call.began.time_since_epoch()));
+  stats_.prefill_call.record_ms(call.ms);
+  stats_.prompt_tokens_total.add(static_cast<std::uint64_t>(rows));
 }
 
 void PrefillLane::hand_over(Job& job, std::int32_t row) {

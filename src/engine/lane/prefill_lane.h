@@ -98,6 +98,13 @@ class PrefillLane {
     std::int32_t tokens_done = 0;  // in the context, or in its snapshot
     TimePoint began{};
   };
+  // A call of the library.
+  struct Call {
+    Expected<llm::DecodeStatus> status;
+    TimePoint began;
+    TimePoint ended;
+    double ms;  // without the waits for the streams' cores
+  };
 
   void take_commands();
   void forget(RequestId id);
@@ -107,6 +114,9 @@ class PrefillLane {
   void save_resident();
   void set_resident(Job* job);
   void run_chunk(Job& job);
+  [[nodiscard]] Call decode_chunk(Job& job, const image::ImageRun* image, std::int32_t end);
+  void keep_computed_rows(Job& job);
+  void record_chunk(const Job& job, std::int32_t rows, const Call& call);
   [[nodiscard]] std::int32_t chunk_rows(const Job& job) const;
   void hand_over(Job& job, std::int32_t row);
   void fail_job(Job& job, Error error);

@@ -39,7 +39,7 @@ bool PrefillOffload::offload(Sequence& sequence) {
                  .snapshot = std::nullopt,
                  .is_background = sequence.job.is_background,
                  .received = sequence.job.received,
-                 .placed = sequence.placed_at,
+                 .placed = sequence.times.placed,
                  .due = planner_.prompt_due(sequence)};
   // The reservation is used for the state of the beginning, of the interrupted prompt and of the result, one after another.
   auto reserved = parts_.pool.reserve(prompt_reservation_bytes(parts_.prefill->context().shape(), size_of(sequence.chain)));
@@ -98,7 +98,7 @@ void PrefillOffload::accept_prompt(Sequence& sequence, PrefillReport report) {
     return;
   }
   sampler_.sample_first(sequence, report.logits);
-  sequence.snapshot_id = 0;
+  sequence.resume.id = 0;
   if (sequence.is_running()) {
     preemption_.set_aside(sequence, kv::share_snapshot(std::move(*report.snapshot), parts_.pool));
   }

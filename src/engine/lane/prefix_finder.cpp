@@ -75,14 +75,14 @@ void PrefixFinder::consider_own_slot(Search& search) const {
 
 void PrefixFinder::consider_stored(Search& search) const {
   const Sequence& sequence = search.sequence();
-  if (const kv::SnapshotPtr& own = sequence.snapshot) {
+  if (const kv::SnapshotPtr& own = sequence.resume.snapshot) {
     PrefixHit hit{.kind = PrefixHit::Kind::snapshot, .tokens_count = search.usable(own->tokens)};
     hit.stored.tokens_stored = size_of(own->tokens);
-    hit.stored.is_own = sequence.snapshot_is_own;
+    hit.stored.is_own = sequence.resume.is_own;
     return search.consider(hit, parts_.transfer.load_ms(own->bytes()));
   }
   kv::StateStore* store = parts_.options.store;
-  if (store == nullptr || sequence.is_refused) return;
+  if (store == nullptr || sequence.resume.is_refused) return;
   const auto match = store->find(parts_.prefix_query_of(sequence), search.wanted());
   if (!match || match->tokens_count < kSharedMin) return;
   PrefixHit hit{.kind = PrefixHit::Kind::store, .tokens_count = match->tokens_count, .stored = *match};

@@ -64,17 +64,17 @@ void ReplySampler::push_token(Sequence& sequence, Token token, TimePoint now) {
 
 void ReplySampler::record_latency(Sequence& sequence, TimePoint now) {
   if (sequence.generated() == 1) {
-    sequence.first_token_at = now;
+    sequence.times.first_token = now;
     sequence.usage.ttft_ms = to_ms(now - sequence.job.received);
     parts_.stats.ttft.record_ms(sequence.usage.ttft_ms);
     if (const TimePoint due = targets_.first_token_due(sequence); due != kNever) count_slo(now <= due);
   } else {
-    const double gap_ms = to_ms(now - sequence.last_token_at);
+    const double gap_ms = to_ms(now - sequence.times.last_token);
     parts_.stats.inter_token.record_ms(gap_ms);
-    sequence.gap_ms = sequence.gap_ms == 0 ? gap_ms : sequence.gap_ms + (gap_ms - sequence.gap_ms) / 8;
+    sequence.times.gap_ms = sequence.times.gap_ms == 0 ? gap_ms : sequence.times.gap_ms + (gap_ms - sequence.times.gap_ms) / 8;
     count_slo(gap_ms <= targets_.tbt_ms(sequence));
   }
-  sequence.last_token_at = now;
+  sequence.times.last_token = now;
 }
 
 void ReplySampler::count_slo(bool is_met) {

@@ -84,7 +84,7 @@ void Restores::end(Sequence& sequence) {
   }
   if (!sequence.in_batch) sequence.usage.restore_ms = restore.ms;
   count_restored(sequence, restore);
-  parts_.transfer.observe_load(restore.stored->bytes(), restore.ms - sequence.snapshot_ms);
+  parts_.transfer.observe_load(restore.stored->bytes(), restore.ms - sequence.resume.read_ms);
   if (restore.id != 0) parts_.options.store->settle(restore.id, parts_.prefix_query_of(sequence));
   reuse_check_.begin(sequence, restore.id);
 }

@@ -37,7 +37,7 @@ void Sequence::count_recomputed() {
 }
 
 void Sequence::refuse_stored() {
-  is_refused = true;
+  resume.is_refused = true;
   if (!in_batch) count_recomputed();
 }
 

@@ -57,6 +57,26 @@ struct Draft {
   [[nodiscard]] sched::DraftControl& control() { return is_of_model ? model_control : ngram_control; }
 };
 
+// The state that a sequence resumes from when it gets a slot: its own state while it is swapped out, or a stored one that was
+// read for it.
+struct ResumePoint {
+  kv::SnapshotPtr snapshot;
+  kv::StateId id = 0;         // its id in the store; 0: it is not stored
+  bool is_own = false;        // it is the session's own state, not one with a common prefix
+  bool is_refused = false;    // a stored state could not be used, so the tokens are computed
+  double read_ms = 0;         // time of reading it
+  TimePoint reading_since{};  // set while it is being read; the sequence is not placed meanwhile
+};
+
+struct SequenceTimes {
+  TimePoint waits_since{};  // set while the sequence waits
+  TimePoint keeps_until{};  // a background sequence that has waited for long is not swapped out again until then
+  TimePoint placed{};
+  TimePoint first_token{};
+  TimePoint last_token{};
+  double gap_ms = 0;  // weighted mean of the time between tokens (1/8)
+};
+
 struct Sequence {
   enum class State : std::uint8_t { waiting, running, finished };
 
@@ -69,12 +89,12 @@ struct Sequence {
   [[nodiscard]] std::int32_t generated() const { return size_of(chain) - prompt_tokens; }
   // The token at a position of the chain, or of the draft behind it.
   [[nodiscard]] Token token_at(std::int32_t position) const;
-  [[nodiscard]] bool was_placed() const { return placed_at != TimePoint{}; }
-  [[nodiscard]] bool is_fetching() const { return fetching_since != TimePoint{}; }
+  [[nodiscard]] bool was_placed() const { return times.placed != TimePoint{}; }
+  [[nodiscard]] bool is_fetching() const { return resume.reading_since != TimePoint{}; }
   // Its prompt is offloaded, its state is being restored, or its reuse is being verified: it is in no plan.
   [[nodiscard]] bool is_blocked() const { return is_offloaded || restoring || is_verified; }
   // Its snapshot is the only copy of its state.
-  [[nodiscard]] bool is_swapped_out() const { return snapshot != nullptr && snapshot_id == 0; }
+  [[nodiscard]] bool is_swapped_out() const { return resume.snapshot != nullptr && resume.id == 0; }
   // The reused tokens count as computed, because they could not be used.
   void count_recomputed();
   // From now on no stored state is used for the sequence.
@@ -90,14 +110,7 @@ struct Sequence {
   Draft draft;
   State state = State::waiting;
   std::size_t slot = 0;  // valid while it runs
-  // The state that the sequence resumes from when it gets a slot: its own state while it is swapped out, or a stored one that
-  // was read for it.
-  kv::SnapshotPtr snapshot;
-  kv::StateId snapshot_id = 0;   // its id in the store; 0: it is not stored
-  bool snapshot_is_own = false;  // it is the session's own state, not one with a common prefix
-  double snapshot_ms = 0;        // time of reading it
-  TimePoint fetching_since{};    // since when a stored state is being read; the sequence is not placed meanwhile
-  bool is_refused = false;       // a stored state could not be used, so its tokens are computed
+  ResumePoint resume;
   Usage usage;
   bool in_batch = false;          // a batch with one of its tokens has begun
   bool has_rows = true;           // the next rows can be computed: no image among them waits to be encoded
@@ -110,12 +123,7 @@ struct Sequence {
   std::optional<Restore> restoring;
   RequestId waits_for{};  // the request that computes a common prefix for it
   std::int64_t position_reported = -1;
-  TimePoint waits_since{};  // set while it waits
-  TimePoint keeps_until{};  // a background sequence that has waited for long is not swapped out again until then
-  double gap_ms = 0;        // weighted mean of the time between its tokens (1/8)
-  TimePoint placed_at{};
-  TimePoint first_token_at{};
-  TimePoint last_token_at{};
+  SequenceTimes times;
 };
 
 using SequencePtr = std::unique_ptr<Sequence>;

@@ -26,14 +26,14 @@ void SequenceEnds::finish(Sequence& sequence, FinishReason reason, std::optional
 void SequenceEnds::leave_context(Sequence& sequence) {
   if (sequence.is_running()) {
     eviction_.leave(sequence);
-    const double service_ms = to_ms(parts_.clock.now() - sequence.placed_at);
+    const double service_ms = to_ms(parts_.clock.now() - sequence.times.placed);
     service_ms_ = service_ms_ == 0 ? service_ms : service_ms_ + (service_ms - service_ms_) / 8;
     return;
   }
   parts_.stats.queue_depth.add(-1);
   if (sequence.is_swapped_out()) {
     parts_.stats.swapped_sequences.add(-1);
-    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.snapshot->bytes()));
+    parts_.stats.swapped_bytes.add(-static_cast<std::int64_t>(sequence.resume.snapshot->bytes()));
   }
 }
 
@@ -45,7 +45,7 @@ GenerationResult SequenceEnds::result_of(Sequence& sequence, FinishReason reason
   usage.completion_tokens = generated;
   usage.reasoning_tokens = sequence.reply.reasoning_tokens();
   if (generated > 1) {
-    const double ms = to_ms(sequence.last_token_at - sequence.first_token_at);
+    const double ms = to_ms(sequence.times.last_token - sequence.times.first_token);
     if (ms > 0) usage.tokens_per_s = (generated - 1) * 1000.0 / ms;
   }
   GenerationResult result{

@@ -37,7 +37,7 @@ void TickPlanner::build_views(TimePoint now) {
                       .decodes = pending == 1 && sequence.generated() > 0,
                       .is_background = sequence.job.is_background,
                       .waited_ms = to_ms(now - sequence.job.received),
-                      .placed_ms = to_ms(now - sequence.placed_at),
+                      .placed_ms = to_ms(now - sequence.times.placed),
                       .due_ms = time_left_ms(sequence, now)});
   }
 }
@@ -94,7 +94,7 @@ double TickPlanner::tick_target_ms() const {
     const Sequence& sequence = parts_.sequences.at(view.index);
     if (!view.decodes || sequence.job.is_background) continue;
     const double wanted_ms = targets_.tbt_ms(sequence);
-    target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
+    target_ms = std::min(target_ms, wanted_ms - std::clamp(sequence.times.gap_ms - wanted_ms, 0.0, wanted_ms / 2));
   }
   return target_ms != std::numeric_limits<double>::infinity() ? target_ms : targets_.default_tbt_ms();
 }

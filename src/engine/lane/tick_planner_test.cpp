@@ -183,9 +183,9 @@ TEST_F(TickPlannerAlone, ATickIsShorterForAStreamThatIsBehind) {
   Sequence& stream = add(20, 19, 3);
   planner_.build_views(clock_.now());
   EXPECT_EQ(planner_.tick_target_ms(), 40);
-  stream.gap_ms = 50;
+  stream.times.gap_ms = 50;
   EXPECT_EQ(planner_.tick_target_ms(), 30);
-  stream.gap_ms = 500;
+  stream.times.gap_ms = 500;
   EXPECT_EQ(planner_.tick_target_ms(), 20) << "by half at most";
   stream.job.is_background = true;
   EXPECT_EQ(planner_.tick_target_ms(), 40) << "nobody waits for it";

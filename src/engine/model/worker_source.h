@@ -2,10 +2,13 @@
 // memory comes from.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +53,12 @@ struct ModelUsage {
   double idle_s = 0;                    // time since the last use
   bool is_loaded = false;
 };
+
+// The usage of the model; zeros if it is not in the list.
+[[nodiscard]] inline ModelUsage usage_of(std::span<const ModelUsage> usages, const std::string& model) {
+  const auto found = std::ranges::find(usages, model, &ModelUsage::name);
+  return found == usages.end() ? ModelUsage{.name = model} : *found;
+}
 
 // Memory of the states in the state store, in bytes.
 struct StoredStates {

@@ -18,11 +18,6 @@ namespace {
 
 constexpr std::int32_t kDefaultMaxTokens = 512;
 
-Error unknown_session_of(const GenerateRequest& call) {
-  const bool continues = call.response && !call.response->previous.empty();
-  return continues ? unknown_response(call.response->previous) : unknown_session(call.session);
-}
-
 bool is_chat(const kv::SessionRecord& record) {
   return record.mode == SessionMode::chat;
 }
@@ -64,19 +59,6 @@ Expected<Unit> check_logit_bias(const llm::Model& model, const SamplingParams& s
   return Unit{};
 }
 
-// Checks that a session with this record can make the requested reply. Errors: E_PROTO_003.
-Expected<Unit> check_call(const kv::SessionRecord& record, const GenerateRequest& call) {
-  if (call.regenerate && record.turns.empty()) return fail(ErrorCode::proto_field, "the session has no reply to regenerate");
-  if (call.regenerate && !record.pending.empty()) {
-    return fail(ErrorCode::proto_field, "the session has pending input: generate a reply to it, or rewind the session first");
-  }
-  if (!call.regenerate && call.input.empty() && !call.options.chat.tools.empty() && record.pending_messages.empty()) {
-    return fail(ErrorCode::proto_field,
-                "field \"tools\" needs chat input, and the session has no pending messages: send \"messages\" too");
-  }
-  return Unit{};
-}
-
 // Whether the pending messages must be written again, with other tools or template arguments.
 bool is_written_anew(const kv::SessionRecord& record, const GenerateRequest& call) {
   const ChatOptions& chat = call.options.chat;
@@ -95,6 +77,23 @@ bool is_turn(const GenerationResult& result) {
 void set_slow_consumer(Event& terminal) {
   auto* eos = std::get_if<EosEvent>(&terminal);
   if (eos != nullptr && eos->reason != FinishReason::error) eos->reason = FinishReason::slow_consumer;
+}
+
+// The record in the session of `other`.
+kv::RecordPtr with_id_of(const kv::SessionRecord& other, const kv::SessionRecord& record) {
+  kv::SessionRecord moved = record;
+  moved.id = other.id;
+  moved.created_s = other.created_s;
+  return std::make_shared<const kv::SessionRecord>(std::move(moved));
+}
+
+// The position of the reply to the pending input. Instructions are not part of the turn.
+ResponseBegunEvent response_begun(const kv::SessionRecord& record) {
+  const bool begins_with_instructions = record.has_instructions && record.messages.empty();
+  const auto number = std::ssize(record.pending_messages) - (begins_with_instructions ? 1 : 0);
+  return {.session = record.id,
+          .turn = record.turns_dropped + static_cast<std::int32_t>(record.turns.size()),
+          .number = static_cast<std::int32_t>(number)};
 }
 
 // The terminal event of a reply that could not be stored.
@@ -298,8 +297,7 @@ Task<Expected<Unit>> Generations::reply_one_shot(InFlight& request, GenerationJo
 // --- Replies in sessions
 
 Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call) {
-  auto finding = call.response ? find_response_place(request, tenant, call) : find_place(request, tenant, call);
-  auto place = co_await std::move(finding);
+  auto place = co_await places_.find(request, tenant, call);
   if (!place) co_return place.error();
   const auto prepared = co_await prepare(request, place->record, call);
   if (!prepared) co_return prepared.error();
@@ -308,11 +306,8 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   if (call.response && has_lost_turns && !place->lock.is_empty() && place->record->is_of_responses) {
     // Dropped turns are not in the chain any more, but their responses can still be requested. The reply is therefore made in a
     // new session.
-    *place = forked_place(*place->lock, *place->record, place->record->turns.size(), *call.response);
-    kv::SessionRecord moved = *next;
-    moved.id = place->record->id;
-    moved.created_s = place->record->created_s;
-    next = std::make_shared<const kv::SessionRecord>(std::move(moved));
+    *place = places_.fork(*place->lock, *place->record, place->record->turns.size(), *call.response);
+    next = with_id_of(*place->record, *next);
   }
   if (auto may = check_start(*request.lease, *place, *next); !may) co_return may.error();
   const bool is_new = place->lock.is_empty();
@@ -330,15 +325,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   const ServedModel& served = *request.lease;
   if (!served.lanes[session.lane]->holds(next->id)) session.lane = parts_.access.least_loaded_lane(served);
   const std::int64_t created_s = parts_.clock.unix_s();
-  if (call.response) {
-    // The instructions are not part of the turn.
-    const bool begins_with_instructions = next->has_instructions && next->messages.empty();
-    const auto said = std::ssize(next->pending_messages) - (begins_with_instructions ? 1 : 0);
-    (void)request.sinks.front()->deliver(
-        ResponseBegunEvent{.session = next->id,
-                           .turn = next->turns_dropped + static_cast<std::int32_t>(next->turns.size()),
-                           .number = static_cast<std::int32_t>(said)});
-  }
+  if (call.response) (void)request.sinks.front()->deliver(response_begun(*next));
   // The input of a response is committed with its reply; other input while the reply is being made.
   std::optional<Started<Unit>> saving;
   std::shared_ptr<HeldSink> held;
@@ -369,79 +356,6 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   }
   end(request, result.terminal);
   co_return Unit{};
-}
-
-Task<Expected<Generations::Place>> Generations::find_place(InFlight& request, const TenantId& tenant,
-                                                           const GenerateRequest& call) {
-  if (const Session* found = parts_.sessions.find(tenant, call.session); found != nullptr && !found->is_running()) {
-    request.session = found->summary.id;
-  }
-  auto lock = co_await parts_.access.lock_unless_running(tenant, call.session);
-  if (!lock) co_return lock.error();
-  Session& session = **lock;
-  if (auto known = check_model(*request.lease, *session.record); !known) co_return known.error();
-  if (auto may = check_call(*session.record, call); !may) co_return may.error();
-  parts_.sessions.touch(session);
-  co_return Place{.lock = std::move(*lock), .record = session.record};
-}
-
-// Finds the session of a response, which begins a session, continues a conversation after the replies in progress, or continues
-// another response: in the session of that response if it is the last turn there, else in a fork.
-Task<Expected<Generations::Place>> Generations::find_response_place(InFlight& request, const TenantId& tenant,
-                                                                    const GenerateRequest& call) {
-  const ResponseRequest& response = *call.response;
-  if (call.session.empty()) co_return new_place(tenant, *request.lease, response);
-  const bool is_conversation = response.previous.empty();
-  if (const Session* found = parts_.sessions.find(tenant, call.session); found != nullptr && is_conversation) {
-    request.session = found->summary.id;
-    if (found->is_running()) parts_.in_flight.set_deadline(request);
-  }
-  auto locking = is_conversation ? parts_.sessions.lock_idle(tenant, call.session) : parts_.sessions.lock(tenant, call.session);
-  auto lock = co_await std::move(locking);
-  request.deadline = kNever;
-  if (!lock) co_return lock.error().code == ErrorCode::session_unknown ? unknown_session_of(call) : lock.error();
-  Session& session = **lock;
-  const kv::SessionRecord& record = *session.record;
-  if (auto known = check_model(*request.lease, record); !known) co_return known.error();
-  if (!is_conversation) {
-    const ResponsePtr continued = find_response(record, response.previous);
-    if (continued == nullptr) co_return unknown_response(response.previous);
-    const std::size_t turns = turns_through(record, *continued);
-    const bool goes_on_here = record.is_of_responses && turns == record.turns.size() && record.pending_messages.empty() &&
-                              !session.is_running() && response.is_kept;
-    if (!goes_on_here) co_return forked_place(session, record, turns, response);
-    request.session = session.summary.id;
-  }
-  parts_.sessions.touch(session);
-  co_return Place{.lock = std::move(*lock), .record = session.record};
-}
-
-Generations::Place Generations::new_place(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response) {
-  kv::SessionRecord record;
-  record.id = parts_.sessions.new_id();
-  record.tenant = tenant;
-  record.model = served.name;
-  record.mode = SessionMode::chat;
-  record.is_of_responses = true;
-  record.is_ephemeral = !response.is_kept;
-  record.ttl_s = response.ttl_s;
-  record.created_s = parts_.clock.unix_s();
-  record.last_used_s = record.created_s;
-  return {.lock = {},
-          .record = std::make_shared<const kv::SessionRecord>(std::move(record)),
-          .lane = parts_.access.least_loaded_lane(served)};
-}
-
-// A new session with the first turns of `session`.
-Generations::Place Generations::forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
-                                             const ResponseRequest& response) {
-  kv::SessionRecord copy = forked_for_responses(record, turns, parts_.sessions.new_id(), parts_.clock.unix_s());
-  copy.ttl_s = response.ttl_s;
-  copy.is_ephemeral = !response.is_kept;
-  return {.lock = {},
-          .record = std::make_shared<const kv::SessionRecord>(std::move(copy)),
-          .lane = session.lane,
-          .forked_from = session.summary.id};
 }
 
 // Compiles the grammars of the reply and makes the input pending, in one job, which takes the input. Grammars come first, so
@@ -480,7 +394,8 @@ Task<Expected<Generations::Prepared>> Generations::prepare(InFlight& request, co
 }
 
 // Checks that the session has tokens to generate from, and that a reply fits its context.
-Expected<Unit> Generations::check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const {
+Expected<Unit> Generations::check_start(const ServedModel& served, const ReplyPlace& place,
+                                        const kv::SessionRecord& next) const {
   if (next.chain.empty() && next.pending.empty()) {
     return fail(ErrorCode::proto_field, "the session is empty: append input before generating");
   }

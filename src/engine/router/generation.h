@@ -19,6 +19,7 @@
 #include "engine/lane/lane.h"
 #include "engine/model/grammar_cache.h"
 #include "engine/model/worker_source.h"
+#include "engine/router/reply_place.h"
 #include "engine/router/router_parts.h"
 #include "engine/session/context_shift.h"
 #include "image/image_runs.h"
@@ -31,7 +32,7 @@ class Generations {
  public:
   // The references outlive this object. `random` makes the seeds of generations that have none.
   Generations(const RouterParts& parts, WorkerSource& source, Random& random, Counter& refused)
-      : parts_(parts), source_(source), random_(random), refused_(refused) {}
+      : parts_(parts), places_(parts), source_(source), random_(random), refused_(refused) {}
 
   // Accepts the request and starts it. Each sink gets one reply. Several sinks need a request without session and response.
   void start(RequestId id, const TenantId& tenant, GenerateRequest call, std::vector<std::shared_ptr<EventSink>> sinks);
@@ -40,13 +41,6 @@ class Generations {
 
  private:
   using ImagesPtr = std::shared_ptr<const ImageHold>;  // shared by the replies to one prompt
-  // The session in which a reply is made.
-  struct Place {
-    SessionLock lock;         // empty: the session does not exist yet
-    kv::RecordPtr record;     // the record before the reply and its input
-    std::size_t lane = 0;     // for a new session: the index of its lane
-    SessionId forked_from{};  // for a new session; empty: it is not a fork
-  };
   struct Prepared {
     ReplyGrammars grammars;
     kv::RecordPtr record;  // with the input pending
@@ -60,14 +54,9 @@ class Generations {
   [[nodiscard]] Task<Expected<Unit>> generate_one_shot(InFlight& request, GenerateRequest call, ImagesPtr images);
   [[nodiscard]] Task<Expected<Unit>> reply_one_shot(InFlight& request, GenerationJob job, Lane& lane, ImagesPtr images);
   [[nodiscard]] Task<Expected<Unit>> generate_in_session(InFlight& request, TenantId tenant, GenerateRequest call);
-  [[nodiscard]] Task<Expected<Place>> find_place(InFlight& request, const TenantId& tenant, const GenerateRequest& call);
-  [[nodiscard]] Task<Expected<Place>> find_response_place(InFlight& request, const TenantId& tenant,
-                                                          const GenerateRequest& call);
-  [[nodiscard]] Place new_place(const TenantId& tenant, const ServedModel& served, const ResponseRequest& response);
-  [[nodiscard]] Place forked_place(const Session& session, const kv::SessionRecord& record, std::size_t turns,
-                                   const ResponseRequest& response);
   [[nodiscard]] Task<Expected<Prepared>> prepare(InFlight& request, const kv::RecordPtr& record, GenerateRequest& call);
-  [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const Place& place, const kv::SessionRecord& next) const;
+  [[nodiscard]] Expected<Unit> check_start(const ServedModel& served, const ReplyPlace& place,
+                                           const kv::SessionRecord& next) const;
   [[nodiscard]] Expected<GenerationJob> session_job(InFlight& request, Session& session, const Prepared& prepared,
                                                     const GenerateRequest& call);
   [[nodiscard]] Task<Expected<Unit>> save_input(SessionLock lock, kv::RecordPtr next, RequestId id,
@@ -83,6 +72,7 @@ class Generations {
   void end(InFlight& request, const Event& terminal);
 
   const RouterParts parts_;
+  ReplyPlaces places_;
   WorkerSource& source_;
   Random& random_;
   Counter& refused_;

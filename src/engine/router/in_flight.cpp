@@ -95,7 +95,6 @@ std::int64_t InFlightTable::count_in(const Lane* lane) const {
 }
 
 // --- Ends
-// -----------------------------------------------------------------------------------------------------------------------
 
 void InFlightTable::end(InFlight& request) {
   (void)request.end.request_stop();
@@ -138,7 +137,6 @@ void InFlightTable::abort_all() {
 }
 
 // --- Time
-// -----------------------------------------------------------------------------------------------------------------------
 
 TimePoint InFlightTable::deadline_of(const InFlight& request) const {
   const std::int64_t deadline_ms = request.deadline_ms.value_or(limits_.deadline_ms);

@@ -42,7 +42,6 @@ void SessionTable::adopt(kv::SessionSummary summary) {
 }
 
 // --- Finding one
-// ----------------------------------------------------------------------------------------------------------------
 
 Session* SessionTable::find(const SessionId& id) {
   const auto found = sessions_.find(id);
@@ -61,7 +60,6 @@ Session* SessionTable::find(const TenantId& tenant, const std::string& session) 
 }
 
 // --- New ones, and what they count
-// ------------------------------------------------------------------------------------------------------
 
 SessionId SessionTable::new_id() {
   SessionId id;
@@ -118,7 +116,6 @@ Expected<Unit> SessionTable::check_quota(const TenantId& tenant, std::size_t ses
 }
 
 // --- Locks
-// ----------------------------------------------------------------------------------------------------------------------
 
 void SessionLock::release() noexcept {
   if (Session* session = std::exchange(session_, nullptr)) run_noting([&] { table_->unlock(*session); });
@@ -178,7 +175,6 @@ void SessionTable::settle(Session& session) {
 }
 
 // --- Changes
-// --------------------------------------------------------------------------------------------------------------------
 
 Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record) {
   UMA_CHECK(session.is_locked);
@@ -208,7 +204,6 @@ Task<Expected<Unit>> SessionTable::commit(Session& session, kv::RecordPtr record
 }
 
 // --- Use
-// ------------------------------------------------------------------------------------------------------------------------
 
 void SessionTable::begin_run(Session& session, RequestId id, std::string response) {
   session.run = std::make_unique<SessionRun>(SessionRun{.request = id, .response = std::move(response)});
@@ -278,7 +273,6 @@ void SessionTable::set_used(Session& session) {
 }
 
 // --- Ends
-// -----------------------------------------------------------------------------------------------------------------------
 
 void SessionTable::end(Session& session, Reply<Unit> reply) {
   session.ends.push_back(std::move(reply));

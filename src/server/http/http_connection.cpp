@@ -39,32 +39,26 @@ constexpr std::size_t kPipelinedBytesMax = 65'536;  // Limit for bytes of later 
 constexpr std::size_t kWrittenBytesMax = 65'536;    // Part of an answer that one time limit covers.
 constexpr std::chrono::seconds kHttpLinger{2};      // Time for a client to read its last answer.
 
-// Cancels the generations of an answer that is abandoned.
-class GenerationGuard {
- public:
-  GenerationGuard(Service& service, std::shared_ptr<Outbox> outbox) : service_(service), outbox_(std::move(outbox)) {}
-  ~GenerationGuard() {
-    outbox_->seal();
-    for (const RequestId id : running_) service_.cancel(id, [](Expected<bool>) {});
-  }
-  GenerationGuard(const GenerationGuard&) = delete;
-  GenerationGuard& operator=(const GenerationGuard&) = delete;
-
-  void add_running(RequestId id) { running_.push_back(id); }
-  void set_all_ended() { running_.clear(); }
-
- private:
-  Service& service_;
-  const std::shared_ptr<Outbox> outbox_;
-  std::vector<RequestId> running_;  // Some may have ended.
-};
-
 // Headers for a browser's CORS preflight.
 std::string preflight_header(const http::fields& head) {
   std::string header = "Access-Control-Allow-Methods: GET, POST, DELETE\r\nAccess-Control-Max-Age: 600\r\n";
   const std::string_view wanted = head[http::field::access_control_request_headers];
   if (is_header_list(wanted)) header += std::format("Access-Control-Allow-Headers: {}\r\n", wanted);
   return header;
+}
+
+// A part of a body: in version 1.1 a chunk.
+void append_body_part(std::string& out, std::string_view bytes, bool is_chunked, bool is_last) {
+  if (!is_chunked) {
+    out += bytes;
+    return;
+  }
+  if (!bytes.empty()) {
+    out += std::format("{:x}\r\n", bytes.size());
+    out += bytes;
+    out += "\r\n";
+  }
+  if (is_last) out += "0\r\n\r\n";
 }
 
 }  // namespace
@@ -93,6 +87,26 @@ class HttpConnection::MeteredSink final : public EventSink {
   const std::shared_ptr<Account> caller_;
   const std::shared_ptr<Spent> spent_;
   const bool charges_prompt_;
+};
+
+// Cancels the generations of an answer that is abandoned.
+class HttpConnection::GenerationGuard {
+ public:
+  GenerationGuard(Service& service, std::shared_ptr<Outbox> outbox) : service_(service), outbox_(std::move(outbox)) {}
+  ~GenerationGuard() {
+    outbox_->seal();
+    for (const RequestId id : running_) service_.cancel(id, [](Expected<bool>) {});
+  }
+  GenerationGuard(const GenerationGuard&) = delete;
+  GenerationGuard& operator=(const GenerationGuard&) = delete;
+
+  void add_running(RequestId id) { running_.push_back(id); }
+  void set_all_ended() { running_.clear(); }
+
+ private:
+  Service& service_;
+  const std::shared_ptr<Outbox> outbox_;
+  std::vector<RequestId> running_;  // Some may have ended.
 };
 
 // Marks that a request is being answered, which the daemon's shutdown waits for.
@@ -359,16 +373,12 @@ Awaitable<bool> HttpConnection::generate(std::vector<HttpGeneration> generations
   co_return goes_on.value_or(false);
 }
 
-Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
-                                                std::string_view session_field) {
+// Starts them all. The sinks are numbered in the order of the replies, which is their id in the outbox.
+std::vector<std::shared_ptr<GenerationSink>> HttpConnection::start_generations(std::vector<HttpGeneration> generations,
+                                                                               const std::shared_ptr<Outbox>& outbox,
+                                                                               GenerationGuard& guard) {
+  std::vector<std::shared_ptr<GenerationSink>> sinks;
   const bool is_stream = generations.front().request.options.stream;
-  const bool is_chunked = request.version >= 11;
-  const bool keep_alive = request.keep_alive;
-  // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
-  const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
-                                               [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
-  GenerationGuard guard(server_.service, outbox);
-  std::vector<std::shared_ptr<GenerationSink>> sinks;  // Shared with the engine.
   for (HttpGeneration& generation : generations) {
     std::vector<std::shared_ptr<EventSink>> metered;
     for (auto& encoder : generation.encoders) {
@@ -382,6 +392,19 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
         server_.service.generate(current_.caller->tenant(), std::move(generation.request), std::move(metered));
     for (std::size_t i = 0; i < count; ++i) guard.add_running({first.value + i});
   }
+  return sinks;
+}
+
+Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
+                                                std::string_view session_field) {
+  const bool is_stream = generations.front().request.options.stream;
+  const bool is_chunked = request.version >= 11;
+  const bool keep_alive = request.keep_alive;
+  // Engine threads copy the weak pointer and never own the connection, which is destroyed on the server's thread.
+  const auto outbox = std::make_shared<Outbox>(server_.options.limits.tx_bytes_max,
+                                               [flushes = server_.flushes, self = weak_from_this()] { flushes->push(self); });
+  GenerationGuard guard(server_.service, outbox);
+  const auto sinks = start_generations(std::move(generations), outbox, guard);  // Shared with the engine.
 
   bool has_begun = false;
   std::string bytes;
@@ -421,14 +444,7 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
           is_chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n" : "Cache-Control: no-cache\r\n\r\n");
       has_begun = true;
     }
-    if (!is_chunked) {
-      out += bytes;
-    } else if (!bytes.empty()) {
-      out += std::format("{:x}\r\n", bytes.size());
-      out += bytes;
-      out += "\r\n";
-    }
-    if (is_last && is_chunked) out += "0\r\n\r\n";
+    append_body_part(out, bytes, is_chunked, is_last);
     if (!co_await write(std::move(out))) co_return false;
     outbox->mark_written(events_bytes);
     if (is_last) co_return keep_alive&& is_chunked;

@@ -2,7 +2,8 @@
 //
 // A request is checked before its body is read: framing, Host, Origin, key, path, method, limits of the key. Then the handler
 // of its path answers (routes.h). During a generation the connection is still read: a client that closes it, or its sending
-// side, cancels the generation; bytes of a next request wait.
+// side, cancels the generation; bytes of a next request wait. The class is large because every kind of answer writes to the one
+// socket that it owns; the handlers of the paths are elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -110,6 +111,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     Counter prompt_tokens;
     Counter completion_tokens;
   };
+  class GenerationGuard;
   class MeteredSink;
 
   // The request that is being read or answered.
@@ -158,6 +160,9 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   std::optional<Refusal> check_limits(bool uses_tokens);
   void log_access();
 
+  [[nodiscard]] std::vector<std::shared_ptr<GenerationSink>> start_generations(std::vector<HttpGeneration> generations,
+                                                                               const std::shared_ptr<Outbox>& outbox,
+                                                                               GenerationGuard& guard);
   Awaitable<bool> run_generations(std::vector<HttpGeneration> generations, const HttpRequest& request,
                                   std::string_view session_field);
 

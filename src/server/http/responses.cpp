@@ -12,7 +12,9 @@
 #include "server/http/routes.h"
 #include "wire/image_fields.h"
 #include "wire/response_encoder.h"
-#include "wire/responses_codec.h"
+#include "wire/response_ids.h"
+#include "wire/responses_decoder.h"
+#include "wire/stored_responses.h"
 
 namespace uma::server {
 namespace {

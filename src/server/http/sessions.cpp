@@ -11,7 +11,7 @@
 #include "wire/event_codec.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
-#include "wire/responses_codec.h"
+#include "wire/stored_responses.h"
 
 namespace uma::server {
 namespace {

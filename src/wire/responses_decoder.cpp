@@ -1,41 +1,33 @@
-#include "wire/responses_codec.h"
+#include "wire/responses_decoder.h"
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <format>
 #include <initializer_list>
+#include <optional>
 #include <ranges>
 #include <utility>
+#include <vector>
 
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/value.hpp>
 
 #include "json/json_writer.h"
-#include "wire/event_codec.h"
 #include "wire/generate_fields.h"
 #include "wire/image_fields.h"
 #include "wire/query.h"
 #include "wire/request_codec.h"
-#include "wire/response_writer.h"
+#include "wire/response_ids.h"
 
 namespace uma::wire {
 namespace {
 
-constexpr std::string_view kResponsePrefix = "resp_";
-constexpr std::string_view kConversationPrefix = "conv_";
-constexpr std::size_t kSessionDigits = 32;
-constexpr std::size_t kResponseDigits = 16;
 constexpr std::size_t kMetadataPairsMax = 16;  // OpenAI's limits for metadata.
 constexpr std::size_t kMetadataKeyBytesMax = 64;
 constexpr std::size_t kMetadataValueBytesMax = 512;
 constexpr std::size_t kItemsPerPageMax = 100;
-
-bool is_hex(std::string_view text) {
-  return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-
-// --- Requests
 
 void refuse_response_field(json::FieldReader& fields, std::string_view name) {
   fields.fail_field(name, "is not supported by this version: leave it out");
@@ -505,103 +497,7 @@ ResponseCall read_response(json::FieldReader& fields, std::string id) {
   return call;
 }
 
-// --- Items
-
-// All items of a session with its pending input, but without instructions. `messages_end` is the end among the finished
-// messages; the pending input follows them.
-std::vector<Item> items_of(const SessionDetail& session, std::size_t messages_end = SIZE_MAX) {
-  std::vector<Item> items;
-  const std::string& id = session.info.id.value;
-  MessagePosition place;
-  std::size_t next_turn = 0;  // Index among the remaining turns.
-  for (std::size_t i = 0; i < std::min(session.messages.size(), messages_end); ++i) {
-    if (next_turn < session.turns_begin.size() && session.turns_begin[next_turn] == static_cast<std::int32_t>(i)) {
-      place.turn = session.info.dropped_turns + static_cast<std::int32_t>(next_turn++);
-      place.number = 0;
-    }
-    if (i == 0 && session.has_instructions) continue;
-    add_items(items, session.messages[i], id, place);
-    ++place.number;
-  }
-  if (messages_end < SIZE_MAX) return items;
-  place.turn = session.info.dropped_turns + static_cast<std::int32_t>(session.turns_begin.size());
-  place.number = 0;
-  for (std::size_t i = 0; i < session.pending_messages.size(); ++i) {
-    if (i == 0 && session.messages.empty() && session.has_instructions) continue;
-    add_items(items, session.pending_messages[i], id, place);
-    ++place.number;
-  }
-  return items;
-}
-
-// Number of the reply in the last turn. Requires: there is a reply.
-std::int32_t number_of_reply(const SessionDetail& session) {
-  const std::int32_t first = std::max(session.turns_begin.back(), session.has_instructions ? 1 : 0);
-  return static_cast<std::int32_t>(session.messages.size()) - 1 - first;
-}
-
-RejectedBody unknown_item() {
-  return {{ErrorCode::session_unknown, "the conversation has no such item"}, ""};
-}
-
-void append_list(std::string& out, std::span<const Item> items, bool has_more) {
-  json::ObjectWriter list(out);
-  list.field("object", "list");
-  json::append_array(list.begin("data"), items, [&](const Item& item) { append_item(out, item, ItemStatus::completed); });
-  if (items.empty()) {
-    list.null_field("first_id");
-    list.null_field("last_id");
-  } else {
-    list.field("first_id", items.front().id);
-    list.field("last_id", items.back().id);
-  }
-  list.field("has_more", has_more);
-  list.close();
-}
-
-std::expected<ItemPage, RejectedBody> page_of(std::vector<Item> items, const ListPage& page) {
-  if (!page.is_ascending) std::ranges::reverse(items);
-  auto first = items.begin();
-  if (!page.after.empty()) {
-    first = std::ranges::find(items, page.after, &Item::id);
-    if (first == items.end()) {
-      return std::unexpected(
-          RejectedBody{{ErrorCode::proto_field, "field \"after\" is not the id of an item in this list"}, "after"});
-    }
-    ++first;
-  }
-  const auto left = static_cast<std::size_t>(items.end() - first);
-  const auto end = first + static_cast<std::ptrdiff_t>(std::min(left, page.limit));
-  return ItemPage{.items = {std::move_iterator(first), std::move_iterator(end)}, .has_more = left > page.limit};
-}
-
 }  // namespace
-
-// --- Ids
-
-std::string response_id_text(const ResponseId& id) {
-  return std::format("{}{}{}", kResponsePrefix, id.session, id.response);
-}
-
-std::optional<ResponseId> parse_response_id(std::string_view text) {
-  if (!text.starts_with(kResponsePrefix)) return std::nullopt;
-  text.remove_prefix(kResponsePrefix.size());
-  if (text.size() != kSessionDigits + kResponseDigits || !is_hex(text)) return std::nullopt;
-  return ResponseId{std::string(text.substr(0, kSessionDigits)), std::string(text.substr(kSessionDigits))};
-}
-
-std::string conversation_id_text(std::string_view session) {
-  return std::format("{}{}", kConversationPrefix, session);
-}
-
-std::optional<std::string> parse_conversation_id(std::string_view text) {
-  if (!text.starts_with(kConversationPrefix)) return std::nullopt;
-  text.remove_prefix(kConversationPrefix.size());
-  if (text.size() != kSessionDigits || !is_hex(text)) return std::nullopt;
-  return std::string(text);
-}
-
-// --- Requests
 
 std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id) {
   return decode_body<ResponseCall>(body, [&](json::FieldReader& fields) { return read_response(fields, std::move(id)); });
@@ -653,124 +549,6 @@ std::expected<ListPage, RejectedBody> decode_page(std::string_view query) {
   }
   page.after = query_value(query, "after");
   return page;
-}
-
-// --- Answers
-
-std::string response_json(const ResponseDetail& detail) {
-  const ResponseRecord& response = *detail.response;
-  const SessionDetail& session = detail.session;
-  const std::string id = response_id_text({session.info.id.value, response.id});
-  std::vector<Item> output;
-  add_items(output, session.messages.back(), session.info.id.value,
-            {.turn = response.turn, .number = number_of_reply(session)});
-  std::string out;
-  append_response(out, {.id = id,
-                        .request = response.request,
-                        .model = session.info.model,
-                        .created_s = response.created_s,
-                        .session = session.info.id.value,
-                        .turn = response.turn,
-                        .output = output,
-                        .reason = response.reason,
-                        .error = "the reply ended with an error",
-                        .prompt_tokens = response.prompt_tokens,
-                        .reused_tokens = response.reused_tokens,
-                        .completion_tokens = response.completion_tokens,
-                        .reasoning_tokens = response.reasoning_tokens});
-  return out;
-}
-
-std::string item_page_json(const ItemPage& page) {
-  std::string out;
-  append_list(out, page.items, page.has_more);
-  return out;
-}
-
-std::string item_json(const Item& item) {
-  std::string out;
-  append_item(out, item, ItemStatus::completed);
-  return out;
-}
-
-std::expected<ItemPage, RejectedBody> input_items(const ResponseDetail& detail, const ListPage& page) {
-  return page_of(items_of(detail.session, detail.session.messages.size() - 1), page);  // Without the reply.
-}
-
-std::string conversation_json(const SessionDetail& conversation) {
-  std::string out;
-  json::ObjectWriter object(out);
-  object.field("id", conversation_id_text(conversation.info.id.value));
-  object.field("object", "conversation");
-  object.field("created_at", conversation.info.created_s);
-  object.begin("metadata") += conversation.metadata.empty() ? "{}" : conversation.metadata;
-  object.close();
-  return out;
-}
-
-std::expected<ItemPage, RejectedBody> conversation_items(const SessionDetail& conversation, const ListPage& page) {
-  return page_of(items_of(conversation), page);
-}
-
-std::expected<Item, RejectedBody> conversation_item(const SessionDetail& conversation, std::string_view id) {
-  std::vector<Item> items = items_of(conversation);
-  const auto found = std::ranges::find(items, id, &Item::id);
-  if (found == items.end()) return std::unexpected(unknown_item());
-  return std::move(*found);
-}
-
-std::expected<MessagePosition, RejectedBody> removable_message(const SessionDetail& conversation, std::string_view item) {
-  const SessionInfo& info = conversation.info;
-  const auto turns = info.dropped_turns + static_cast<std::int32_t>(conversation.turns_begin.size());
-  const std::vector<Item> all = items_of(conversation);
-  if (!std::ranges::contains(all, item, &Item::id)) return std::unexpected(unknown_item());
-  const auto refuse = [item] {
-    return std::unexpected(RejectedBody{
-        {ErrorCode::proto_field,
-         std::format(
-             "item {} cannot be deleted alone: only the last item of a conversation can be deleted, and only if it is the "
-             "whole message apart from its reasoning",
-             item)},
-        ""});
-  };
-  const bool waits = !conversation.pending_messages.empty();
-  // The input belongs to a turn that was dropped, but is still stored.
-  if (!waits && conversation.turns_begin.empty()) return refuse();
-  const bool waits_behind_instructions = conversation.has_instructions && conversation.messages.empty();
-  const auto pending = static_cast<std::int32_t>(conversation.pending_messages.size());
-  const MessagePosition last = waits ? MessagePosition{turns, pending - 1 - (waits_behind_instructions ? 1 : 0)}
-                                     : MessagePosition{turns - 1, number_of_reply(conversation)};
-  std::vector<Item> items;
-  add_items(items, waits ? conversation.pending_messages.back() : conversation.messages.back(), info.id.value, last);
-  const auto is_thought = [](const Item& other) { return other.kind == Item::Kind::reasoning; };
-  const bool is_alone = std::ranges::all_of(items | std::views::take(items.size() - 1), is_thought);
-  return items.back().id == item && is_alone ? std::expected<MessagePosition, RejectedBody>(last) : refuse();
-}
-
-std::string appended_items_json(const SessionInfo& conversation, const Input& input) {
-  MessagePosition place{.turn = conversation.turns,
-                        .number = conversation.pending_messages - static_cast<std::int32_t>(input.messages.size())};
-  std::vector<Item> items;
-  for (std::size_t i = 0; i < input.messages.size(); ++i) {
-    add_items(items, input.messages[i], conversation.id.value, place);
-    ++place.number;
-    for (const InputImage& image : input.images) {
-      if (image.message == i) items.back().images.push_back({.at = image.at, .id = "", .url = url_of_image(image.source)});
-    }
-  }
-  std::string out;
-  append_list(out, items, false);
-  return out;
-}
-
-std::string deleted_json(std::string_view id, std::string_view object_name) {
-  std::string out;
-  json::ObjectWriter object(out);
-  object.field("id", id);
-  object.field("object", object_name);
-  object.field("deleted", true);
-  object.close();
-  return out;
 }
 
 }  // namespace uma::wire

@@ -1,4 +1,4 @@
-#include "wire/responses_codec.h"
+#include "wire/responses_decoder.h"
 
 #include <format>
 #include <string>
@@ -12,8 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "wire/query.h"
-#include "wire/responses_codec_test_support.h"
+#include "wire/responses_decoder_test_support.h"
 
 namespace uma::wire {
 namespace {
@@ -24,25 +23,7 @@ boost::json::value repeated(const ResponseCall& call) {
   return boost::json::parse(call.request + "}");
 }
 
-TEST(ResponsesCodec, IdsSayWhereAThingIs) {
-  EXPECT_EQ(parse_response_id(kResponse), (ResponseId{kSession, kOwn}));
-  EXPECT_EQ(response_id_text({kSession, kOwn}), kResponse);
-  EXPECT_EQ(parse_conversation_id(kConversation), kSession);
-  EXPECT_EQ(conversation_id_text(kSession), kConversation);
-}
-
-TEST(ResponsesCodec, WhatIsNoIdOfOursIsNone) {
-  for (const std::string& text :
-       {std::string(), std::string("resp_"), kResponse + "0", kResponse.substr(0, kResponse.size() - 1), kConversation,
-        "RESP_" + kSession + kOwn, "resp_" + std::string(48, 'G'), "resp_" + std::string(48, 'A'),
-        "resp_" + std::string(47, 'a') + std::string(1, '\0'), std::string("resp_../../../etc/passwd"), " " + kResponse,
-        std::string(100'000, 'a')}) {
-    EXPECT_FALSE(parse_response_id(text)) << text.substr(0, 100);
-    EXPECT_FALSE(parse_conversation_id(text == kConversation ? kResponse : text)) << text.substr(0, 100);
-  }
-}
-
-TEST(ResponsesCodec, AnInputAloneBeginsSomethingNew) {
+TEST(ResponsesDecoder, AnInputAloneBeginsSomethingNew) {
   const ResponseCall call = decoded(R"({"model":"tiny","input":"Hello"})");
   EXPECT_EQ(call.generate.model, "tiny");
   EXPECT_EQ(call.generate.session, "");
@@ -55,7 +36,7 @@ TEST(ResponsesCodec, AnInputAloneBeginsSomethingNew) {
   EXPECT_FALSE(call.generate.response->instructions || call.generate.response->on_full);
 }
 
-TEST(ResponsesCodec, ItemsAreMessages) {
+TEST(ResponsesDecoder, ItemsAreMessages) {
   const ResponseCall call = decoded(R"({"input":[
       {"role":"developer","content":"Be brief"},
       {"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
@@ -65,7 +46,7 @@ TEST(ResponsesCodec, ItemsAreMessages) {
               ElementsAre(ChatMessage{"system", "Be brief"}, ChatMessage{"user", "ab"}, ChatMessage{"assistant", "c"}));
 }
 
-TEST(ResponsesCodec, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
+TEST(ResponsesDecoder, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
   const ResponseCall call = decoded(R"({"input":[
       {"role":"user","content":"Rain?"},
       {"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"I ask."}]},
@@ -94,7 +75,7 @@ TEST(ResponsesCodec, WhatAnAssistantThinksSaysAndCallsIsOneMessage) {
 constexpr std::string_view kTool =
     R"({"type":"function","name":"weather","description":"Tells it","parameters":{"type":"object"},"strict":true})";
 
-TEST(ResponsesCodec, ToolsAreThoseOfChatCompletions) {
+TEST(ResponsesDecoder, ToolsAreThoseOfChatCompletions) {
   const auto with_tools = [](std::string_view fields) {
     return decoded(std::format(R"({{"input":"x","tools":[{},{{"type":"function","name":"clock"}}]{}}})", kTool, fields));
   };
@@ -128,7 +109,7 @@ TEST(ResponsesCodec, ToolsAreThoseOfChatCompletions) {
   EXPECT_EQ(repeated(none).at("tools").as_array().size(), 2u);
 }
 
-TEST(ResponsesCodec, AFormatIsAGrammarOrASchema) {
+TEST(ResponsesDecoder, AFormatIsAGrammarOrASchema) {
   const ResponseCall schema = decoded(
       R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","strict":true,"schema":{"type":"integer"}},"verbosity":"low"}})");
   EXPECT_EQ(schema.generate.options.json_schema, R"({"type":"integer"})");
@@ -140,7 +121,7 @@ TEST(ResponsesCodec, AFormatIsAGrammarOrASchema) {
   EXPECT_EQ(decoded(R"({"input":"x","uma":{"grammar":"root ::= \"a\""}})").generate.options.grammar, "root ::= \"a\"");
 }
 
-TEST(ResponsesCodec, EffortIsASwitchOfTheTemplate) {
+TEST(ResponsesDecoder, EffortIsASwitchOfTheTemplate) {
   const ResponseCall none = decoded(R"({"input":"x","reasoning":{"effort":"none","summary":"auto"}})");
   EXPECT_EQ(none.generate.options.chat.template_arguments, R"({"reasoning_effort":"none","enable_thinking":false})");
   EXPECT_EQ(boost::json::serialize(repeated(none).at("reasoning")), R"({"effort":"none","summary":null})");
@@ -149,7 +130,7 @@ TEST(ResponsesCodec, EffortIsASwitchOfTheTemplate) {
   EXPECT_FALSE(decoded(R"({"input":"x","uma":{"split_reasoning":false}})").generate.options.chat.splits_reasoning);
 }
 
-TEST(ResponsesCodec, AResponseIsContinuedByItsId) {
+TEST(ResponsesDecoder, AResponseIsContinuedByItsId) {
   const ResponseCall call = decoded(R"({"input":"x","previous_response_id":")" + kResponse +
                                     R"(","instructions":"Sing","truncation":"auto","max_output_tokens":9,"top_p":0.5,
                                      "temperature":0,"stream":true,"metadata":{"a\"b":"c\n"},"uma":{"top_k":3}})");
@@ -169,7 +150,7 @@ TEST(ResponsesCodec, AResponseIsContinuedByItsId) {
   EXPECT_TRUE(said.at("conversation").is_null());
 }
 
-TEST(ResponsesCodec, AConversationIsNamedInTwoWays) {
+TEST(ResponsesDecoder, AConversationIsNamedInTwoWays) {
   for (const std::string& value : {"\"" + kConversation + "\"", "{\"id\":\"" + kConversation + "\"}"}) {
     const ResponseCall call = decoded(R"({"input":"x","conversation":)" + value + "}");
     EXPECT_EQ(call.generate.session, kSession);
@@ -178,7 +159,7 @@ TEST(ResponsesCodec, AConversationIsNamedInTwoWays) {
   }
 }
 
-TEST(ResponsesCodec, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession) {
+TEST(ResponsesDecoder, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession) {
   const ResponseCall call = decoded(R"({"input":"x","store":false,"instructions":"Sing"})");
   EXPECT_FALSE(call.generate.response);
   EXPECT_THAT(call.generate.input.messages, ElementsAre(ChatMessage{"system", "Sing"}, ChatMessage{"user", "x"}));
@@ -188,7 +169,7 @@ TEST(ResponsesCodec, WhatIsNotStoredAndContinuesNothingIsNoResponseOfASession) {
   EXPECT_FALSE(continued.generate.response->is_kept);
 }
 
-TEST(ResponsesCodec, EmptyValuesOfWhatIsNotServedAreAccepted) {
+TEST(ResponsesDecoder, EmptyValuesOfWhatIsNotServedAreAccepted) {
   decoded(R"({"input":"x","tools":[],"tool_choice":"auto","reasoning":{"effort":null},"background":false,
               "include":["reasoning.encrypted_content","code_interpreter_call.outputs"],"max_tool_calls":null,
               "text":{"format":{"type":"text"}},"prompt":null,"top_logprobs":0,"user":"me","service_tier":"auto",
@@ -196,7 +177,7 @@ TEST(ResponsesCodec, EmptyValuesOfWhatIsNotServedAreAccepted) {
               "instructions":null,"metadata":null,"store":null})");
 }
 
-TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
+TEST(ResponsesDecoder, WhatWouldChangeTheAnswerIsRefusedByName) {
   for (const auto& [fields, field] : std::vector<std::pair<std::string, std::string>>{
            {R"("tools":[{"type":"web_search"}])", "tools[0].type"},
            {R"("tools":[{"type":"function"}])", "tools[0].name"},
@@ -262,7 +243,7 @@ TEST(ResponsesCodec, WhatWouldChangeTheAnswerIsRefusedByName) {
   EXPECT_EQ(rejected(many + "}}").second, "metadata");
 }
 
-TEST(ResponsesCodec, AnIdThatCannotBeIsUnknown) {
+TEST(ResponsesDecoder, AnIdThatCannotBeIsUnknown) {
   for (const std::string& id : {std::string("resp_1"), kConversation, std::string("../x"), kResponse + "\\u0000"}) {
     EXPECT_EQ(rejected(R"({"input":"x","previous_response_id":")" + id + "\"}").second, "previous_response_id") << id;
     EXPECT_EQ(rejected(R"({"input":"x","conversation":")" + (id == kConversation ? kResponse : id) + "\"}").second,
@@ -275,7 +256,7 @@ TEST(ResponsesCodec, AnIdThatCannotBeIsUnknown) {
             std::pair(ErrorCode::proto_field, std::string("previous_response_id")));
 }
 
-TEST(ResponsesCodec, AConversationBeginsWithItsItems) {
+TEST(ResponsesDecoder, AConversationBeginsWithItsItems) {
   const auto empty = decode_conversation("");
   ASSERT_TRUE(empty);
   EXPECT_EQ(empty->mode, SessionMode::chat);
@@ -289,7 +270,7 @@ TEST(ResponsesCodec, AConversationBeginsWithItsItems) {
   EXPECT_EQ(decode_items(R"({"items":[]})").error().field, "items");
 }
 
-TEST(ResponsesCodec, APageIsChosenByTheQuery) {
+TEST(ResponsesDecoder, APageIsChosenByTheQuery) {
   EXPECT_EQ(decode_page("")->limit, 20u);
   const ListPage page = decode_page("include[]=x&limit=7&order=asc&after=msg_1%5F2&limit=9").value();
   EXPECT_EQ(page.limit, 7u);
@@ -303,12 +284,6 @@ TEST(ResponsesCodec, APageIsChosenByTheQuery) {
                                      {"order=up", "order"}}) {
     EXPECT_EQ(decode_page(query).error().field, field) << query;
   }
-}
-
-TEST(Query, ValuesAreDecoded) {
-  EXPECT_EQ(query_value("a=1&name=x%20y+z%2&name=2", "name"), "x y z%2");
-  EXPECT_EQ(query_value("names=1&name", "name"), "");
-  EXPECT_EQ(query_value("&&=&name=", "name"), "");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <boost/json/value.hpp>
 #include <gtest/gtest.h>
 
-#include "wire/responses_codec.h"
+#include "wire/responses_decoder.h"
 
 namespace uma::wire {
 

@@ -1,0 +1,328 @@
+#include "umad/daemon.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <format>
+#include <string>
+#include <systemd/sd-daemon.h>
+#include <utility>
+
+#include "base/log.h"
+#include "base/memory_info.h"
+#include "image/kept_images.h"
+#include "kv/cold_files.h"
+#include "server/http/api_keys.h"
+#include "umad/compute.h"
+#include "umad/cpu_count.h"
+#include "umad/data_dir.h"
+#include "umad/signals.h"
+#include "wire/metrics_codec.h"
+
+namespace uma::umad {
+namespace {
+
+constexpr Duration kDrainLimit = std::chrono::seconds(30);
+// Time for the last answers of a daemon that could not load its model.
+constexpr Duration kFlushLimit = std::chrono::seconds(1);
+constexpr Duration kDrainStep = std::chrono::milliseconds(50);
+
+constexpr std::uint64_t kColdAuto = std::uint64_t{32} << 30;
+
+kv::StoreOptions store_options(const Config& config) {
+  const auto warm =
+      config.warm_bytes_max < 0 ? available_memory_bytes() / 4 : static_cast<std::uint64_t>(config.warm_bytes_max);
+  const auto cold = config.cold_bytes_max < 0 ? std::min(free_bytes(config.data_dir) / 4, kColdAuto)
+                                              : static_cast<std::uint64_t>(config.cold_bytes_max);
+  return {.warm_bytes_max = warm,
+          .cold_bytes_max = cold,
+          .tenant_bytes_max = config.tenant_bytes_max,
+          .eviction = config.eviction,
+          .archive_after = config.archive_after,
+          .ttl = config.state_ttl};
+}
+
+void log_ready(const Config& config, Duration since_start) {
+  const std::string socket_flag =
+      config.socket_path == Config().socket_path ? "" : std::format(" --socket {}", config.socket_path);
+  log_info("ready after {:.2f} s: uma-cli{} --prompt \"Hello\"", to_ms(since_start) / 1000, socket_flag);
+}
+
+}  // namespace
+
+engine::EngineOptions Daemon::engine_options() {
+  engine::EngineOptions options;
+  options.limits = config_.limits;
+  options.threads = config_.threads > 0 ? config_.threads : usable_physical_cores();
+  options.tick_ms = config_.tick_ms;
+  options.target_ttft_ms = config_.target_ttft_ms;
+  options.target_tbt_ms = config_.target_tbt_ms;
+  options.policy = config_.policy;
+  options.bmt_budget_gbps = config_.bmt_budget_gbps;
+  options.is_reproducible = config_.reproducible == Reproducible::on;
+  options.speculates = config_.speculates;
+  options.verify_every = config_.verify_every;
+  options.store = store_options(config_);
+  options.image_encoder = {
+      .allowed_dirs = config_.vision_allowed_dirs,
+      .cache_bytes_max = config_.vision_cache_bytes_max,
+      .kept = std::make_shared<image::KeptImages>(config_.data_dir + "/images", config_.vision_kept_bytes_max)};
+  options.fetcher = fetcher_.get();
+  options.queue_depth_warn = config_.pool.queue_depth_warn;
+  if (supervised_) options.crashes = supervised_->record();
+  options.on_loaded = [this](const Expected<ModelInfo>& result) { events_.push(result); };
+  return options;
+}
+
+std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
+  const auto seconds = [](double s) { return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(s)); };
+  const PoolOptions& settings = config_.pool;
+  pool::PoolOptions options;
+  options.default_model = models_.default_name;
+  options.default_has_projector = !config_.projector.empty();
+  options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
+  options.maintenance = seconds(settings.maintenance_s);
+  options.min_loaded = seconds(settings.min_loaded_s);
+  options.cores = usable_physical_cores();
+  options.idle_unload = seconds(settings.idle_unload_s);
+  options.queue_depth_warn = static_cast<std::int64_t>(settings.queue_depth_warn);
+  options.image_cache_bytes_max = config_.vision_cache_bytes_max;
+  options.prepare = [this](const pool::RegisteredModel& model) { return load_options(model); };
+  options.guard = &trials_;
+  auto made = std::make_unique<pool::ModelPool>(std::move(options), models_.registry, clock_);
+  pool_ = made.get();
+  return made;
+}
+
+// Combines the settings of the model's card with those of the configuration.
+Expected<engine::LoadWorkersOptions> Daemon::load_options(const pool::RegisteredModel& model) const {
+  const pool::ModelCard& card = model.card;
+  Config config = config_;
+  if (card.context_cells) config.context_cells = *card.context_cells;
+  if (card.slots) config.slots = *card.slots;
+  if (card.kv_type) config.kv_type = *card.kv_type;
+  const bool is_default = card.name == models_.default_name;
+  if (!is_default || !card.draft_model.empty()) config.draft_model = card.draft_model;
+  config.replicates_weights = config.replicates_weights || card.replicates_weights;
+  const auto draft_path = choose_draft_model(config);
+  if (!draft_path) return fail(ErrorCode::model_load, std::format("draft model: {}", draft_path.error().message));
+  // The projector of the card, else of the configuration, else the file beside the model.
+  const bool is_configured = is_default && card.projector.empty() && !config.projector.empty();
+  const auto projector_path = is_configured ? find_named(config, config.projector) : model.projector_path;
+  if (!projector_path) return fail(ErrorCode::model_load, std::format("projector: {}", projector_path.error().message));
+  const Compute compute = choose_compute_here(config, model.path);
+  engine::LoadWorkersOptions options;
+  options.path = model.path;
+  options.projector_path = *projector_path;
+  options.draft_path = *draft_path;
+  options.tasks = card.tasks;
+  options.workers = config.workers;
+  options.context = compute.context;
+  options.threads = compute.threads;
+  options.replicates = config.replicates_weights;
+  options.lanes = compute.lanes;
+  options.threads_beside_prefill = compute.decode_threads_beside_prefill;
+  return options;
+}
+
+// Null: states are kept in memory only.
+std::unique_ptr<kv::ColdStore> Daemon::cold_store() const {
+  if (config_.cold_bytes_max == 0) return nullptr;
+  auto opened = kv::ColdFiles::open(config_.data_dir + "/kv");
+  if (opened) return std::move(*opened);
+  log_warning("kv: states are kept in memory only: {}", opened.error().message);
+  return nullptr;
+}
+
+std::unique_ptr<ImageFetcher> Daemon::image_fetcher() const {
+  if (!config_.vision_urls.allow_any()) return nullptr;
+  return std::make_unique<fetch::CurlImageFetcher>(config_.vision_urls, config_.limits.queue_bytes_max);
+}
+
+int Daemon::run() {
+  const SignalThread signals([this](int number, pid_t sender) {
+    events_.push(SignalReceived{.number = number, .is_passed_on = supervised_ && sender == supervised_->supervisor});
+  });
+  // The socket is opened before the model is loaded: a second daemon fails early, and clients may connect at once.
+  const bool is_passed = passed_.unix_socket.has_value();
+  auto server = open_socket();
+  if (!server) {
+    log_error("{}", server.error().message);
+    return 1;
+  }
+  server_ = std::move(*server);
+  log_info("socket  {}{}", config_.socket_path, is_passed ? holder() : "");
+  if (!open_http()) return 1;
+  engine_.start();
+  const int status = serve();
+  if (http_) http_->stop();
+  server_->stop();
+  engine_.stop();
+  if (status == 0) log_info("stopped");
+  return status;
+}
+
+Expected<std::unique_ptr<server::UnixServer>> Daemon::open_socket() {
+  const server::UnixServerOptions options{
+      .path = config_.socket_path, .backlog = config_.backlog, .idle_timeout = config_.idle_timeout, .limits = config_.limits};
+  if (!passed_.unix_socket) return server::UnixServer::start(options, engine_);
+  // A socket made by a service manager has permissions that the administrator chose; they decide who may connect.
+  const bool is_ours = supervised_ && supervised_->made_socket;
+  server::ListeningSocket listening{
+      .fd = std::move(passed_.unix_socket->fd), .file = std::nullopt, .serves_other_users = !is_ours};
+  return server::UnixServer::start(options, std::move(listening), engine_);
+}
+
+bool Daemon::open_http() {
+  const HttpAddress& http = config_.http;
+  if (http.address.empty() && config_.http_socket.empty()) return true;
+  std::vector<server::ApiKey> keys;
+  if (!config_.http_keys_file.empty()) {
+    auto read = server::read_api_keys(config_.http_keys_file);
+    if (!read) {
+      log_error("keys {}", read.error().message);
+      return false;
+    }
+    keys = std::move(*read);
+  }
+  const std::size_t keys_count = keys.size();
+  const bool is_passed = passed_.tcp.has_value();
+  auto opened = server::HttpServer::start({.address = http.address,
+                                           .port = http.port,
+                                           .tls_certificate = config_.http_tls_certificate,
+                                           .tls_key = config_.http_tls_key,
+                                           .socket_path = config_.http_socket,
+                                           .backlog = config_.backlog,
+                                           .connections_max = config_.http_connections_max,
+                                           .limits = config_.limits,
+                                           .keys = std::move(keys),
+                                           .serves_local_users = config_.http_serves_local_users,
+                                           .serves_metrics_without_key = config_.http_serves_metrics_without_key,
+                                           .imports_kv = config_.http_imports_kv,
+                                           .cors_origins = config_.http_cors_origins,
+                                           .access_log = config_.http_access_log},
+                                          engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),
+                                          passed_.http_socket ? std::move(passed_.http_socket->fd) : UniqueFd());
+  if (opened) {
+    http_ = std::move(*opened);
+    const bool is_v6 = http.address.contains(':');
+    const std::string whom = keys_count > 0                    ? std::format(" for {} keys", keys_count)
+                             : config_.http_serves_local_users ? " for every user of this machine"
+                                                               : "";
+    if (!http.address.empty()) {
+      log_info("http    {}://{}{}{}:{}/v1{}{}", config_.http_tls_certificate.empty() ? "http" : "https", is_v6 ? "[" : "",
+               http.address, is_v6 ? "]" : "", http_->port(), whom, is_passed ? holder() : "");
+    }
+    if (!config_.http_socket.empty()) log_info("http    {}", config_.http_socket);
+    return true;
+  }
+  // If HTTP was not requested explicitly, another program on the default port is no error.
+  if (is_passed || config_.asks_for_http()) {
+    log_error("{}", opened.error().message);
+    return false;
+  }
+  log_warning("{}: HTTP is off; choose another port with --http ADDRESS:PORT", opened.error().message);
+  return true;
+}
+
+void Daemon::stop_accepting() {
+  server_->stop_accepting();
+  if (http_) http_->stop_accepting();
+}
+
+bool Daemon::wait_idle(Duration limit) {
+  const TimePoint end = clock_.now() + limit;
+  return server_->wait_idle(limit) && (!http_ || http_->wait_idle(end - clock_.now()));
+}
+
+int Daemon::serve() {
+  while (true) {
+    taken_.clear();
+    events_.wait_drain(taken_, kNever);
+    for (const DaemonEvent& event : taken_) {
+      if (const auto* loaded = std::get_if<LoadFinished>(&event)) {
+        if (!*loaded) return give_up(loaded->error());
+        log_ready(config_, clock_.now() - started_);
+        ::sd_notify(0, "READY=1");
+        if (supervised_) tell_ready(*supervised_);
+        preload_models();
+        continue;
+      }
+      const auto& received = std::get<SignalReceived>(event);
+      if (received.number == SIGUSR1) {
+        write_metrics();
+      } else if (received.number == SIGHUP) {
+        reload_models();
+      } else {
+        drain(received);
+        return 0;
+      }
+    }
+  }
+}
+
+// Stops a daemon whose model cannot be loaded, after waiting requests have been answered.
+int Daemon::give_up(const Error& error) {
+  log_error("{}", error.message);
+  stop_accepting();
+  (void)wait_idle(kFlushLimit);
+  return 1;
+}
+
+// Waits for requests in flight, until the time limit or a second TERM or INT. A signal that reaches both the supervisor and the
+// daemon, as from a terminal or from a service manager that ends a whole group, counts once.
+void Daemon::drain(const SignalReceived& first) {
+  log_info("{}: finishing requests in flight, for at most {} s; a second signal stops at once",
+           first.number == SIGINT ? "INT" : "TERM", std::chrono::duration_cast<std::chrono::seconds>(kDrainLimit).count());
+  ::sd_notify(0, "STOPPING=1");
+  stop_accepting();
+  engine_.drain();
+  std::array<int, 2> counts{};
+  ++counts[first.is_passed_on ? 1 : 0];
+  const TimePoint limit = clock_.now() + kDrainLimit;
+  while (!wait_idle(kDrainStep)) {
+    taken_.clear();
+    events_.drain(taken_);
+    for (const DaemonEvent& event : taken_) {
+      const auto* received = std::get_if<SignalReceived>(&event);
+      if (received != nullptr && received->number == SIGUSR1) write_metrics();
+      const bool asks_for_end = received != nullptr && (received->number == SIGTERM || received->number == SIGINT);
+      if (asks_for_end && ++counts[received->is_passed_on ? 1 : 0] > 1) {
+        log_warning("second signal: cancelling requests in flight");
+        return;
+      }
+    }
+    if (clock_.now() >= limit) {
+      log_warning("time limit reached: cancelling requests in flight");
+      return;
+    }
+  }
+}
+
+// Loads the models whose cards ask for it. A failure is logged, and the next request for that model tries again.
+void Daemon::preload_models() {
+  for (const pool::RegisteredModel& model : models_.registry->models()) {
+    if (model.card.is_preloaded) engine_.load_model(model.card.name, [](const Expected<Unit>&) {});
+  }
+}
+
+void Daemon::reload_models() {
+  const auto count = pool_->reload();
+  if (count) return log_info("HUP: {} models are registered", *count);
+  for (const std::string& problem : count.error()) log_error("{}", problem);
+  log_error("HUP: models.yaml has errors; the registered models are unchanged");
+}
+
+void Daemon::write_metrics() const {
+  const std::string path = config_.data_dir + "/metrics.json";
+  const auto written = write_file_atomically(path, wire::metrics_json(engine_.metrics()) + "\n");
+  if (written) {
+    log_info("USR1: wrote {}", path);
+  } else {
+    log_error("USR1: {}", written.error().message);
+  }
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,91 @@
+// The daemon of one process: engine, listeners and signals, from its start until the last request has ended.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mailbox.h"
+#include "core/error.h"
+#include "core/session_info.h"
+#include "engine/engine.h"
+#include "engine/model/worker_source.h"
+#include "fetch/curl_image_fetcher.h"
+#include "kv/catalog.h"
+#include "kv/cold_store.h"
+#include "pool/model_pool.h"
+#include "server/http/http_server.h"
+#include "server/passed_sockets.h"
+#include "server/unix/unix_server.h"
+#include "umad/config.h"
+#include "umad/model_choice.h"
+#include "umad/model_trials.h"
+#include "umad/supervised.h"
+
+namespace uma::umad {
+
+// Events that the main thread waits for.
+struct SignalReceived {
+  int number = 0;
+  bool is_passed_on = false;  // Somebody sent the signal to the supervisor, which forwarded it.
+};
+using LoadFinished = Expected<ModelInfo>;
+using DaemonEvent = std::variant<SignalReceived, LoadFinished>;
+
+class Daemon {
+ public:
+  Daemon(const Config& config, server::PassedSockets passed, const std::optional<Supervised>& supervised, Models models,
+         std::unique_ptr<kv::Catalog> catalog)
+      : config_(config),
+        supervised_(supervised),
+        passed_(std::move(passed)),
+        models_(std::move(models)),
+        trials_(config.data_dir, "/proc/self/exe", supervised.has_value(), supervised && supervised->ended_by_fault()),
+        fetcher_(image_fetcher()),
+        engine_(engine_options(), worker_source(), std::move(catalog), cold_store(), clock_) {}
+
+  // Returns the exit code.
+  int run();
+
+ private:
+  engine::EngineOptions engine_options();
+  std::unique_ptr<engine::WorkerSource> worker_source();
+  Expected<engine::LoadWorkersOptions> load_options(const pool::RegisteredModel& model) const;
+  std::unique_ptr<kv::ColdStore> cold_store() const;
+  std::unique_ptr<ImageFetcher> image_fetcher() const;
+
+  // Handles events until the daemon should stop; returns its exit code.
+  int serve();
+  int give_up(const Error& error);
+  Expected<std::unique_ptr<server::UnixServer>> open_socket();
+  // Returns false if a requested listener cannot be opened.
+  bool open_http();
+  void stop_accepting();
+  bool wait_idle(Duration limit);
+  void drain(const SignalReceived& first);
+  // Describes the owner of the daemon's sockets, for the log.
+  [[nodiscard]] const char* holder() const { return supervised_ ? ", kept by the supervisor" : ", from the service manager"; }
+  void write_metrics() const;
+  void preload_models();
+  void reload_models();
+
+  const Config& config_;
+  const std::optional<Supervised> supervised_;
+  server::PassedSockets passed_;  // Sockets that no server has taken yet.
+  const Models models_;
+  const SteadyClock clock_;
+  const TimePoint started_ = clock_.now();
+  Mailbox<DaemonEvent> events_;
+  std::vector<DaemonEvent> taken_;
+  ModelTrials trials_;
+  pool::ModelPool* pool_ = nullptr;              // Owned by the engine.
+  const std::unique_ptr<ImageFetcher> fetcher_;  // Null: URLs of images are not allowed.
+  engine::Engine engine_;
+  // The servers use engine_ and are destroyed before it.
+  std::unique_ptr<server::UnixServer> server_;
+  std::unique_ptr<server::HttpServer> http_;  // Null: HTTP is off, or the default port is in use.
+};
+
+}  // namespace uma::umad

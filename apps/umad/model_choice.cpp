@@ -1,0 +1,113 @@
+#include "umad/model_choice.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <format>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "llm/llama_model.h"
+#include "umad/cpu_count.h"
+#include "umad/model_path.h"
+#include "umad/profile.h"
+
+namespace uma::umad {
+namespace {
+
+std::filesystem::path shipped_with_us() {
+  std::error_code problem;
+  return shipped_model(std::filesystem::read_symlink("/proc/self/exe", problem));
+}
+
+// Folders in which models are found by name.
+std::vector<std::string> model_folders(const Config& config) {
+  std::vector<std::string> folders = config.models_dirs;
+  if (!config.models_dir.empty()) folders.push_back(config.models_dir);
+  folders.push_back(shipped_with_us().parent_path());
+  return folders;
+}
+
+// The measured profile of this model on this machine. A profile that cannot be read is logged.
+std::optional<Profile> find_profile(const Config& config, const std::string& model_path) {
+  const auto identity = llm::model_identity(model_path);
+  if (!identity) return std::nullopt;  // The load reports the problem of the file.
+  const Machine machine = this_machine();
+  const std::string path = profile_path(config.data_dir, *identity, machine);
+  auto profile = read_profile(path, *identity, machine);
+  if (!profile) {
+    log_warning("profile {} is ignored: {}", path, profile.error());
+    return std::nullopt;
+  }
+  if (!*profile) return std::nullopt;
+  const std::string given = given_over_profile(config);
+  log_info("profile {}{}{}", path, given.empty() ? "" : "; overridden by settings: ", given);
+  return *std::move(profile);
+}
+
+Expected<std::shared_ptr<const pool::ModelRegistry>> read_registry(const Config& config, const std::string& model_path) {
+  pool::RegistryOptions options{.cards_file = config.models_file,
+                                .needs_cards_file = config.is_given("models"),
+                                .model_path = model_path,
+                                .folders = model_folders(config)};
+  auto registry = pool::ModelRegistry::read(std::move(options));
+  if (registry) return *std::move(registry);
+  for (const std::string& problem : registry.error()) log_error("{}", problem);
+  return fail(ErrorCode::model_unknown, "the list of models could not be read: see the errors above");
+}
+
+}  // namespace
+
+Expected<std::string> find_named(const Config& config, const std::string& name) {
+  const std::vector<std::string> folders = model_folders(config);
+  return find_model(name, {folders.begin(), folders.end()});
+}
+
+Expected<std::string> choose_model(const Config& config) {
+  std::error_code problem;
+  const std::filesystem::path shipped = shipped_with_us();
+  if (config.model.empty()) {
+    if (std::filesystem::exists(shipped, problem)) return shipped.string();
+    return fail(ErrorCode::model_unknown,
+                std::format("no model: give --model FILE (the default model is missing at {})", shipped.string()));
+  }
+  return find_named(config, config.model);
+}
+
+Expected<std::string> choose_draft_model(const Config& config) {
+  if (config.draft_model.empty()) return std::string();
+  if (!config.speculates) {
+    log_warning("draft_model is not loaded: set scheduler.speculation: auto to use it");
+    return std::string();
+  }
+  return find_named(config, config.draft_model);
+}
+
+Compute choose_compute_here(const Config& config, const std::string& model_path) {
+  std::error_code problem;
+  const std::uintmax_t bytes = std::filesystem::file_size(model_path, problem);
+  return choose_compute(config, find_profile(config, model_path), problem ? 0 : bytes, usable_physical_cores());
+}
+
+Expected<Models> find_models(const Config& config) {
+  auto registry = read_registry(config, "");
+  if (!registry) return std::unexpected(registry.error());
+  if (!config.model.empty() && !config.model.contains('/')) {
+    if (const auto found = (*registry)->find(config.model)) return Models{*registry, (*found)->card.name};
+  }
+  auto path = choose_model(config);
+  if (!path) return std::unexpected(path.error());
+  if (registry = read_registry(config, *path); !registry) return std::unexpected(registry.error());
+  const auto is_it = [&](const pool::RegisteredModel& model) {
+    std::error_code problem;
+    return model.path == *path || std::filesystem::equivalent(model.path, *path, problem);
+  };
+  const auto found = std::ranges::find_if((*registry)->models(), is_it);
+  if (found == (*registry)->models().end()) return fail(ErrorCode::model_unknown, std::format("{}: no such file", *path));
+  return Models{*registry, found->card.name};
+}
+
+}  // namespace uma::umad

@@ -1,0 +1,28 @@
+// The files of a model: one GGUF file, or the parts of a split model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+#include "llm/gguf_header.h"
+
+namespace uma::llm {
+
+// The file name of one part of a split model, as "model-00001-of-00003.gguf". parse_split_name() returns nothing for other
+// names.
+struct SplitName {
+  std::string stem;  // "model", with its folder.
+  std::int64_t index = 0;
+  std::int64_t count = 0;
+  [[nodiscard]] std::string file(std::int64_t of_index) const;
+};
+[[nodiscard]] std::optional<SplitName> parse_split_name(std::string_view path);
+
+// Reads the header of a whole model: the file `path` and, for a split model, all other parts, whose weights are added. Errors:
+// as read_gguf_header(); also a missing part, a part of another model, or a `path` that is not the first part.
+[[nodiscard]] Expected<GgufHeader> read_model_header(const std::string& path);
+
+}  // namespace uma::llm

@@ -1,0 +1,39 @@
+// Decodes OpenAI's requests about responses and conversations. Pure. docs/protocol/openai.md lists the fields. An impossible id
+// fails with E_SESSION_001.
+#pragma once
+
+#include <cstddef>
+#include <expected>
+#include <string>
+#include <string_view>
+
+#include "core/request.h"
+#include "wire/json_body.h"
+
+namespace uma::wire {
+
+struct ResponseCall {
+  GenerateRequest generate;  // Has no `response` if it continues nothing and is not to be stored.
+  // Fields of the request that the response repeats: the beginning of a JSON object, as in ResponseRequest::request.
+  std::string request;
+};
+
+// `id` is the id of the response.
+[[nodiscard]] std::expected<ResponseCall, RejectedBody> decode_response(std::string_view body, std::string id);
+// An empty body is valid and has no fields.
+[[nodiscard]] std::expected<CreateSessionRequest, RejectedBody> decode_conversation(std::string_view body);
+// The metadata of a conversation, {"metadata": {…}}, as CreateSessionRequest::metadata.
+[[nodiscard]] std::expected<std::string, RejectedBody> decode_metadata(std::string_view body);
+// Decodes {"items": […]}
+[[nodiscard]] std::expected<Input, RejectedBody> decode_items(std::string_view body);
+
+// The requested part of a list.
+struct ListPage {
+  std::size_t limit = 20;
+  bool is_ascending = false;
+  std::string after = {};  // Id of the item before the first one; empty: from the beginning.
+};
+// Decodes a query limit=…&order=…&after=…; other names are ignored.
+[[nodiscard]] std::expected<ListPage, RejectedBody> decode_page(std::string_view query);
+
+}  // namespace uma::wire
