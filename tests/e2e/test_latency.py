@@ -11,8 +11,9 @@ LONG = " ".join(["word"] * 1500)
 
 
 class LongPrompts(uma.DaemonTest):
+    model = uma.TINY_REGISTER
     flags = ("--n-ctx", "32768", "--slots", "4", "--threads", "2")
-    config = "kv: {layout: split}\n"
+    config = "scheduler: {tick_ms: 1}\nkv: {layout: split}\n"  # every prompt of some length is offloaded, however fast the machine is
 
     @contextlib.contextmanager
     def stream(self, client):
@@ -45,8 +46,8 @@ class LongPrompts(uma.DaemonTest):
 
     def test_lanes_off_and_turns_say_the_same(self):
         def replies(lanes):
-            config = f"scheduler: {{lanes: {lanes}}}\nkv: {{layout: split}}\n"
-            with uma.Daemon(uma.TINY, *self.flags, config=config) as daemon, daemon.client() as client:
+            config = f"scheduler: {{lanes: {lanes}, tick_ms: 1}}\nkv: {{layout: split}}\n"
+            with uma.Daemon(self.model, *self.flags, config=config) as daemon, daemon.client() as client:
                 with self.stream(client) as text:
                     self.assertEqual("length", client.generate(LONG, max_tokens=1).reason)
                 return text[0], client.metrics()["handovers_total"] > 0
