@@ -94,7 +94,7 @@ std::vector<std::string> socket_paths(const Flags& flags) {
 }
 
 void add_generation_flags(CLI::App& app, GenerationFlags& flags) {
-  app.add_option("--max-tokens", flags.max_tokens, "Limit the answer to this many tokens")->default_str("512");
+  app.add_option("--max-tokens", flags.max_tokens, "Limit the answer to this many tokens (default: until the context is full)");
   app.add_option("--temp", flags.temperature, "Set the sampling temperature; 0: always the most likely token")
       ->default_str("0");
   app.add_option("--top-p", flags.top_p, "Sample from the most likely tokens whose probabilities add up to this")

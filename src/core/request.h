@@ -41,7 +41,7 @@ struct ChatOptions {
 // Options of one generation.
 struct GenerateOptions {
   SamplingParams sampling;
-  std::optional<std::int32_t> max_tokens;  // Nullopt: 512, or as many as fit.
+  std::optional<std::int32_t> max_tokens;  // Nullopt: as many as fit.
   std::vector<std::string> stop;           // Non-empty strings.
   std::string grammar;                     // GBNF grammar of the reply; empty: none.
   std::string json_schema;                 // JSON Schema of the reply, as JSON; empty: none. Excludes grammar.

@@ -16,8 +16,6 @@
 namespace uma::engine {
 namespace {
 
-constexpr std::int32_t kDefaultMaxTokens = 512;
-
 bool is_chat(const kv::SessionRecord& record) {
   return record.mode == SessionMode::chat;
 }
@@ -475,7 +473,10 @@ GenerationJob Generations::make_job(const InFlight& request, const ReplyGrammars
   job.id = request.id;
   const std::int32_t shortest = shortest_length(droppable, static_cast<std::int32_t>(tokens.size()));
   const std::int32_t cells_left = request.lease->shape().sequence_cells_max - shortest;
-  job.tokens_max = std::min({options.max_tokens.value_or(kDefaultMaxTokens), parts_.limits.max_tokens, cells_left});
+  job.tokens_max = cells_left;
+  for (const std::int32_t limit : {options.max_tokens.value_or(0), parts_.limits.max_tokens}) {
+    if (limit > 0) job.tokens_max = std::min(job.tokens_max, limit);
+  }
   job.tokens = std::move(tokens);
   job.droppable = std::move(droppable);
   job.sampling = options.sampling;
