@@ -81,6 +81,8 @@ std::unique_ptr<engine::WorkerSource> Daemon::worker_source() {
   const PoolOptions& settings = config_.pool;
   pool::PoolOptions options;
   options.default_model = models_.default_name;
+  options.shipped_model = shipped_model_name(*models_.registry);
+  options.unknown = settings.unknown;
   options.default_has_projector = !config_.projector.empty();
   options.governor = {.usable_fraction = settings.usable_fraction, .bytes_max = settings.memory_bytes_max};
   options.maintenance = seconds(settings.maintenance_s);
@@ -201,6 +203,7 @@ bool Daemon::open_http() {
                                            .serves_local_users = config_.http_serves_local_users,
                                            .serves_metrics_without_key = config_.http_serves_metrics_without_key,
                                            .imports_kv = config_.http_imports_kv,
+                                           .allowed_hosts = config_.http_allowed_hosts,
                                            .cors_origins = config_.http_cors_origins,
                                            .access_log = config_.http_access_log},
                                           engine_, is_passed ? std::move(passed_.tcp->fd) : UniqueFd(),

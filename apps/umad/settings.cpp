@@ -101,6 +101,9 @@ const std::vector<Setting>& settings() {
       {"auto", llm::FlashAttention::automatic}, {"on", llm::FlashAttention::on}, {"off", llm::FlashAttention::off}};
   const Words<llm::KvType> types = {{"f16", llm::KvType::f16}, {"q8_0", llm::KvType::q8_0}};
   const Words<kv::EvictionOrder> evictions = {{"value", kv::EvictionOrder::value}, {"lru", kv::EvictionOrder::lru}};
+  const Words<pool::UnknownModel> unknown = {{"auto", pool::UnknownModel::automatic},
+                                             {"default", pool::UnknownModel::use_default},
+                                             {"refuse", pool::UnknownModel::refuse}};
   static const std::vector<Setting> all = {
       {"", "model", store(path(), [](auto& c) -> auto& { return c.model; }), "UMA_MODEL", "--model",
        "model to serve: a GGUF file, or the name of a model downloaded by uma-cli pull", "uma-tiny, which ships with umad"},
@@ -122,6 +125,7 @@ const std::vector<Setting>& settings() {
       {"vision", "url_bytes_max", bytes(1, 32 << 20, [](auto& c) -> auto& { return c.vision_urls.bytes_max; })},
       {"vision", "url_timeout", store(duration(), [](auto& c) -> auto& { return c.vision_urls.time_max; })},
       {.section = "", .key = "models", .access = store(path(), [](auto& c) -> auto& { return c.models_file; })},
+      {"models", "unknown", words(unknown, [](auto& c) -> auto& { return c.pool.unknown; })},
       {.section = "",
        .key = "models_dirs",
        .access = store(paths(), [](auto& c) -> auto& { return c.models_dirs; }),
@@ -150,6 +154,10 @@ const std::vector<Setting>& settings() {
       {"http", "local_users", words(boolean, [](auto& c) -> auto& { return c.http_serves_local_users; })},
       {"http", "import_kv", words(boolean, [](auto& c) -> auto& { return c.http_imports_kv; })},
       {"http", "metrics_without_key", words(boolean, [](auto& c) -> auto& { return c.http_serves_metrics_without_key; })},
+      {.section = "http",
+       .key = "allowed_hosts",
+       .access = store(hosts(), [](auto& c) -> auto& { return c.http_allowed_hosts; }),
+       .takes_list = true},
       {.section = "http",
        .key = "cors_origins",
        .access = store(origins(), [](auto& c) -> auto& { return c.http_cors_origins; }),

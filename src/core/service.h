@@ -88,6 +88,9 @@ class Service {
   // The following functions return values that are kept up to date, without asking another thread. Returns the model's name for
   // a name or alias; empty: the default model. Errors: E_MODEL_001.
   virtual Expected<std::string> resolve_model(const std::string& name) const = 0;
+  // Like resolve_model(), for programs that were not written for this daemon: an unknown name may mean a model with this
+  // capability (docs/decisions/0050).
+  virtual Expected<std::string> choose_model(const std::string& name, Capability capability) const = 0;
   virtual std::vector<ModelInfo> models() const = 0;
   virtual MetricsSnapshot metrics() const = 0;
 };

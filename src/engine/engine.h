@@ -73,6 +73,9 @@ class Engine final : public Service, private WorkerHost {
   void load_model(std::string model, Reply<Unit> reply) override;
   void unload_model(std::string model, Reply<Unit> reply) override;
   [[nodiscard]] Expected<std::string> resolve_model(const std::string& name) const override { return source_->resolve(name); }
+  [[nodiscard]] Expected<std::string> choose_model(const std::string& name, Capability capability) const override {
+    return source_->choose(name, capability);
+  }
   [[nodiscard]] std::vector<ModelInfo> models() const override;
   [[nodiscard]] MetricsSnapshot metrics() const override;
 

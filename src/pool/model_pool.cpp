@@ -11,6 +11,7 @@
 #include "base/thread_name.h"
 #include "base/thrown.h"
 #include "pool/load_files.h"
+#include "pool/vendor_names.h"
 
 namespace uma::pool {
 namespace {
@@ -49,6 +50,24 @@ Expected<std::string> ModelPool::resolve(const std::string& name) const {
   if (known->models().empty())
     return fail(ErrorCode::model_unknown, "no model is registered: give --model FILE, or add one with uma-cli models add");
   return known->models().front().card.name;
+}
+
+Expected<std::string> ModelPool::choose(const std::string& name, Capability capability) const {
+  auto known = resolve(name);
+  if (known || name.empty() || options_.unknown == UnknownModel::refuse) return known;
+  const auto models = registry();
+  std::vector<std::string> able;
+  for (const RegisteredModel& model : models->models()) {
+    if (model.capability == capability) able.push_back(model.card.name);
+  }
+  if (able.size() > 1) std::erase(able, options_.shipped_model);
+  const auto first = resolve("");
+  const bool is_default_able = first && std::ranges::contains(able, *first);
+  if (able.size() != 1 && !is_default_able) return known;
+  const bool is_meant =
+      able.size() == 1 || options_.unknown == UnknownModel::use_default || is_name_of_other_vendor(name);
+  if (!is_meant) return known;
+  return is_default_able ? *first : able.front();
 }
 
 std::vector<ModelInfo> ModelPool::list() const {

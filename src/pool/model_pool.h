@@ -35,9 +35,15 @@
 
 namespace uma::pool {
 
+// What a request gets that names an unknown model. `automatic`: the default model for a name of another vendor's model, and if
+// only one model can be meant.
+enum class UnknownModel : std::uint8_t { automatic, use_default, refuse };
+
 struct PoolOptions {
   std::string default_model;           // Model of requests that name none; empty: the first registered one.
   bool default_has_projector = false;  // `prepare` adds a projector that the registry does not know.
+  std::string shipped_model;                          // Name of the model that ships with umad; empty: it is not registered.
+  UnknownModel unknown = UnknownModel::automatic;
   GovernorOptions governor;
   Duration maintenance = std::chrono::seconds(10);
   Duration min_loaded = std::chrono::seconds(15);  // See EvictionOptions.
@@ -57,6 +63,7 @@ class ModelPool final : public engine::WorkerSource {
   ~ModelPool() override;
 
   [[nodiscard]] Expected<std::string> resolve(const std::string& name) const override;
+  [[nodiscard]] Expected<std::string> choose(const std::string& name, Capability capability) const override;
   [[nodiscard]] std::vector<ModelInfo> list() const override;
   void add_metrics(MetricsSnapshot& snapshot) const override;
   void start(engine::WorkerHost& host) override;

@@ -99,6 +99,10 @@ class WorkerSource {
   virtual ~WorkerSource() = default;
   // Any thread. The name of the model that clients mean by `name`; empty: the default model. Errors: E_MODEL_001.
   [[nodiscard]] virtual Expected<std::string> resolve(const std::string& name) const = 0;
+  // Any thread. Like resolve(), but an unknown name may mean a model with this capability (docs/decisions/0050).
+  [[nodiscard]] virtual Expected<std::string> choose(const std::string& name, Capability /*capability*/) const {
+    return resolve(name);
+  }
   // Any thread. All models that clients may name, with the details that are known without loading them.
   [[nodiscard]] virtual std::vector<ModelInfo> list() const = 0;
   // Any thread. Adds the source's numbers.

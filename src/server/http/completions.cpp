@@ -35,10 +35,11 @@ class ChoiceEncoder final : public AnswerEncoder {
 handlers::Answer create(wire::CompletionKind kind, HttpConnection& connection, const HttpRequest& request) {
   auto call = wire::decode_completion(kind, request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
+  call->generate.model = connection.choose_model(call->generate.model, Capability::chat);
   wire::AnswerForm form{.kind = kind,
                         .id = random_name(),
                         .created_s = unix_time_s(),
-                        .model = model_name(connection.service(), call->generate.model),
+                        .model = call->generate.model,
                         .prompts = call->prompts.size(),
                         .n = call->n,
                         .includes_usage = call->includes_usage,

@@ -28,6 +28,7 @@ handlers::Answer handlers::create_embeddings(HttpConnection& connection, const H
   auto call = wire::decode_embeddings(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  call->embed.options.model = connection.choose_model(call->embed.options.model, Capability::text_embedding);
   auto result = co_await ask_with_id<EmbedResult>(connection, [&](Reply<EmbedResult> reply) {
     call->embed.options.client = connection.client();
     return connection.service().embed(connection.tenant(), std::move(call->embed), std::move(reply));
@@ -41,6 +42,7 @@ handlers::Answer handlers::create_rerank(HttpConnection& connection, const HttpR
   auto call = wire::decode_rerank(request.body);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (connection.server().draining) co_return co_await connection.respond_error(503, stopping(), false);
+  call->rerank.options.model = connection.choose_model(call->rerank.options.model, Capability::rerank);
   auto result = co_await ask_with_id<RerankResult>(connection, [&](Reply<RerankResult> reply) {
     call->rerank.options.client = connection.client();
     return connection.service().rerank(connection.tenant(), call->rerank, std::move(reply));

@@ -452,6 +452,18 @@ Awaitable<bool> HttpConnection::run_generations(std::vector<HttpGeneration> gene
   co_return false;
 }
 
+std::string HttpConnection::choose_model(const std::string& asked, Capability capability) {
+  if (auto known = server_.service.resolve_model(asked)) return *std::move(known);
+  auto chosen = server_.service.choose_model(asked, capability);
+  if (!chosen) return asked;
+  warn(std::format("model {} is unknown here; {} answers", asked, *chosen));
+  return *std::move(chosen);
+}
+
+void HttpConnection::warn(std::string_view text) {
+  current_.warnings += std::format("x-uma-warning: {}\r\n", loggable(text));
+}
+
 void HttpConnection::charge(std::int64_t tokens) {
   current_.caller->charge_tokens(tokens, SteadyClock().now());
   current_.spent->prompt_tokens.add(static_cast<std::uint64_t>(tokens));
@@ -473,9 +485,9 @@ std::string HttpConnection::head_bytes(int status, std::string_view content_type
   current_.status = status;
   const std::string_view reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   const std::string limits = current_.caller ? current_.caller->header(SteadyClock().now()) : "";
-  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}",
+  return std::format("HTTP/1.1 {} {}\r\nServer: umad\r\nContent-Type: {}\r\nConnection: {}\r\nx-request-id: {}\r\n{}{}{}{}",
                      status, reason, content_type, keep_alive ? "keep-alive" : "close", current_.id, current_.cors_header,
-                     limits, header);
+                     current_.warnings, limits, header);
 }
 
 Awaitable<bool> HttpConnection::respond(int status, std::string_view content_type, std::string body, bool keep_alive,

@@ -74,6 +74,11 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
   [[nodiscard]] const TenantId& tenant() const { return current_.caller->tenant(); }
 
   [[nodiscard]] std::uint64_t client() const { return client_; }
+  // The name of the model that answers a request for `asked`; `asked` itself if there is none. If it is another model, the answer
+  // says so in its header.
+  [[nodiscard]] std::string choose_model(const std::string& asked, Capability capability);
+  // Adds a line x-uma-warning to the header of the answer: the request is served, but not in every point.
+  void warn(std::string_view text);
   // Charges the caller with input tokens of an answer that is no generation.
   void charge(std::int64_t tokens);
   // Returns when the client has closed the connection or its sending side.
@@ -121,6 +126,7 @@ class HttpConnection final : public Flushable, public std::enable_shared_from_th
     std::string body;                 // Empty after it was passed on.
     RequestShare share;               // Reserved memory for the body; null without a body.
     std::string cors_header;          // Header lines for every answer to a page of another origin.
+    std::string warnings;             // Header lines of warn().
     TimePoint began{};
     std::string method;
     std::string path;

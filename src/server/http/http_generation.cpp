@@ -13,10 +13,6 @@ std::string random_name() {
   return std::format("{:016x}", secure_u64());
 }
 
-std::string model_name(const Service& service, const std::string& asked) {
-  return service.resolve_model(asked).value_or(asked);
-}
-
 GenerationSink::GenerationSink(std::string id, std::shared_ptr<Outbox> outbox, std::unique_ptr<AnswerEncoder> encoder,
                                bool stream)
     : id_(std::move(id)), outbox_(std::move(outbox)), encoder_(std::move(encoder)), stream_(stream) {}

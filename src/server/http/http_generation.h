@@ -9,16 +9,12 @@
 #include "core/error.h"
 #include "core/event.h"
 #include "core/request.h"
-#include "core/service.h"
 #include "server/outbox.h"
 
 namespace uma::server {
 
 // A random id of 16 hexadecimal digits for an answer, practically unique.
 [[nodiscard]] std::string random_name();
-
-// The name of the model that answers.
-[[nodiscard]] std::string model_name(const Service& service, const std::string& asked);
 
 // Writes the events of one generation, either as a stream (first events, texts, last events) or as one object. Used by one
 // thread at a time.

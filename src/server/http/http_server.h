@@ -34,6 +34,7 @@ struct HttpServerOptions {
   bool serves_local_users = false;  // Without keys, serves every user of this machine; false: only this user and root.
   bool serves_metrics_without_key = false;
   bool imports_kv = false;                     // Imports the KV of session files; false: ignores it.
+  std::vector<std::string> allowed_hosts = {};  // Names in Host besides those of this machine; for use without keys.
   std::vector<std::string> cors_origins = {};  // Origins of pages that may send requests, besides the server's own.
   std::string access_log = "off";              // See AccessLog::open().
 };

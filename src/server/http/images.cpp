@@ -11,7 +11,8 @@ namespace uma::server {
 handlers::Answer handlers::embed_images(HttpConnection& connection, const HttpRequest& request) {
   auto asked = wire::decode_body<EmbedImagesRequest>(request.body, wire::embed_images_fields);
   if (!asked) co_return co_await connection.respond_rejected(asked.error(), request);
-  const std::string model = model_name(connection.service(), asked->model);
+  const std::string model = connection.choose_model(asked->model, Capability::chat);
+  asked->model = model;
   std::stop_source end;
   asked->end = end.get_token();
   auto made = co_await connection.ask_until_gone<ImageEmbeddings>([&](Reply<ImageEmbeddings> reply) {

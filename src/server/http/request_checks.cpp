@@ -18,17 +18,33 @@ namespace uma::server {
 
 namespace http = boost::beast::http;
 
+namespace {
+
+// The key of a request: in Authorization, or in x-api-key as Anthropic's clients send it. Both may be there if they are equal.
+std::optional<std::string_view> key_of(const http::fields& head) {
+  constexpr std::string_view kApiKey = "x-api-key";
+  const auto bearer =
+      head.count(http::field::authorization) == 1 ? bearer_token(head[http::field::authorization]) : std::nullopt;
+  if (head.count(http::field::authorization) > 1 || head.count(kApiKey) > 1) return std::nullopt;
+  if (head.count(kApiKey) == 0) return bearer;
+  const std::string_view key = head[kApiKey];
+  return bearer && *bearer != key ? std::nullopt : std::optional(key);
+}
+
+}  // namespace
+
 std::optional<HttpConnection::Refusal> HttpConnection::check_head(const Parser& parser) {
   const auto& head = parser.get();
   const auto bad = [](std::string message) { return Refusal{400, {ErrorCode::proto_field, std::move(message)}}; };
   const std::size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) return bad("the request must have exactly one Host header");
   // With keys, a page whose name points here (DNS rebinding) has no access, and a proxy may use any name.
-  if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host])) {
+  if (hosts == 1 && server_.keys.empty() && !peer_.is_local && !is_loopback_authority(head[http::field::host]) &&
+      !is_host_among(head[http::field::host], server_.options.allowed_hosts)) {
     return Refusal{403,
                    {ErrorCode::auth,
-                    "without keys umad serves only this machine: the Host header must be localhost, 127.0.0.1 or "
-                    "[::1]"}};
+                    "without keys the Host header must be localhost, 127.0.0.1, [::1] or one of http.allowed_hosts: add the name "
+                    "there if it is yours"}};
   }
   // The parser handles chunked only; another coding before it would be taken for the body.
   const bool has_codings = head.count(http::field::transfer_encoding) > 0;
@@ -80,11 +96,10 @@ std::optional<HttpConnection::Refusal> HttpConnection::check_key(const Parser& p
   const auto refuse = [](std::string message) {
     return Refusal{401, {ErrorCode::auth, std::move(message)}, "WWW-Authenticate: Bearer\r\n"};
   };
-  const auto token =
-      head.count(http::field::authorization) == 1 ? bearer_token(head[http::field::authorization]) : std::nullopt;
+  const auto token = key_of(head);
   if (!token) {
     if (is_open) return std::nullopt;
-    return refuse("a key is required: send Authorization: Bearer KEY");
+    return refuse("a key is required: send Authorization: Bearer KEY, or x-api-key: KEY");
   }
   // Every digest is compared completely, so that the time reveals nothing about the keys.
   const Sha256Digest digest = sha256(*token);

@@ -95,9 +95,11 @@ Answer handlers::create_response(HttpConnection& connection, const HttpRequest& 
   auto call = wire::decode_response(request.body, id);
   if (!call) co_return co_await connection.respond_rejected(call.error(), request);
   if (call->generate.response) call->generate.response->ttl_s = kResponseTtlSeconds;
+  const std::string model = connection.choose_model(call->generate.model, Capability::chat);
+  if (!call->generate.model.empty()) call->generate.model = model;
   const bool names_response = call->generate.response && !call->generate.response->previous.empty();
   wire::ResponseEncoder encoder({random_name() + random_name(), std::move(id)}, std::move(call->request),
-                                model_name(connection.service(), call->generate.model), unix_time_s());
+                                model, unix_time_s());
   std::vector<HttpGeneration> generations;
   generations.emplace_back(std::move(call->generate)).encoders.push_back(std::make_unique<ResponseWriter>(std::move(encoder)));
   co_return co_await connection.generate(std::move(generations), request,

@@ -75,6 +75,14 @@ bool is_loopback_authority(std::string_view authority) {
   return ::inet_pton(AF_INET, text.c_str(), &address) == 1 && (ntohl(address.s_addr) >> 24) == IN_LOOPBACKNET;
 }
 
+bool is_host_among(std::string_view authority, std::span<const std::string> names) {
+  const std::size_t end = authority.starts_with('[') ? authority.find(']') + 1 : std::min(authority.find(':'), authority.size());
+  const std::string_view port = authority.substr(end);
+  if (end == 0 || (!port.empty() && (port.front() != ':' || !is_port(port.substr(1))))) return false;
+  return std::ranges::any_of(
+      names, [host = authority.substr(0, end)](const std::string& name) { return equals_ignoring_case(host, name); });
+}
+
 bool is_same_origin(std::string_view origin, std::string_view scheme, std::string_view host) {
   if (host.empty() || !origin.starts_with(scheme)) return false;
   origin.remove_prefix(scheme.size());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,9 @@ namespace uma::server {
 // Whether `authority` (a Host header: a name or address with an optional port) means this machine: localhost, 127.0.0.0/8 or
 // [::1]. A page of another site whose name resolves to this machine (DNS rebinding) still sends that name.
 [[nodiscard]] bool is_loopback_authority(std::string_view authority);
+
+// Whether the host of `authority` is one of `names`, whatever its port. Case does not matter.
+[[nodiscard]] bool is_host_among(std::string_view authority, std::span<const std::string> names);
 
 // Whether the request with this `origin` comes from a page that was served under `scheme` (http, https) and `host`. Programs
 // send no Origin.
