@@ -1,5 +1,5 @@
-"""Two tenants: one attacks over HTTP with a key, the other talks on the socket and must not notice. What is attacked are the parts that all requests share:
-preparing, following grammars, memory. Afterwards all that was counted is given back."""
+"""Two tenants: one attacks over HTTP with a key, the other uses the socket and must not notice. The attacks aim at the parts
+that all requests share: preparing, following grammars, memory. Afterwards all counted bytes are given back."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ class TwoTenants(test_http.HttpTest):
         self.wanted = self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text
 
     def tearDown(self):
-        uma.until(lambda: self.client.metrics()["request_bytes"] == 0, "all that was counted to be given back")
+        uma.until(lambda: self.client.metrics()["request_bytes"] == 0, "all counted bytes are given back")
         self.assertEqual(self.wanted, self.client.generate("Once upon a time", max_tokens=40, ignore_eos=True).text)
         super().tearDown()
 
@@ -41,7 +41,7 @@ class TwoTenants(test_http.HttpTest):
         return self.request("POST", path, body, {"Authorization": f"Bearer {self.key}"})
 
     def post_and_stay(self, path, **body):
-        """A connection whose request was sent; nobody reads its answer."""
+        """Sends a request and returns the connection without reading the answer."""
         data = json.dumps(body).encode()
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=uma.WAIT_S)
         self.addCleanup(connection.close)
@@ -51,7 +51,7 @@ class TwoTenants(test_http.HttpTest):
         return connection
 
     def stream_beside(self, attack):
-        """What a stream of the other tenant says while the attack goes on."""
+        """Runs a stream of the other tenant during the attack."""
         attacker = threading.Thread(target=attack)
         stream = self.client.start(type="generate", prompt="Once upon a time", max_tokens=400, ignore_eos=True)
         self.client.wait_token(stream)
@@ -112,7 +112,7 @@ class TwoTenants(test_http.HttpTest):
         self.let_the_attacker_leave()
 
     def stream_in_a_conversation(self):
-        """The attacker's; its id, and the connection that reads a reply in it."""
+        """Starts a stream in a conversation of the attacker; returns its id and the connection that reads the reply."""
         status, conversation = self.attack("/v1/conversations")
         self.assertEqual(200, status, conversation)
         stream = self.post_and_stay("/v1/responses", conversation=conversation["id"], input="go on", stream=True,
@@ -121,7 +121,7 @@ class TwoTenants(test_http.HttpTest):
         return conversation["id"], stream
 
     def let_the_attacker_leave(self):
-        """Closes its connections."""
+        """Closes the attacker's connections."""
         self.doCleanups()
         self.client = self.daemon.client()
         self.addCleanup(self.client.close)
