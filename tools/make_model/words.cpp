@@ -18,7 +18,7 @@ std::string make_word(std::size_t index) {
     words_count *= kSyllablesCount;
     ++syllables;
   }
-  // 7919 is prime and shares no factor with a power of 100, so this permutes the words of one length.
+  // 7919 is a prime and no factor of a power of 100, so this permutes the words of one length.
   std::size_t rest = index * 7919 % words_count;
   std::string word;
   for (; syllables > 0; --syllables) {
