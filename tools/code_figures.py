@@ -3,7 +3,7 @@
 
 Run: tools/code_figures.py [COMMIT] [COMMIT]     (default: the work tree; needs universal-ctags)
 
-Tests are left out. The figures are lines of files, lines of functions (definitions in .cpp files), member functions and data
+Tests are left out. The figures are lines of files, lines of functions, member functions and data
 members of classes (declarations in headers), lambdas that capture `this`, comments with "cancelled meanwhile", and the files
 that include lane.h, the header of the hot loop, or are included by it.
 """

@@ -84,7 +84,7 @@ Engine::~Engine() {
 
 void Engine::start() {
   started_ = true;
-  auto sessions = router_.session_ids();  // before the router's thread starts, which may get requests at once
+  auto sessions = router_.session_ids();  // Before the router's thread starts, which may get requests at once.
   source_->start(*this);
   router_thread_ = std::thread([this] {
     set_thread_name("uma-router");
@@ -135,7 +135,7 @@ void Engine::on_loaded(const std::string& model, Expected<LoadedWorkers> loaded)
       router_.on_loaded(model, text_model(std::move(embedder), std::move(lanes)));
     });
   }
-  store_is_open_.wait();  // so that the first requests find the states on disk
+  store_is_open_.wait();  // So that the first requests find the states on disk.
   std::shared_ptr<const llm::Model> weights = loaded->model;
   std::shared_ptr<image::ImageEncoder> encoder;
   if (loaded->projector) encoder = workers_.make_image_encoder(model, std::move(loaded->projector));

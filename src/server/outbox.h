@@ -34,7 +34,7 @@ class Outbox {
     return true;
   }
 
-  // Like try_append, but ignores the limit.
+  // Like append_unless_full, but ignores the limit.
   template <class WriteT>
   void append(WriteT&& write) {
     {

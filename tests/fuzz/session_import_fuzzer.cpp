@@ -108,7 +108,7 @@ class WatchedCatalog final : public kv::Catalog {
   }
   bool step() override { return sqlite_->step(); }
 
-  // Reopens the catalog and checks that it has everything. REQUIRES: no call is pending.
+  // Reopens the catalog and checks that it has everything. Requires: no call is pending.
   void reopen() {
     sqlite_.reset();
     open();

@@ -68,7 +68,7 @@ bool are_numbers_finite(std::span<const std::byte> bytes, std::int32_t type) {
   return true;
 }
 
-// REQUIRES: check_state_values() accepted the state.
+// Requires: check_state_values() accepted the state.
 bool is_state_finite(std::span<const std::byte> state) {
   ByteReader in(state);
   (void)in.take(8);

@@ -19,22 +19,22 @@ namespace uma {
 
 struct Matrix {
   enum class Filling : std::uint8_t {
-    random,    // normal, deviation gain / sqrt(columns)
+    random,    // Normal, deviation gain / sqrt(columns).
     constant,  // gain
-    decays,    // the decay rates of mamba's states, the same in every row
+    decays,    // The decay rates of mamba's states, the same in every row.
     given,     // `values`
   };
   std::string name;
   std::int64_t rows;
   std::int64_t columns;
   float gain = 1;
-  bool is_quiet = false;  // drawn from a separate generator
+  bool is_quiet = false;  // Drawn from a separate generator.
   Filling filling = Filling::random;
-  bool is_f32 = false;                  // stored in 32 bits, for any type of the file
-  std::int64_t special_rows = 0;        // number of first rows that are drawn with `special_gain`
-  float special_gain = 1;               // replaces `gain` in the special rows
-  std::vector<float> values = {};       // row by row; for Filling::given
-  std::array<std::int64_t, 4> shape{};  // dimensions in the file, if it is not a matrix there; else zeros
+  bool is_f32 = false;                  // Stored in 32 bits, for any type of the file.
+  std::int64_t special_rows = 0;        // Number of first rows that are drawn with `special_gain`.
+  float special_gain = 1;               // Replaces `gain` in the special rows.
+  std::vector<float> values = {};       // Row by row; for Filling::given.
+  std::array<std::int64_t, 4> shape{};  // Dimensions in the file, if it is not a matrix there; else zeros.
 };
 
 // A vector with the same value everywhere, in 32 bits.

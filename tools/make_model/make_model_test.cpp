@@ -171,7 +171,7 @@ TEST_F(MakeModel, RefusesImpossibleShapesInWords) {
 }
 
 TEST_F(MakeModel, LeavesNothingBehindWhereItCannotWrite) {
-  std::filesystem::create_directory(folder_ / "taken.gguf");  // rename onto a folder fails
+  std::filesystem::create_directory(folder_ / "taken.gguf");  // Rename onto a folder fails.
   EXPECT_FALSE(write_model(smallest_spec(), folder_ / "taken.gguf"));
   EXPECT_FALSE(write_model(smallest_spec(), folder_ / "missing" / "a.gguf"));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
@@ -243,7 +243,7 @@ TEST_F(MakeModel, MakesAShiftRegisterThatSaysWhatItsRuleSays) {
   ASSERT_NE(model, nullptr);
   const Vocabulary vocabulary = make_vocabulary(1536, Markers::image);
   std::string prompt = "the dog and the cat say hello";
-  for (const int repeated : {1, 20}) {  // shorter than the register, and longer
+  for (const int repeated : {1, 20}) {  // Shorter than the register, and longer.
     for (int i = 1; i < repeated; ++i) prompt += " once upon a time";
     std::vector<llama_token> tokens = tokenize(*model, prompt);
     tokens.insert(tokens.begin(), kTokenBos);

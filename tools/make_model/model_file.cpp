@@ -38,10 +38,10 @@ constexpr float kGainSpecialLogits = 0.5F;
 constexpr std::uint32_t kStateSize = 16;
 constexpr std::uint32_t kConvolutionTokens = 4;
 constexpr std::uint32_t kInnerPerWidth = 2;
-constexpr float kStepBias = -3.0F;  // its softplus is 0.049
+constexpr float kStepBias = -3.0F;  // Its softplus is 0.049.
 constexpr float kGainState = 2.0F;
-constexpr std::int64_t kTokenTypes = 2;  // bert: the first and the second text of a pair
-constexpr float kPassedOn = 0.5F;        // part of its input that a layer adds to its output beside the state
+constexpr std::int64_t kTokenTypes = 2;  // Bert: the first and the second text of a pair.
+constexpr float kPassedOn = 0.5F;        // Part of its input that a layer adds to its output beside the state.
 
 // Whether any layer has attention and a feed-forward block.
 bool has_attention(const ModelSpec& spec) {
@@ -117,7 +117,7 @@ std::expected<void, std::string> check_spec(const ModelSpec& spec) {
       .and_then([&] { return multiple("width", spec.width, block); })
       .and_then([&] { return multiple("ff", spec.feed_forward, block); })
       .and_then([&] { return multiple("heads", spec.heads, spec.kv_heads); })
-      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // rotary positions need an even head
+      .and_then([&] { return multiple("width", spec.width, spec.heads * 2ull); })  // Rotary positions need an even head.
       .and_then([&] {
         return spec.architecture == Architecture::gemma3 ? within("window", spec.window, 1, 1 << 20)
                                                          : within("window", spec.window, 0, 0);
@@ -297,7 +297,7 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   set_u32("feed_forward_length", has_attention(spec) ? spec.feed_forward : 0);
   set_u32("attention.head_count", has_attention(spec) ? spec.heads : 0);
   if (spec.architecture == Architecture::jamba) {
-    std::vector<std::uint32_t> heads;  // by layer; none where it has a state instead
+    std::vector<std::uint32_t> heads;  // By layer; none where it has a state instead.
     for (std::uint32_t layer = 0; layer < spec.layers; ++layer) heads.push_back(attends(spec, layer) ? spec.kv_heads : 0);
     gguf_set_arr_data(gguf, "jamba.attention.head_count_kv", GGUF_TYPE_UINT32, heads.data(), heads.size());
   } else {
@@ -313,7 +313,7 @@ void set_shape(gguf_context* gguf, const ModelSpec& spec) {
   if (spec.pooled_by != PooledBy::none) set_u32("pooling_type", static_cast<std::uint32_t>(spec.pooled_by));
   if (has_attention(spec) && spec.architecture != Architecture::bert) {
     set_u32("rope.dimension_count", spec.width / spec.heads);
-    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // a register sets its own angles
+    set_f32("rope.freq_base", spec.weights == Weights::shift_register ? 1.0F : 10000.0F);  // A register sets its own angles.
   }
   if (spec.architecture == Architecture::gemma3) {
     set_u32("attention.sliding_window", spec.window);
@@ -335,7 +335,7 @@ void set_word_pieces(gguf_context* gguf) {
   gguf_set_val_u32(gguf, "tokenizer.ggml.unknown_token_id", kPieceUnknown);
   gguf_set_val_u32(gguf, "tokenizer.ggml.cls_token_id", kPieceBegin);
   gguf_set_val_u32(gguf, "tokenizer.ggml.bos_token_id", kPieceBegin);
-  gguf_set_val_u32(gguf, "tokenizer.ggml.seperator_token_id", kPieceEnd);  // the format's spelling
+  gguf_set_val_u32(gguf, "tokenizer.ggml.seperator_token_id", kPieceEnd);  // The format's spelling.
   gguf_set_val_u32(gguf, "tokenizer.ggml.mask_token_id", kPieceMask);
 }
 

@@ -14,11 +14,11 @@ namespace uma {
 
 // The architectures differ in what they keep of earlier tokens.
 enum class Architecture : std::uint8_t {
-  llama,   // attention over all tokens
-  gemma3,  // five of six layers look at a window of the last tokens only
-  mamba,   // one state of fixed size instead of tokens
-  jamba,   // every second layer attends to all tokens, the others are mamba's
-  bert,    // nothing: every token sees the whole text, and the result is a vector or a score
+  llama,   // Attention over all tokens.
+  gemma3,  // Five of six layers look at a window of the last tokens only.
+  mamba,   // One state of fixed size instead of tokens.
+  jamba,   // Every second layer attends to all tokens, the others are mamba's.
+  bert,    // Nothing: every token sees the whole text, and the result is a vector or a score.
 };
 
 enum class Tokenizer : std::uint8_t { sentence_pieces, word_pieces };
@@ -34,19 +34,19 @@ enum class PooledBy : std::uint32_t { none = 0, mean = 1, last = 3, rank = 4 };
 struct ModelSpec {
   std::string name;
   Architecture architecture = Architecture::llama;
-  ggml_type type = GGML_TYPE_Q8_0;  // type of the matrices: F16, Q8_0 or Q4_0
+  ggml_type type = GGML_TYPE_Q8_0;  // Type of the matrices: F16, Q8_0 or Q4_0.
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
   std::uint32_t feed_forward = 0;
-  std::uint32_t n_ctx = 0;  // training context length that the file declares
+  std::uint32_t n_ctx = 0;  // Training context length that the file declares.
   std::uint32_t vocabulary_size = 0;
-  std::uint32_t window = 0;             // tokens that a layer with a window sees, the current one included; gemma3 only
-  PooledBy pooled_by = PooledBy::none;  // bert: mean or rank
-  bool chat_template = false;           // ChatML, with its control tokens
-  bool image_markers = false;           // control tokens around an image, for a model with a projector
-  Tokenizer tokenizer = Tokenizer::sentence_pieces;  // word pieces: bert only
+  std::uint32_t window = 0;             // Tokens that a layer with a window sees, the current one included; gemma3 only.
+  PooledBy pooled_by = PooledBy::none;  // Bert: mean or rank.
+  bool chat_template = false;           // ChatML, with its control tokens.
+  bool image_markers = false;           // Control tokens around an image, for a model with a projector.
+  Tokenizer tokenizer = Tokenizer::sentence_pieces;  // Word pieces: bert only.
   Weights weights = Weights::random;
   std::uint64_t seed = 1;
   // The output of the last `quiet_layers` layers is multiplied by `quiet_gain`. All other weights are those of the model

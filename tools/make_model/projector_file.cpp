@@ -18,7 +18,7 @@ namespace uma {
 namespace {
 
 constexpr std::int64_t kColours = 3;
-constexpr std::int64_t kFirstSign = 1;  // place of the first sign in a row of the encoder's last layer
+constexpr std::int64_t kFirstSign = 1;  // Place of the first sign in a row of the encoder's last layer.
 
 void add_linear(const std::string& name, std::int64_t rows, std::int64_t columns, float gain, std::vector<Matrix>& list) {
   list.push_back({.name = name + ".weight", .rows = rows, .columns = columns, .gain = gain});
@@ -46,7 +46,7 @@ void add_norm_with_a_one(const std::string& name, std::int64_t width, std::vecto
 void add_signs(const std::string& block, const ProjectorSpec& spec, std::vector<Matrix>& list) {
   constexpr float kSteepness = 200;
   constexpr float kLimit = 4;
-  constexpr float kSize = 32;  // the size s: other numbers at these places are small
+  constexpr float kSize = 32;  // The size s: other numbers at these places are small.
   const std::int64_t inner = spec.feed_forward;
   Matrix up = zeros(block + "ffn_up.weight", inner, spec.width);
   Matrix up_bias = zeros(block + "ffn_up.bias", 1, inner);

@@ -11,13 +11,13 @@ namespace uma {
 
 struct ProjectorSpec {
   std::string name;
-  std::uint32_t image_size = 0;  // side in pixels, to which images are scaled
-  std::uint32_t patch_size = 0;  // side in pixels; every patch becomes one row
+  std::uint32_t image_size = 0;  // Side in pixels, to which images are scaled.
+  std::uint32_t patch_size = 0;  // Side in pixels; every patch becomes one row.
   std::uint32_t layers = 0;
   std::uint32_t width = 0;
   std::uint32_t heads = 0;
   std::uint32_t feed_forward = 0;
-  std::uint32_t row_width = 0;  // width of the text model
+  std::uint32_t row_width = 0;  // Width of the text model.
   std::uint64_t seed = 1;
 };
 

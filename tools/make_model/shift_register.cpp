@@ -12,13 +12,13 @@ namespace uma {
 namespace {
 
 constexpr std::int64_t kWordsCount = 1 << kCodeBits;
-constexpr std::int64_t kStillPairs = 4;  // pairs of each head that the position does not turn
+constexpr std::int64_t kStillPairs = 4;  // Pairs of each head that the position does not turn.
 constexpr std::uint64_t kAnglesSeed = 1;
 
 // Scores before the softmax. At every other distance within 8,192 tokens, the turned pairs add up to 36 at most.
 constexpr double kScoreTap = 100;
 constexpr double kScoreBegin = 65;
-constexpr float kLogitOfABit = 8;  // two codes differ in at least one bit, so their logits differ by twice this
+constexpr float kLogitOfABit = 8;  // Two codes differ in at least one bit, so their logits differ by twice this.
 
 std::int64_t place_of_state(std::int64_t layer) {
   return kPlaceCode + 2 * layer * kCodeBits;
@@ -59,7 +59,7 @@ Matrix frequency_divisors(std::int64_t width) {
 void add_attention(const std::string& block, std::int64_t layer, std::int64_t width, std::vector<Matrix>& list) {
   const std::vector<double> angles = angles_of_pairs(width);
   const double pairs = static_cast<double>(angles.size());
-  const double root = std::sqrt(static_cast<double>(width));  // attention divides by it
+  const double root = std::sqrt(static_cast<double>(width));  // Attention divides by it.
   const double tap = std::sqrt(kScoreTap * root / pairs);
   const double begin = std::sqrt(kScoreBegin * root / static_cast<double>(kStillPairs));
   Matrix query = zeros(block + "attn_q.weight", width, width);
@@ -83,7 +83,7 @@ void add_attention(const std::string& block, std::int64_t layer, std::int64_t wi
     at(value, bit, place_of_state(layer) + bit) = 1;
     at(output, place_of_tap(layer) + bit, bit) = 1;
   }
-  const std::int64_t used = place_of_tap(layer) - 1;  // <s> has one more, so its numbers are a little smaller
+  const std::int64_t used = place_of_tap(layer) - 1;  // <s> has one more, so its numbers are a little smaller.
   list.push_back(norm_of(block + "attn_norm.weight", width, used));
   for (Matrix* matrix : {&query, &key, &value, &output}) list.push_back(std::move(*matrix));
 }

@@ -26,7 +26,7 @@
 namespace uma {
 
 inline constexpr std::int64_t kCodeBits = 10;
-inline constexpr std::array<std::int64_t, 3> kTapDistances{2, 13, 67};  // d[l] by layer
+inline constexpr std::array<std::int64_t, 3> kTapDistances{2, 13, 67};  // d[l] by layer.
 
 // Places in the residual stream.
 inline constexpr std::int64_t kPlaceOne = 0;

@@ -15,7 +15,7 @@ namespace uma {
 
 namespace {
 
-constexpr std::string_view kSpace = "\u2581";  // how SentencePiece writes a space
+constexpr std::string_view kSpace = "\u2581";  // How SentencePiece writes a space.
 
 // Enough English for readable prompts in tests and demonstrations.
 constexpr std::string_view kEnglishWords =
@@ -35,7 +35,7 @@ constexpr std::string_view kEnglishWords =
 // The tokenizer merges by score: syllables first, then beginnings of words.
 constexpr float kScoreSyllable = -1.0F;
 constexpr float kScoreWord = -1000.0F;
-constexpr float kScoreCharacter = -1e6F;  // merging starts with characters, so none is the result of a merge
+constexpr float kScoreCharacter = -1e6F;  // Merging starts with characters, so none is the result of a merge.
 
 bool is_syllable(std::string_view text) {
   return text.size() >= 2 && kWordConsonants.contains(text[0]) && kWordVowels.contains(text[1]);

@@ -19,10 +19,10 @@
 namespace uma {
 
 struct Vocabulary {
-  std::vector<std::string> texts;   // by token id
-  std::vector<float> scores;        // by token id; higher is merged first
-  std::vector<std::int32_t> types;  // by token id; llama_token_type
-  std::size_t plain_begin = 0;      // tokens with smaller ids are control and byte tokens
+  std::vector<std::string> texts;   // By token id.
+  std::vector<float> scores;        // By token id; higher is merged first.
+  std::vector<std::int32_t> types;  // By token id; llama_token_type.
+  std::size_t plain_begin = 0;      // Tokens with smaller ids are control and byte tokens.
   [[nodiscard]] std::size_t size() const { return texts.size(); }
 };
 

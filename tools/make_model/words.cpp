@@ -12,7 +12,7 @@ std::string make_syllable(std::size_t index) {
 std::string make_word(std::size_t index) {
   UMA_CHECK(index < kWordsCountMax);
   std::size_t syllables = 1;
-  std::size_t words_count = kSyllablesCount;  // words of this many syllables
+  std::size_t words_count = kSyllablesCount;  // Words of this many syllables.
   while (index >= words_count) {
     index -= words_count;
     words_count *= kSyllablesCount;

@@ -42,7 +42,7 @@ def write(network, tokenizer, path):
     writer = gguf.GGUFWriter(temporary, "llama")
     writer.add_name(NAME)
     writer.add_description("The model that ships with uma-serve: made by tools/train, see docs/DEFAULT_MODEL.md")
-    writer.add_license("cc0-1.0")
+    writer.add_license("apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_context_length(shape.context)

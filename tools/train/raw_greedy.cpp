@@ -117,7 +117,7 @@ class Chat {
   std::unique_ptr<llama_context, Free> context_;
   const llama_vocab* vocab_ = nullptr;
   std::vector<Message> history_;
-  std::string so_far_;  // the text of the tokens in the context
+  std::string so_far_;  // The text of the tokens in the context.
 };
 
 }  // namespace

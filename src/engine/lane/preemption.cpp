@@ -13,7 +13,7 @@ bool Preemption::free_cells(std::int64_t rows) {
   while (parts_.cells_expected() + rows > parts_.shape().cells) {
     if (free_unused_cells()) continue;
     Sequence* victim = choose_victim();
-    if (victim == nullptr) return true;  // a sequence alone fits, because its length is limited to the context's
+    if (victim == nullptr) return true;  // A sequence alone fits, because its length is limited to the context's.
     swap_out(*victim);
     return false;
   }
@@ -90,7 +90,7 @@ Sequence* Preemption::choose_background(TimePoint now) const {
 void Preemption::swap_out(Sequence& sequence) {
   if (sequence.is_offloaded) parts_.recall(sequence);
   reuse_check_.end(sequence);
-  if (sequence.is_unsound) return restart_unsound(sequence);  // its cells must not be reused
+  if (sequence.is_unsound) return restart_unsound(sequence);  // Its cells must not be reused.
   kv::SnapshotPtr kept;
   sequence.resume.id = 0;
   if (sequence.restoring) {

@@ -296,7 +296,7 @@ void PrefillLane::hand_over(Job& job, std::int32_t row) {
 void PrefillLane::fail_job(Job& job, Error error) {
   PrefillReport report{
       .id = job.asked.id, .tokens_done = 0, .began = job.began, .snapshot = {}, .logits = {}, .error = std::move(error)};
-  set_resident(&job);  // remove() also clears the context of a resident job
+  set_resident(&job);  // remove() also clears the context of a resident job.
   remove(job);
   cores_.handover_sent();
   on_report_(std::move(report));

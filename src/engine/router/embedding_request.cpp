@@ -33,7 +33,7 @@ std::size_t bytes_of(const RerankRequest& call) {
 
 template <class Call, class Result>
 void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, Reply<Result> reply) {
-  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // shared by the request's task and on_abort
+  const auto shared = std::make_shared<Reply<Result>>(std::move(reply));  // Shared by the request's task and on_abort.
   InFlight& request = parts_.in_flight.begin({
       .id = id,
       .flow = {tenant.value, call.options.client},

@@ -170,7 +170,7 @@ Task<> Generations::run(InFlight& request, Task<Expected<Unit>> body) {
     done = co_await std::move(body);
   } catch (...) {
     done = std::unexpected(thrown_error(parts_.tasks.place()));
-    has_thrown = static_cast<bool>(request.cancel_in_lane);  // the client may have tokens already
+    has_thrown = static_cast<bool>(request.cancel_in_lane);  // The client may have tokens already.
   }
   if (done) co_return;
   if (request.cancel_in_lane && !request.has_result) {
@@ -338,7 +338,7 @@ Task<Expected<Unit>> Generations::generate_in_session(InFlight& request, TenantI
   }
   GenerationResult result = co_await run_in_lane(request, std::move(*job), *served.lanes[session.lane]);
   const auto saved = saving ? co_await std::move(*saving) : Expected<Unit>();
-  if (!saved) co_return saved.error();  // the client has got no event of the reply
+  if (!saved) co_return saved.error();  // The client has got no event of the reply.
   if (held && !held->keeps_up()) set_slow_consumer(result.terminal);
   if (!is_turn(result) || (is_new && !call.response->is_kept)) {
     run.end();
@@ -449,7 +449,7 @@ Task<Expected<Unit>> Generations::commit_turn(Session& session, const kv::Sessio
                                       .reply = result.reply,
                                       .reply_extra = result.reply_extra},
                                      parts_.clock.unix_s());
-  if (!response) next.is_of_responses = false;  // from now on the session is a conversation, too
+  if (!response) next.is_of_responses = false;  // From now on the session is a conversation, too.
   if (response && response->is_kept) {
     const EosEvent& eos = std::get<EosEvent>(result.terminal);
     next.responses.push_back(std::make_shared<const ResponseRecord>(

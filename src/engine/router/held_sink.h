@@ -61,7 +61,7 @@ class HeldSink final : public EventSink {
     std::vector<TokenLogprobs> logprobs;
   };
 
-  const std::shared_ptr<EventSink> client_;  // shared with the listener and the request
+  const std::shared_ptr<EventSink> client_;  // Shared with the listener and the request.
   mutable Mutex mutex_;
   bool is_released_ GUARDED_BY(mutex_) = false;
   bool keeps_up_ GUARDED_BY(mutex_) = true;

@@ -424,7 +424,7 @@ TEST_F(ResponsesTest, WhatIsSaidLastCanBeTakenBack) {
   EXPECT_EQ(kept(session), whole);
 
   catalog_.is_full = true;
-  EXPECT_EQ(remove(session, 1, 1).error().code, ErrorCode::io_short_write);
+  EXPECT_EQ(remove(session, 1, 1).error().code, ErrorCode::io_failed);
   catalog_.is_full = false;
   EXPECT_EQ(kept(session), whole);
   const auto left = remove(session, 1, 1);

@@ -137,7 +137,7 @@ TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   router_->step();
   preparer_.step();
   router_->step();
-  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // including the BOS
+  const std::uint64_t prompts = 2 * 101 * sizeof(Token);  // Including the BOS.
   EXPECT_EQ(memory->bytes_used(), prompts);
   (void)router_->cancel(RequestId{2});
   settle();
