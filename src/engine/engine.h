@@ -93,8 +93,8 @@ class Engine final : public Service, private WorkerHost {
   [[nodiscard]] Expected<RequestShare> hold(const TenantId& tenant, std::size_t bytes);
   template <class T, class RequestT>
   [[nodiscard]] std::optional<RequestShare> hold_or_refuse(const TenantId& tenant, const RequestT& request, Reply<T>& reply);
-  template <class T, class RequestT>
-  [[nodiscard]] std::optional<Reply<T>> holding(const TenantId& tenant, const RequestT& request, Reply<T> reply);
+  template <class T>
+  [[nodiscard]] static Reply<T> holding(RequestShare share, Reply<T> reply);
   template <class T>
   void answer(Reply<T> reply, Task<Expected<T>> task);
   template <auto kMethod, class T, class... Args>

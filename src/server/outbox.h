@@ -30,7 +30,7 @@ class Outbox {
       if (unsent_ >= bytes_max_) return false;
       if (!append_locked(std::forward<WriteT>(write))) return true;
     }
-    wake_();
+    wake();
     return true;
   }
 
@@ -41,7 +41,7 @@ class Outbox {
       const MutexLock lock(mutex_);
       if (!append_locked(std::forward<WriteT>(write))) return;
     }
-    wake_();
+    wake();
   }
 
   // Appends the last frame of the request with the client's `id`. The io thread learns of the end before it writes the frame.
@@ -53,7 +53,7 @@ class Outbox {
       finished_ids_.push_back(id);
       if (!append_locked(std::forward<WriteT>(write))) return;
     }
-    wake_();
+    wake();
   }
 
   // Adds a long answer to the request with the client's `id`, generated as the client reads. Whenever nothing else waits, the
@@ -81,6 +81,8 @@ class Outbox {
     unsent_ += bytes_.size() - before;
     return !std::exchange(wake_sent_, true);
   }
+
+  void wake();
 
   const std::size_t bytes_max_;
   const std::function<void()> wake_;

@@ -142,7 +142,8 @@ class PrefillLane {
 
   // Shared.
   Mailbox<Command> inbox_;
-  std::atomic<std::uint64_t> resident_id_{0};  // The request of the resident job; 0: none.
+  Mutex resident_mutex_;
+  RequestId resident_id_ GUARDED_BY(resident_mutex_);  // The request of the resident job; 0: none.
   Interrupt interrupt_;
   std::atomic<bool> closed_{false};
 };

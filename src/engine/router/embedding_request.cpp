@@ -46,7 +46,6 @@ void EmbeddingRequests::start(RequestId id, const TenantId& tenant, Call call, R
       .on_abort =
           [this, shared](const Abort& how) {
             if (how.reason != FinishReason::error) return (*shared)(fail(ErrorCode::limit_wait, "the request was cancelled"));
-            refused_.add();
             (*shared)(std::unexpected(how.error));
           },
   });

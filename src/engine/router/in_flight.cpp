@@ -112,8 +112,14 @@ void InFlightTable::abort(InFlight& request, const Abort& how) {
   UMA_CHECK(!request.cancel_in_lane);
   tasks_.end(request.task);
   auto on_abort = std::move(request.on_abort);
+  const std::vector<std::shared_ptr<EventSink>> sinks = request.sinks;
   end(request);
-  run_noting([&] { on_abort(how); });
+  const bool is_refused = how.reason == FinishReason::error;
+  if (is_refused) refused_.add();
+  if (sinks.empty()) run_noting([&] { on_abort(how); });
+  const Event terminal = is_refused ? Event(FailureEvent{how.error})
+                                    : Event(EosEvent{.reason = how.reason, .usage = {}, .text = {}, .error = std::nullopt});
+  for (const auto& sink : sinks) run_noting([&] { (void)sink->deliver(terminal); });
 }
 
 bool InFlightTable::cancel(RequestId id) {

@@ -53,7 +53,7 @@ struct InFlight {
   // Applies while the request waits for memory for its model, or for another reply in its conversation.
   TimePoint deadline = kNever;
 
-  // Reports an end by abort() to the client.
+  // Reports an end by abort() to the client of a request without sinks. Those of others get their terminal event.
   std::move_only_function<void(const Abort& how)> on_abort;
   // Ends the request in its lane, which then reports the end in any case; null: the request is in no lane.
   std::function<void()> cancel_in_lane{};
@@ -65,8 +65,9 @@ struct InFlight {
 class InFlightTable {
  public:
   // The references outlive the table.
-  InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock)
-      : limits_(limits), tasks_(tasks), models_(models), clock_(clock) {}
+  // `refused` counts requests that end with an error before they run.
+  InFlightTable(const Limits& limits, TaskRunner& tasks, ModelTable& models, const Clock& clock, Counter& refused)
+      : limits_(limits), tasks_(tasks), models_(models), clock_(clock), refused_(refused) {}
 
   // From now on requests are refused.
   void drain() { is_draining_ = true; }
@@ -78,7 +79,7 @@ class InFlightTable {
   void start(InFlight& request, Task<> task);
   [[nodiscard]] InFlight* find(RequestId id);
   [[nodiscard]] bool contains(RequestId id) const { return requests_.contains(id); }
-  // A request of the session; null: the session has none.
+  // A request of the session, which may wait for another one; null: the session has none.
   [[nodiscard]] InFlight* find_of(const SessionId& session);
   void for_each(auto&& visit) {
     for (auto& [id, request] : requests_) visit(request);
@@ -128,6 +129,7 @@ class InFlightTable {
   TaskRunner& tasks_;
   ModelTable& models_;
   const Clock& clock_;
+  Counter& refused_;
 
   std::unordered_map<RequestId, InFlight> requests_;
   std::int64_t generations_ = 0;                            // Replies in flight.

@@ -510,5 +510,19 @@ TEST_F(ResponsesTest, OfAForkOfTheSessionTheyAreNone) {
   EXPECT_NE(kept(copy->id.value), nullptr);
 }
 
+TEST_F(ResponsesTest, CancellingASessionEndsTheReplyInProgress) {
+  const std::string conversation = begin_chat();
+  GenerateRequest long_one = request("00000000000000a1", conversation);
+  long_one.options.max_tokens = 400;
+  const SinkPtr running = begin(std::move(long_one));
+  step_until_tokens(*running);
+  const SinkPtr waiting = begin(request("00000000000000a2", conversation));
+  router_->step();
+  EXPECT_TRUE(router_->cancel_session(kTenant, conversation));
+  settle();
+  EXPECT_EQ(running->eos().reason, FinishReason::cancelled);
+  EXPECT_EQ(waiting->eos().reason, FinishReason::length) << "it has only waited";
+}
+
 }  // namespace
 }  // namespace uma::engine

@@ -127,6 +127,22 @@ TEST_F(RouterTest, AGenerationOfSeveralCanBeCancelledAlone) {
   EXPECT_EQ(sinks[0]->tokens.size(), 50u);
 }
 
+TEST_F(RouterTest, GenerationsThatAClosedLaneDroppedEndWithTheDaemon) {
+  start();
+  load();
+  const auto sinks = begin_all(one_shot("once"), 2);
+  router_->step();
+  preparer_.step();
+  close_lanes();
+  router_->step();  // The request is split, and its lane takes neither generation.
+  router_->end_all([] {});
+  router_->step();
+  for (const auto& sink : sinks) {
+    ASSERT_TRUE(sink->terminal);
+    EXPECT_EQ(sink->eos().reason, FinishReason::cancelled);
+  }
+}
+
 TEST_F(RouterTest, ARequestHoldsMemoryUntilTheLastOfItsGenerationsEnds) {
   start();
   load();
